@@ -1,0 +1,50 @@
+# Each target sets up what it needs by itself in a local virtual environment.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+KERNELS := src/bascule/wire/_kernels.pyx
+
+.PHONY: help demo test check bench fuzz proto clean setup
+help: ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.ready: pyproject.toml setup.py
+	@command -v $(PYTHON) >/dev/null || { echo "bascule needs Python 3.11 or newer: set PYTHON=/path/to/python3" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[spark,dev,test]'
+	@touch $@
+
+# The kernels are rebuilt in place whenever their source changes.
+$(VENV)/.kernels: $(VENV)/.ready $(wildcard src/bascule/wire/*.pyx src/bascule/wire/*.pxi)
+	@if [ -f $(KERNELS) ]; then $(BIN)/python setup.py --quiet build_ext --inplace; fi
+	@touch $@
+
+setup: $(VENV)/.kernels ## the virtual environment, with the kernels compiled
+
+demo: setup ## publish, read back, aggregate in Spark: the main job end to end
+	$(BIN)/python -m bascule.cli.demo
+
+test: setup ## every test
+	$(BIN)/python -m pytest $(TESTS)
+
+check: setup ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: setup ## ratios against NATS JetStream, and kernels against their pure twins
+	$(BIN)/python -m bench
+
+fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers (SECONDS=600)
+	$(BIN)/python -m tools.fuzz
+
+# Generated with an older compiler on purpose: the code then runs on every protobuf from 6.31 on.
+proto: ## generate the Python code of the .proto files
+	$(PYTHON) -m venv .venv-proto
+	.venv-proto/bin/pip install --quiet 'grpcio-tools==1.76.0'
+	.venv-proto/bin/python tools/generate.py
+
+clean: ## remove everything that was built
+	rm -rf $(VENV) .venv-* build dist src/*.egg-info .bin .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find src -name '*.so' -delete
+	find src -name '_kernels*.c' -delete

@@ -1,0 +1,164 @@
+"""Everything that can go wrong, in one tree with two branches: the caller's fault and the cluster's fault.
+
+Each class carries the gRPC status a client sees, the ack code a publisher sees, and whether trying again may
+help. A message says what happened, why, and what to do next. Where PROTOCOL texts are exact, callers pass them
+verbatim: clients match on them.
+"""
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class Status(IntEnum):
+    """The gRPC status codes."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class AckError(IntEnum):
+    """`Ack.Error` on the wire."""
+
+    OK = 0
+    UNKNOWN = 1
+    INCORRECT_OFFSET = 2
+    TOO_LARGE = 3
+    ENCRYPTION = 4
+
+
+class BasculeError(Exception):
+    """The root. `status` is what a gRPC client sees."""
+
+    status: ClassVar[Status] = Status.UNKNOWN
+    retry_safe: ClassVar[bool] = False
+
+
+# --- the caller's fault -----------------------------------------------------------------------------------
+
+
+class CallerError(BasculeError):
+    """What was asked cannot be done as asked."""
+
+
+class InvalidArgument(CallerError):
+    status = Status.INVALID_ARGUMENT
+
+
+class NotFound(CallerError):
+    status = Status.NOT_FOUND
+
+
+class AlreadyExists(CallerError):
+    status = Status.ALREADY_EXISTS
+
+
+class FailedPrecondition(CallerError):
+    status = Status.FAILED_PRECONDITION
+
+
+class ResourceExhausted(CallerError):
+    """Also how Liftbridge says that a subscription has delivered all it was asked for."""
+
+    status = Status.RESOURCE_EXHAUSTED
+
+
+class Unimplemented(CallerError):
+    status = Status.UNIMPLEMENTED
+
+
+class DeadlineExceeded(CallerError):
+    status = Status.DEADLINE_EXCEEDED
+    retry_safe = True
+
+
+class Cancelled(CallerError):
+    status = Status.CANCELLED
+
+
+class UnknownOutcome(CallerError):
+    """Status UNKNOWN with an exact text, where the protocol answers so."""
+
+    status = Status.UNKNOWN
+
+
+class ConfigError(CallerError):
+    """The configuration cannot be used. The message names the key and the fix."""
+
+    status = Status.INVALID_ARGUMENT
+
+
+class StartError(CallerError):
+    """The broker cannot start here: port in use, folder locked or not writable, no NATS."""
+
+    status = Status.FAILED_PRECONDITION
+
+
+# --- the cluster's fault, or the peer's -------------------------------------------------------------------
+
+
+class ClusterError(BasculeError):
+    """Something on our side, or between us, failed."""
+
+    status = Status.INTERNAL
+
+
+class Internal(ClusterError):
+    status = Status.INTERNAL
+
+
+class Unavailable(ClusterError):
+    status = Status.UNAVAILABLE
+    retry_safe = True
+
+
+class BusUnavailable(Unavailable):
+    """There is no connection to NATS right now."""
+
+
+class LogError(ClusterError):
+    """A partition's log cannot be written. Reads go on; nothing unsynced was acked."""
+
+
+class CorruptError(ClusterError):
+    """Stored bytes are not what was written."""
+
+    status = Status.DATA_LOSS
+
+
+class PeerError(ClusterError):
+    """The other end of a connection broke its protocol; the connection ends."""
+
+
+class NatsProtocolError(PeerError):
+    """Bytes from the NATS server that are not the NATS protocol."""
+
+
+class Http2Error(PeerError):
+    """An HTTP/2 connection error, with the code GOAWAY carries."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class RpcError(BasculeError):
+    """A gRPC call ended with this status, as seen by the calling side."""
+
+    def __init__(self, code: Status, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,43 @@
+"""Every bound has a name here. Nothing in Bascule grows without one of these."""
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# names and subjects
+MAX_STREAM_NAME_BYTES = 200
+MAX_SUBJECT_BYTES = 1024  # of every subject we write; NATS itself refuses control lines over 4 KiB by default
+MAX_PARTITIONS = 10_000
+
+# the log
+RECORD_TRAILER_BYTES = 15
+MIN_RECORD_PAYLOAD_BYTES = RECORD_TRAILER_BYTES + 2
+MAX_RECORD_BYTES = 72 * MIB  # a record is larger than the message that came in; NATS allows 64 MiB at most
+MAX_SEGMENT_BYTES = (1 << 32) - 1
+INDEX_INTERVAL_BYTES = 4 * KIB
+MAX_UNSYNCED_BYTES = 256 * MIB  # appended and waiting for the disk, over the whole broker
+MAX_OPEN_FILES = 512
+SYNC_THREADS = 4
+SYNCFS_FROM_FILES = 9  # this many dirty files and more are synced by one syncfs
+QUARANTINE_BYTES = 1024 * MIB
+
+# NATS
+NATS_READ_BUFFER_BYTES = MIB
+NATS_MAX_CONTROL_LINE = 32 * KIB
+NATS_MAX_INFO_BYTES = MIB
+NATS_MAX_PENDING_BYTES = 64 * MIB  # written and not yet taken by the socket
+
+# HTTP/2 and gRPC
+GRPC_MAX_MESSAGE_BYTES = 4 * MIB
+HTTP2_MAX_CONCURRENT_STREAMS = 1000
+HTTP2_MAX_HEADER_LIST_BYTES = 16 * KIB
+HTTP2_MAX_FRAME_BYTES = 16 * KIB  # what we accept, as announced
+HTTP2_STREAM_WINDOW_BYTES = MIB
+HTTP2_CONNECTION_WINDOW_BYTES = 16 * MIB
+HTTP2_MAX_CONTINUATIONS = 16
+HTTP2_MAX_RESETS_PER_SECOND = 400  # rapid reset: streams opened and reset by the peer
+HTTP2_MAX_CONTROL_FRAMES_PER_SECOND = 10_000  # PING, SETTINGS, PRIORITY, empty frames
+HTTP2_MAX_QUEUED_CONTROL_BYTES = 64 * KIB
+SUBSCRIBER_BUFFER_BYTES = MIB
+PUBLISH_OUTSTANDING_ACKS = 65_536  # of one PublishAsync stream; past it the client gets no more window
+OWED_ACK_BYTES = 64 * MIB  # of one partition, waiting for a sync or a commit
+MAX_CONNECTIONS = 10_000

@@ -1,0 +1,111 @@
+"""The four doors to the outside world. Everything in `log` and `node` reaches disk, clock, chance and NATS through
+these, so that the simulator can stand behind them. Threads exist only inside the real Disk.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Clock(Protocol):
+    def time_ns(self) -> int:
+        """Wall clock, nanoseconds since 1970. It may jump."""
+
+    def monotonic_ns(self) -> int:
+        """For measuring; never jumps."""
+
+
+class Random(Protocol):
+    def token(self, length: int = 22) -> str:
+        """A fresh identifier of ASCII letters and digits."""
+
+    def uniform(self, low: float, high: float) -> float: ...
+
+
+@dataclass(slots=True)
+class Write:
+    """One file's part of a group commit: these buffers, back to back, at this position."""
+
+    path: str
+    position: int
+    buffers: list[bytes]
+    create: bool = False
+    """The file must not exist yet; its folder is synced too, before the commit counts."""
+
+
+class Disk(Protocol):
+    """Files by path, relative to the data folder. Open handles are the disk's own business (a bounded LRU).
+
+    Every method raises OSError as the system gave it. No method of an event loop's thread waits for the device,
+    except that `read_cached` copies from the page cache.
+    """
+
+    async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
+        """Write everything, then make it durable (if `sync`): one thread hop for all partitions.
+
+        The answer has one entry per write. A failed or short write is cut back to `position`; a failed sync fails
+        every write it covered, and is never retried here: the page may be marked clean already.
+        """
+
+    def read_cached(self, path: str, position: int, length: int) -> bytes | None:
+        """The bytes if the page cache has them now, else None. Short only at the end of the file."""
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        """Short only at the end of the file."""
+
+    async def size(self, path: str) -> int | None:
+        """None if there is no such file."""
+
+    async def list(self, folder: str) -> list[str]:
+        """Names in it, sorted; empty if there is no such folder."""
+
+    async def make_folder(self, folder: str) -> None:
+        """With its parents, each made durable."""
+
+    async def truncate(self, path: str, size: int) -> None:
+        """Cut and sync."""
+
+    async def rename(self, source: str, target: str) -> None:
+        """Atomic; replaces the target. Durable only after `sync_folder` of the target's folder."""
+
+    async def remove(self, path: str) -> None:
+        """A file or a whole folder; missing is fine. Durable only after `sync_folder` of its parent."""
+
+    async def sync_folder(self, folder: str) -> None: ...
+
+
+class Subscription(Protocol):
+    def unsubscribe(self) -> None:
+        """No batch arrives after this returns."""
+
+
+OnBatch = Callable[[bytes, int], None]
+"""Takes a packed batch (see `wire.kernels`) and how many messages it holds."""
+
+
+class Bus(Protocol):
+    """One connection to NATS, or what stands for it in the simulator."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def max_payload(self) -> int:
+        """What the server takes in one message."""
+
+    @property
+    def unavailable_reason(self) -> str:
+        """Why `connected` is false, for people."""
+
+    def subscribe(self, subject: bytes, on_batch: OnBatch, queue: bytes = b"") -> Subscription:
+        """Survives reconnects. Confirmed by the server once a later `flush` returns."""
+
+    def send(self, commands: bytes) -> None:
+        """PUB commands, encoded and checked already. Raises BusUnavailable while disconnected, and when the
+        server takes so little that the bound on pending bytes is reached."""
+
+    def drained(self) -> Awaitable[None]:
+        """Done when the pending bytes are below the low-water mark (at once, mostly), or the connection is lost."""
+
+    async def flush(self) -> None:
+        """Everything sent before has been processed by the server (PING/PONG). Raises BusUnavailable."""

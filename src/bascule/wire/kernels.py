@@ -1,0 +1,82 @@
+"""The kernels: everything that touches each message, and nothing else does.
+
+There are two twins with the same functions: `_kernels` (Cython, compiled) and `_pure` (Python). One test suite
+runs against both and a differential property test compares them. This module picks one: the compiled twin if it
+was built, unless BASCULE_KERNELS=pure asks for the other. `TWIN` names the choice.
+
+Python decides per batch, so every function here takes and gives *batches*, as flat bytes:
+
+**Batch** (what NATS delivered to one subscription, what `split_nats` gives): entries back to back, each
+`<HHI` subject length, reply length, payload length; then subject, reply, payload. NATS headers are stripped.
+
+**Records** (what a log holds and a subscriber receives): gRPC-framed `Message`s back to back. Flag byte 0, u32
+big-endian length, then protobuf fields in this order: offset (always, even 0), key, value (each only if not empty),
+timestamp (always), stream, partition (only if not 0), subject, replySubject (only if not empty), headers (`subject`,
+`reply`, then the user's own, each entry with key and value written even if empty), and last the trailer: field 2000,
+wire type 2, length 12 (tag bytes 82 7D, length byte 0C): leader epoch u64 and CRC-32C u32, little-endian. The CRC
+covers the payload from its first byte up to the CRC itself. A record is valid if its flag is 0, its length is at
+least 17 and at most MAX_RECORD_BYTES, its payload starts with tag 08, the trailer's three bytes stand where the
+length says, and the CRC matches.
+
+**Owed acks** (what an append leaves to be promised later): entries back to back, each `<qqBBHHI` offset, reception
+timestamp, policy, ack error, inbox length, message-subject length (0 = the partition's own subject), correlation id
+length; then inbox, message subject, correlation id.
+
+**Index entries**: 24 bytes each, `<qqq` offset, position, timestamp.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or os.environ.get("BASCULE_KERNELS") == "pure":
+    from bascule.wire import _pure as _twin
+
+    TWIN = "pure"
+else:
+    try:
+        from bascule.wire import _kernels as _twin
+
+        TWIN = "compiled"
+    except ImportError:
+        from bascule.wire import _pure as _twin
+
+        TWIN = "pure"
+
+crc32c = _twin.crc32c
+split_nats = _twin.split_nats
+record_tail = _twin.record_tail
+encode_records = _twin.encode_records
+encode_acks = _twin.encode_acks
+ack_responses = _twin.ack_responses
+route_publishes = _twin.route_publishes
+scan_records = _twin.scan_records
+find_record = _twin.find_record
+seek_record = _twin.seek_record
+reverse_records = _twin.reverse_records
+index_records = _twin.index_records
+decode_records = _twin.decode_records
+scan_frames = _twin.scan_frames
+frame_data = _twin.frame_data
+split_messages = _twin.split_messages
+
+__all__ = [
+    "TWIN",
+    "ack_responses",
+    "crc32c",
+    "decode_records",
+    "encode_acks",
+    "encode_records",
+    "find_record",
+    "frame_data",
+    "index_records",
+    "record_tail",
+    "reverse_records",
+    "route_publishes",
+    "scan_frames",
+    "scan_records",
+    "seek_record",
+    "split_messages",
+    "split_nats",
+]

@@ -1,0 +1,203 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CREATE_STREAM: _ClassVar[Op]
+    SHRINK_ISR: _ClassVar[Op]
+    REPORT_LEADER: _ClassVar[Op]
+    CHANGE_LEADER: _ClassVar[Op]
+    EXPAND_ISR: _ClassVar[Op]
+    DELETE_STREAM: _ClassVar[Op]
+    PAUSE_STREAM: _ClassVar[Op]
+    RESUME_STREAM: _ClassVar[Op]
+    PUBLISH_ACTIVITY: _ClassVar[Op]
+    SET_STREAM_READONLY: _ClassVar[Op]
+    CREATE_CONSUMER_GROUP: _ClassVar[Op]
+    JOIN_CONSUMER_GROUP: _ClassVar[Op]
+    LEAVE_CONSUMER_GROUP: _ClassVar[Op]
+    REPORT_CONSUMER_GROUP_COORDINATOR: _ClassVar[Op]
+    CHANGE_CONSUMER_GROUP_COORDINATOR: _ClassVar[Op]
+CREATE_STREAM: Op
+SHRINK_ISR: Op
+REPORT_LEADER: Op
+CHANGE_LEADER: Op
+EXPAND_ISR: Op
+DELETE_STREAM: Op
+PAUSE_STREAM: Op
+RESUME_STREAM: Op
+PUBLISH_ACTIVITY: Op
+SET_STREAM_READONLY: Op
+CREATE_CONSUMER_GROUP: Op
+JOIN_CONSUMER_GROUP: Op
+LEAVE_CONSUMER_GROUP: Op
+REPORT_CONSUMER_GROUP_COORDINATOR: Op
+CHANGE_CONSUMER_GROUP_COORDINATOR: Op
+
+class NullableInt64(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: int
+    def __init__(self, value: _Optional[int] = ...) -> None: ...
+
+class NullableInt32(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: int
+    def __init__(self, value: _Optional[int] = ...) -> None: ...
+
+class NullableBool(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: bool
+    def __init__(self, value: _Optional[bool] = ...) -> None: ...
+
+class StreamConfig(_message.Message):
+    __slots__ = ("retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption")
+    RETENTIONMAXBYTES_FIELD_NUMBER: _ClassVar[int]
+    RETENTIONMAXMESSAGES_FIELD_NUMBER: _ClassVar[int]
+    RETENTIONMAXAGE_FIELD_NUMBER: _ClassVar[int]
+    CLEANERINTERVAL_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTMAXBYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTMAXAGE_FIELD_NUMBER: _ClassVar[int]
+    COMPACTMAXGOROUTINES_FIELD_NUMBER: _ClassVar[int]
+    COMPACTENABLED_FIELD_NUMBER: _ClassVar[int]
+    AUTOPAUSETIME_FIELD_NUMBER: _ClassVar[int]
+    AUTOPAUSEDISABLEIFSUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
+    MINISR_FIELD_NUMBER: _ClassVar[int]
+    OPTIMISTICCONCURRENCYCONTROL_FIELD_NUMBER: _ClassVar[int]
+    ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
+    retentionMaxBytes: NullableInt64
+    retentionMaxMessages: NullableInt64
+    retentionMaxAge: NullableInt64
+    cleanerInterval: NullableInt64
+    segmentMaxBytes: NullableInt64
+    segmentMaxAge: NullableInt64
+    compactMaxGoroutines: NullableInt32
+    compactEnabled: NullableBool
+    autoPauseTime: NullableInt64
+    autoPauseDisableIfSubscribers: NullableBool
+    minIsr: NullableInt32
+    optimisticConcurrencyControl: NullableBool
+    encryption: NullableBool
+    def __init__(self, retentionMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxMessages: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., cleanerInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactMaxGoroutines: _Optional[_Union[NullableInt32, _Mapping]] = ..., compactEnabled: _Optional[_Union[NullableBool, _Mapping]] = ..., autoPauseTime: _Optional[_Union[NullableInt64, _Mapping]] = ..., autoPauseDisableIfSubscribers: _Optional[_Union[NullableBool, _Mapping]] = ..., minIsr: _Optional[_Union[NullableInt32, _Mapping]] = ..., optimisticConcurrencyControl: _Optional[_Union[NullableBool, _Mapping]] = ..., encryption: _Optional[_Union[NullableBool, _Mapping]] = ...) -> None: ...
+
+class Partition(_message.Message):
+    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly")
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    REPLICATIONFACTOR_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    ISR_FIELD_NUMBER: _ClassVar[int]
+    LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    READONLY_FIELD_NUMBER: _ClassVar[int]
+    subject: str
+    stream: str
+    id: int
+    group: str
+    replicationFactor: int
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    leader: str
+    isr: _containers.RepeatedScalarFieldContainer[str]
+    leaderEpoch: int
+    epoch: int
+    paused: bool
+    readonly: bool
+    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: _Optional[bool] = ..., readonly: _Optional[bool] = ...) -> None: ...
+
+class Stream(_message.Message):
+    __slots__ = ("name", "subject", "partitions", "config", "creationTimestamp", "creationIndex")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    CREATIONTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    CREATIONINDEX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    subject: str
+    partitions: _containers.RepeatedCompositeFieldContainer[Partition]
+    config: StreamConfig
+    creationTimestamp: int
+    creationIndex: int
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., creationTimestamp: _Optional[int] = ..., creationIndex: _Optional[int] = ...) -> None: ...
+
+class CreateStreamOp(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: Stream
+    def __init__(self, stream: _Optional[_Union[Stream, _Mapping]] = ...) -> None: ...
+
+class DeleteStreamOp(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    def __init__(self, stream: _Optional[str] = ...) -> None: ...
+
+class PauseStreamOp(_message.Message):
+    __slots__ = ("stream", "partitions", "resumeAll")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    RESUMEALL_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    resumeAll: bool
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., resumeAll: _Optional[bool] = ...) -> None: ...
+
+class ResumeStreamOp(_message.Message):
+    __slots__ = ("stream", "partitions")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class SetStreamReadonlyOp(_message.Message):
+    __slots__ = ("stream", "partitions", "readonly")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    READONLY_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    readonly: bool
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: _Optional[bool] = ...) -> None: ...
+
+class RaftLog(_message.Message):
+    __slots__ = ("op", "createStreamOp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp")
+    OP_FIELD_NUMBER: _ClassVar[int]
+    CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    PAUSESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    RESUMESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    SETSTREAMREADONLYOP_FIELD_NUMBER: _ClassVar[int]
+    op: Op
+    createStreamOp: CreateStreamOp
+    deleteStreamOp: DeleteStreamOp
+    pauseStreamOp: PauseStreamOp
+    resumeStreamOp: ResumeStreamOp
+    setStreamReadonlyOp: SetStreamReadonlyOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ...) -> None: ...
+
+class MetadataSnapshot(_message.Message):
+    __slots__ = ("streams", "index")
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    streams: _containers.RepeatedCompositeFieldContainer[Stream]
+    index: int
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., index: _Optional[int] = ...) -> None: ...
+
+class ServerState(_message.Message):
+    __slots__ = ("serverID",)
+    SERVERID_FIELD_NUMBER: _ClassVar[int]
+    serverID: str
+    def __init__(self, serverID: _Optional[str] = ...) -> None: ...

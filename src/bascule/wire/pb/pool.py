@@ -1,0 +1,8 @@
+"""The descriptor pool our generated messages live in, apart from the process-wide one.
+
+Every Liftbridge client defines package `proto`; two of them in the default pool collide.
+"""
+
+from google.protobuf.descriptor_pool import DescriptorPool
+
+POOL = DescriptorPool()
