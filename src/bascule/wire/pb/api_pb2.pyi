@@ -73,7 +73,7 @@ class NullableBool(_message.Message):
     __slots__ = ("value",)
     VALUE_FIELD_NUMBER: _ClassVar[int]
     value: bool
-    def __init__(self, value: _Optional[bool] = ...) -> None: ...
+    def __init__(self, value: bool = ...) -> None: ...
 
 class CreateStreamRequest(_message.Message):
     __slots__ = ("subject", "name", "group", "replicationFactor", "partitions", "retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption")
@@ -137,7 +137,7 @@ class PauseStreamRequest(_message.Message):
     name: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     resumeAll: bool
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., resumeAll: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., resumeAll: bool = ...) -> None: ...
 
 class PauseStreamResponse(_message.Message):
     __slots__ = ()
@@ -151,7 +151,7 @@ class SetStreamReadonlyRequest(_message.Message):
     name: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     readonly: bool
-    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: _Optional[bool] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: bool = ...) -> None: ...
 
 class SetStreamReadonlyResponse(_message.Message):
     __slots__ = ()
@@ -193,7 +193,7 @@ class SubscribeRequest(_message.Message):
     stopTimestamp: int
     consumer: Consumer
     reverse: bool
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., startPosition: _Optional[_Union[StartPosition, str]] = ..., startOffset: _Optional[int] = ..., startTimestamp: _Optional[int] = ..., readISRReplica: _Optional[bool] = ..., resume: _Optional[bool] = ..., stopPosition: _Optional[_Union[StopPosition, str]] = ..., stopOffset: _Optional[int] = ..., stopTimestamp: _Optional[int] = ..., consumer: _Optional[_Union[Consumer, _Mapping]] = ..., reverse: _Optional[bool] = ...) -> None: ...
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., startPosition: _Optional[_Union[StartPosition, str]] = ..., startOffset: _Optional[int] = ..., startTimestamp: _Optional[int] = ..., readISRReplica: bool = ..., resume: bool = ..., stopPosition: _Optional[_Union[StopPosition, str]] = ..., stopOffset: _Optional[int] = ..., stopTimestamp: _Optional[int] = ..., consumer: _Optional[_Union[Consumer, _Mapping]] = ..., reverse: bool = ...) -> None: ...
 
 class FetchMetadataRequest(_message.Message):
     __slots__ = ("streams", "groups")
@@ -522,7 +522,7 @@ class PartitionMetadata(_message.Message):
     messagesReceivedTimestamps: PartitionEventTimestamps
     pauseTimestamps: PartitionEventTimestamps
     readonlyTimestamps: PartitionEventTimestamps
-    def __init__(self, id: _Optional[int] = ..., leader: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., isr: _Optional[_Iterable[str]] = ..., highWatermark: _Optional[int] = ..., newestOffset: _Optional[int] = ..., paused: _Optional[bool] = ..., readonly: _Optional[bool] = ..., messagesReceivedTimestamps: _Optional[_Union[PartitionEventTimestamps, _Mapping]] = ..., pauseTimestamps: _Optional[_Union[PartitionEventTimestamps, _Mapping]] = ..., readonlyTimestamps: _Optional[_Union[PartitionEventTimestamps, _Mapping]] = ...) -> None: ...
+    def __init__(self, id: _Optional[int] = ..., leader: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., isr: _Optional[_Iterable[str]] = ..., highWatermark: _Optional[int] = ..., newestOffset: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., messagesReceivedTimestamps: _Optional[_Union[PartitionEventTimestamps, _Mapping]] = ..., pauseTimestamps: _Optional[_Union[PartitionEventTimestamps, _Mapping]] = ..., readonlyTimestamps: _Optional[_Union[PartitionEventTimestamps, _Mapping]] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("offset", "key", "value", "timestamp", "stream", "partition", "subject", "replySubject", "headers", "ackInbox", "correlationId", "ackPolicy")
@@ -617,7 +617,7 @@ class PauseStreamOp(_message.Message):
     stream: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     resumeAll: bool
-    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., resumeAll: _Optional[bool] = ...) -> None: ...
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., resumeAll: bool = ...) -> None: ...
 
 class ResumeStreamOp(_message.Message):
     __slots__ = ("stream", "partitions")
@@ -635,7 +635,7 @@ class SetStreamReadonlyOp(_message.Message):
     stream: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     readonly: bool
-    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: _Optional[bool] = ...) -> None: ...
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: bool = ...) -> None: ...
 
 class JoinConsumerGroupOp(_message.Message):
     __slots__ = ("groupId", "consumerId", "streams")
@@ -655,7 +655,7 @@ class LeaveConsumerGroupOp(_message.Message):
     groupId: str
     consumerId: str
     expired: bool
-    def __init__(self, groupId: _Optional[str] = ..., consumerId: _Optional[str] = ..., expired: _Optional[bool] = ...) -> None: ...
+    def __init__(self, groupId: _Optional[str] = ..., consumerId: _Optional[str] = ..., expired: bool = ...) -> None: ...
 
 class ActivityStreamEvent(_message.Message):
     __slots__ = ("id", "op", "createStreamOp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "joinConsumerGroupOp", "leaveConsumerGroupOp")

@@ -56,7 +56,7 @@ class NullableBool(_message.Message):
     __slots__ = ("value",)
     VALUE_FIELD_NUMBER: _ClassVar[int]
     value: bool
-    def __init__(self, value: _Optional[bool] = ...) -> None: ...
+    def __init__(self, value: bool = ...) -> None: ...
 
 class StreamConfig(_message.Message):
     __slots__ = ("retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption")
@@ -114,7 +114,7 @@ class Partition(_message.Message):
     epoch: int
     paused: bool
     readonly: bool
-    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: _Optional[bool] = ..., readonly: _Optional[bool] = ...) -> None: ...
+    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ...) -> None: ...
 
 class Stream(_message.Message):
     __slots__ = ("name", "subject", "partitions", "config", "creationTimestamp", "creationIndex")
@@ -152,7 +152,7 @@ class PauseStreamOp(_message.Message):
     stream: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     resumeAll: bool
-    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., resumeAll: _Optional[bool] = ...) -> None: ...
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., resumeAll: bool = ...) -> None: ...
 
 class ResumeStreamOp(_message.Message):
     __slots__ = ("stream", "partitions")
@@ -170,7 +170,7 @@ class SetStreamReadonlyOp(_message.Message):
     stream: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     readonly: bool
-    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: _Optional[bool] = ...) -> None: ...
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: bool = ...) -> None: ...
 
 class RaftLog(_message.Message):
     __slots__ = ("op", "createStreamOp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp")
