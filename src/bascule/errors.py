@@ -71,6 +71,14 @@ class FailedPrecondition(CallerError):
     status = Status.FAILED_PRECONDITION
 
 
+class IncorrectOffset(FailedPrecondition):
+    """Optimistic concurrency: someone else wrote first. Read on, then decide again."""
+
+
+class PermissionDenied(CallerError):
+    status = Status.PERMISSION_DENIED
+
+
 class ResourceExhausted(CallerError):
     """Also how Liftbridge says that a subscription has delivered all it was asked for."""
 
@@ -154,6 +162,28 @@ class Http2Error(PeerError):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Unconfirmed(ClusterError):
+    """Sent, and no answer came: the messages may be stored or not; sending again may store them twice.
+
+    `acked` messages of the same call were confirmed before.
+    """
+
+    status = Status.DEADLINE_EXCEEDED
+
+    def __init__(self, message: str, acked: int = 0) -> None:
+        super().__init__(message)
+        self.acked = acked
+
+
+class PublishError(BasculeError):
+    """One message of many was refused; its `__cause__` says why. `index` counts from 0 in the order given."""
+
+    def __init__(self, message: str, index: int, acked: int) -> None:
+        super().__init__(message)
+        self.index = index
+        self.acked = acked
 
 
 class RpcError(BasculeError):

@@ -41,3 +41,16 @@ SUBSCRIBER_BUFFER_BYTES = MIB
 PUBLISH_OUTSTANDING_ACKS = 65_536  # of one PublishAsync stream; past it the client gets no more window
 OWED_ACK_BYTES = 64 * MIB  # of one partition, waiting for a sync or a commit
 MAX_CONNECTIONS = 10_000
+
+# the client
+CLIENT_CONNECT_TIMEOUT_S = 5.0
+CLIENT_TIMEOUT_S = 10.0  # of a whole request, with its retries
+CLIENT_ACK_TIMEOUT_S = 5.0
+CLIENT_RETRY_MIN_S = 0.05  # doubled on each try
+CLIENT_RETRY_MAX_S = 1.0
+CLIENT_RESUBSCRIBE_S = 30.0  # how long a broken subscription tries to come back
+CLIENT_PUBLISH_WINDOW = 16_384  # messages of one call without an ack yet
+CLIENT_PUBLISH_BATCH = 1024  # messages encoded and sent in one go
+CLIENT_PUBLISH_BATCH_BYTES = MIB
+CLIENT_DECODE_BATCH = 4096  # records handed to the caller at once
+SPARK_BATCH_BYTES = 4 * MIB  # of one Arrow record batch, counted in received bytes
