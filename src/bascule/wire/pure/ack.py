@@ -1,0 +1,115 @@
+"""Acks on their way out: as envelopes over NATS, or as gRPC frames for the broker's own callers."""
+
+from __future__ import annotations
+
+from bascule.wire.pure import envelope
+from bascule.wire.pure.accept import owed_acks
+from bascule.wire.pure.nats import entries
+from bascule.wire.pure.protobuf import (
+    Buffer,
+    Malformed,
+    bytes_field,
+    check_utf8,
+    fields,
+    frame,
+    number_field,
+    signed32,
+)
+
+_ACK = 1
+_TOO_LARGE = 3
+_STRINGS = frozenset((0x0A, 0x12, 0x1A, 0x2A, 0x32))  # stream, two subjects, ackInbox, correlationId
+_CORRELATION_ID, _ACK_ERROR = 0x32, 0x50
+_ASYNC_ERRORS = {
+    2: b"\x08\x05" + bytes_field(0x12, b"incorrect expected offset"),
+    3: b"\x08\x01" + bytes_field(0x12, b"message exceeds max replication size"),
+    4: b"\x08\x06" + bytes_field(0x12, b"encryption failed on partition"),
+}
+_UNKNOWN_ERROR = bytes_field(0x12, b"unknown error")
+
+Replies = list[tuple[bytes, bytes, int]]
+"""Token of the waiting call, gRPC frames for it, how many."""
+
+
+class _Frames:
+    """Frames per token, in the order the tokens were first seen."""
+
+    def __init__(self) -> None:
+        self._by_token: dict[bytes, list[bytes]] = {}
+
+    def add(self, token: bytes, ack: bytes, correlation_id: bytes, error: int) -> None:
+        """Unary calls (token u...) take the Ack itself, PublishAsync takes a PublishResponse."""
+        payload = ack if token.startswith(b"u") else publish_response(ack, correlation_id, error)
+        self._by_token.setdefault(token, []).append(frame(payload))
+
+    def replies(self) -> Replies:
+        return [(token, b"".join(frames), len(frames)) for token, frames in self._by_token.items()]
+
+
+def publish_response(ack: bytes, correlation_id: bytes, error: int) -> bytes:
+    """With an error the Ack is there but empty: old clients look for it before they look at the error."""
+    if error:
+        response = b"\x0a\x00" + bytes_field(0x12, _ASYNC_ERRORS.get(error, _UNKNOWN_ERROR))
+    else:
+        response = bytes_field(0x0A, ack)
+    if correlation_id:
+        response += bytes_field(0x1A, correlation_id)
+    return response
+
+
+def encode_acks(
+    owed: Buffer, prefix: bytes, subject: bytes, commit_timestamp: int, local_prefix: bytes, max_payload: int
+) -> tuple[bytes, Replies]:
+    """(PUB commands, replies for calls that wait in this process)."""
+    commands: list[bytes] = []
+    local = _Frames()
+    header = envelope.header(_ACK)
+    for offset, reception, policy, error, inbox, named, correlation_id in owed_acks(owed):
+        parts = [prefix, bytes_field(0x1A, named or subject)]
+        if offset:
+            parts.append(number_field(0x20, offset))
+        parts.append(bytes_field(0x2A, inbox))
+        if correlation_id:
+            parts.append(bytes_field(0x32, correlation_id))
+        if policy:
+            parts.append(number_field(0x38, policy))
+        parts.append(number_field(0x40, reception))
+        if error != _TOO_LARGE:
+            parts.append(number_field(0x48, commit_timestamp))
+        if error:
+            parts.append(number_field(0x50, error))
+        ack = b"".join(parts)
+        token = inbox[len(local_prefix) :]
+        if local_prefix and inbox.startswith(local_prefix) and token:
+            local.add(token, ack, correlation_id, error)
+        elif len(header) + len(ack) <= max_payload:
+            commands.append(b"PUB %b %d\r\n%b%b\r\n" % (inbox, len(header) + len(ack), header, ack))
+    return b"".join(commands), local.replies()
+
+
+def ack_responses(batch: Buffer) -> Replies:
+    """Ack envelopes that came over NATS, for the calls their subjects' last tokens name."""
+    frames = _Frames()
+    for subject, _, payload in entries(batch):
+        ack = envelope.content(payload, _ACK)
+        if ack is None:
+            continue
+        try:
+            correlation_id, error = _read_ack(ack)
+        except Malformed:
+            continue
+        frames.add(subject.rpartition(b".")[2], ack, correlation_id, error)
+    return frames.replies()
+
+
+def _read_ack(ack: bytes) -> tuple[bytes, int]:
+    correlation_id, error = b"", 0
+    for tag, value in fields(ack):
+        if isinstance(value, bytes):
+            if tag in _STRINGS:
+                check_utf8(value)
+            if tag == _CORRELATION_ID:
+                correlation_id = value
+        elif tag == _ACK_ERROR:
+            error = signed32(value)
+    return correlation_id, error

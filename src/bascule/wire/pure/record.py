@@ -1,0 +1,195 @@
+"""Records in a log or on the wire: checked, found, sought, turned around, indexed, decoded."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from bascule.limits import MAX_RECORD_BYTES, MIN_RECORD_PAYLOAD_BYTES, RECORD_TRAILER_BYTES
+from bascule.wire.pure.envelope import crc32c
+from bascule.wire.pure.protobuf import (
+    Buffer,
+    Malformed,
+    check_utf8,
+    fields,
+    read_bytes,
+    read_entry,
+    read_varint,
+    signed32,
+    signed64,
+    window,
+)
+
+_PREFIX = struct.Struct(">BI")
+_PREFIX_BYTES = 5
+_TRAILER = b"\x82\x7d\x0c"
+_WHOLE, _INCOMPLETE, _BAD = 0, 1, 2
+_STRINGS = frozenset((0x2A, 0x3A, 0x42, 0x52, 0x5A))
+
+Decoded = tuple[int, bytes, bytes, int, str, int, str, str, dict[str, bytes]]
+"""Offset, key, value, timestamp, stream, partition, subject, reply subject, headers."""
+
+
+class _Head(NamedTuple):
+    offset: int
+    timestamp: int
+    end: int
+
+
+def _head(data: bytes, position: int) -> _Head | int:
+    """Offset, timestamp and end of the record at `position`, no checksum done; else why there is none."""
+    if len(data) - position < _PREFIX_BYTES:
+        return _INCOMPLETE
+    flag, length = _PREFIX.unpack_from(data, position)
+    if flag or not MIN_RECORD_PAYLOAD_BYTES <= length <= MAX_RECORD_BYTES:
+        return _BAD
+    start = position + _PREFIX_BYTES
+    end = start + length
+    if end > len(data):
+        return _INCOMPLETE
+    trailer = end - RECORD_TRAILER_BYTES
+    if data[start] != 0x08 or data[trailer : trailer + 3] != _TRAILER:
+        return _BAD
+    try:
+        offset, position = read_varint(data, start + 1, trailer)
+        for tag in (0x12, 0x1A):
+            if data[position] == tag:
+                _, position = read_bytes(data, position + 1, trailer)
+        if position >= trailer or data[position] != 0x20:
+            return _BAD
+        timestamp, _ = read_varint(data, position + 1, trailer)
+    except Malformed:
+        return _BAD
+    return _Head(signed64(offset), signed64(timestamp), end)
+
+
+def _sound(data: bytes, position: int, head: _Head) -> bool:
+    covered = memoryview(data)[position + _PREFIX_BYTES : head.end - 4]
+    return crc32c(covered) == int.from_bytes(data[head.end - 4 : head.end], "little")
+
+
+def scan_records(
+    buffer: Buffer, start: int, end: int, min_offset: int
+) -> tuple[int, int, int, int, int, int, int]:
+    """(position, count, first offset, next offset, last timestamp, last epoch, status)."""
+    data = window(buffer, start, end)
+    position = count = timestamp = epoch = 0
+    first_offset, next_offset = -1, min_offset
+    status = _WHOLE
+    while position < len(data):
+        head = _head(data, position)
+        if isinstance(head, int):
+            status = head
+            break
+        if head.offset < 0 or head.offset < next_offset or not _sound(data, position, head):
+            status = _BAD
+            break
+        if count == 0:
+            first_offset = head.offset
+        count += 1
+        next_offset, timestamp, position = head.offset + 1, head.timestamp, head.end
+        epoch = int.from_bytes(data[position - 12 : position - 4], "little")
+    return start + position, count, first_offset, next_offset, timestamp, epoch, status
+
+
+def find_record(buffer: Buffer, start: int, end: int, min_offset: int) -> int:
+    """Where the first sound record at or after `start` begins, else -1."""
+    data = window(buffer, start, end)
+    tag = data.find(
+        b"\x08", _PREFIX_BYTES
+    )  # rarer than the zero byte of the flag, above all in zero-filled tails
+    while tag >= 0:
+        position = tag - _PREFIX_BYTES
+        if data[position] == 0:
+            head = _head(data, position)
+            if isinstance(head, _Head) and head.offset >= max(min_offset, 0) and _sound(data, position, head):
+                return start + position
+        tag = data.find(b"\x08", tag + 1)
+    return -1
+
+
+def seek_record(buffer: Buffer, start: int, end: int, field: int, target: int) -> tuple[int, int, int]:
+    """(position, offset, timestamp) of the first record at or past the target offset (0) or timestamp (1)."""
+    data = window(buffer, start, end)
+    position = 0
+    while position < len(data):
+        head = _head(data, position)
+        if isinstance(head, int):
+            break
+        if (head.timestamp if field else head.offset) >= target:
+            return start + position, head.offset, head.timestamp
+        position = head.end
+    return start + position, -1, -1
+
+
+def _heads(data: bytes) -> list[tuple[int, _Head]]:
+    """Position and head of every record of a buffer that holds whole records only."""
+    heads = []
+    position = 0
+    while position < len(data):
+        head = _head(data, position)
+        if isinstance(head, int):
+            raise ValueError(f"no whole record at byte {position}")
+        heads.append((position, head))
+        position = head.end
+    return heads
+
+
+def reverse_records(buffer: Buffer, start: int, end: int) -> bytes:
+    """The same records, the last one first."""
+    data = window(buffer, start, end)
+    return b"".join(data[position : head.end] for position, head in reversed(_heads(data)))
+
+
+def index_records(records: Buffer, position: int, since: int, interval: int) -> tuple[bytes, int]:
+    """(index entries, bytes since the last one)."""
+    entries = []
+    for at, head in _heads(bytes(records)):
+        if since >= interval:
+            entries.append(struct.pack("<qqq", head.offset, position + at, head.timestamp))
+            since = 0
+        since += head.end - at
+    return b"".join(entries), since
+
+
+def decode_records(buffer: Buffer, start: int, end: int, limit: int) -> tuple[int, list[Decoded]]:
+    """(position, at most `limit` Messages), from any server that speaks the protocol."""
+    data = window(buffer, start, end)
+    position = 0
+    records: list[Decoded] = []
+    while len(records) < limit and len(data) - position >= _PREFIX_BYTES:
+        flag, length = _PREFIX.unpack_from(data, position)
+        if flag:
+            raise ValueError(f"a message with flag byte {flag}: it is compressed, which was not asked for")
+        after = position + _PREFIX_BYTES + length
+        if after > len(data):
+            break
+        records.append(_decode(data[position + _PREFIX_BYTES : after]))
+        position = after
+    return start + position, records
+
+
+def _decode(payload: bytes) -> Decoded:
+    values: dict[int, int | bytes] = {}
+    headers: dict[str, bytes] = {}
+    for tag, value in fields(payload):
+        if isinstance(value, bytes):
+            if tag == 0x4A:
+                name, header = read_entry(value)
+                headers[name.decode()] = header
+                continue
+            if tag in _STRINGS:
+                check_utf8(value)
+        values[tag] = value
+    text = {tag: value for tag, value in values.items() if isinstance(value, bytes)}
+    return (
+        signed64(values.get(0x08, 0)),
+        text.get(0x12, b""),
+        text.get(0x1A, b""),
+        signed64(values.get(0x20, 0)),
+        text.get(0x2A, b"").decode(),
+        signed32(values.get(0x30, 0)),
+        text.get(0x3A, b"").decode(),
+        text.get(0x42, b"").decode(),
+        headers,
+    )
