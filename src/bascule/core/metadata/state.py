@@ -1,0 +1,120 @@
+"""The metadata machine: the streams of the cluster, changed by commands and by nothing else.
+
+`check` says whether a command may be proposed now (with the protocol's exact texts); `apply` carries it out at its
+index and says what changed. Both are deterministic: the same commands give the same state on every broker, and a
+snapshot restored at any prefix gives the same state as the commands it replaced. Applying never fails: a command
+that no longer fits (it raced another one) changes nothing and says so in its result.
+"""
+
+from dataclasses import dataclass
+
+from bascule.core.metadata.commands import Command, CreateStream, DeleteStream, SetStreamReadonly
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.errors import AlreadyExists, BasculeError, CorruptError, NotFound
+from bascule.types import Epoch
+from bascule.wire.pb import internal_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCreated:
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeleted:
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsChanged:
+    stream: Stream
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The command did not fit the state it met; nothing changed."""
+
+    error: BasculeError
+
+
+Change = StreamCreated | StreamDeleted | PartitionsChanged | Rejected
+
+
+class Metadata:
+    def __init__(self) -> None:
+        self.index = 0
+        self.streams: dict[str, Stream] = {}
+
+    def stream(self, name: str) -> Stream | None:
+        return self.streams.get(name)
+
+    def partition(self, name: str, partition: int) -> Partition | None:
+        stream = self.streams.get(name)
+        return stream.partition(partition) if stream else None
+
+    def check(self, command: Command) -> None:
+        """Raise what a client is told if this command cannot be carried out now."""
+        match command:
+            case CreateStream(stream):
+                if stream.name in self.streams:
+                    raise AlreadyExists("stream already exists")
+            case DeleteStream(name):
+                if name not in self.streams:
+                    raise NotFound("stream does not exist")
+            case SetStreamReadonly(name, partitions, _):
+                if (known := self.streams.get(name)) is None:
+                    raise NotFound("stream does not exist")
+                if any(known.partition(partition) is None for partition in partitions):
+                    raise NotFound("partition does not exist")
+
+    def apply(self, index: int, command: Command) -> list[Change]:
+        assert index > self.index, f"command {index} applied after {self.index}"
+        self.index = index
+        try:
+            self.check(command)
+        except BasculeError as error:
+            return [Rejected(error)]
+        match command:
+            case CreateStream(stream):
+                created = stream.created_at(index)
+                self.streams[created.name] = created
+                return [StreamCreated(created)]
+            case DeleteStream(name):
+                return [StreamDeleted(self.streams.pop(name))]
+            case SetStreamReadonly(name, partitions, readonly):
+                known = self.streams[name]
+                changed = partitions or tuple(item.id for item in known)
+                self.streams[name] = known.with_partitions(
+                    {item.id: _readonly(item, readonly, index) for item in known if item.id in changed}
+                )
+                return [PartitionsChanged(self.streams[name], changed)]
+
+    def snapshot(self) -> bytes:
+        message = pb.MetadataSnapshot(index=self.index)
+        message.streams.extend(self.streams[name].to_wire() for name in sorted(self.streams))
+        return message.SerializeToString(deterministic=True)
+
+    @classmethod
+    def restore(cls, snapshot: bytes) -> "Metadata":
+        try:
+            message = pb.MetadataSnapshot.FromString(snapshot)
+        except Exception as error:
+            raise CorruptError(f"the metadata snapshot cannot be decoded: {error}") from error
+        metadata = cls()
+        metadata.index = message.index
+        metadata.streams = {item.name: Stream.from_wire(item) for item in message.streams}
+        return metadata
+
+
+def _readonly(partition: Partition, readonly: bool, index: int) -> Partition:
+    return Partition(
+        id=partition.id,
+        replicas=partition.replicas,
+        leader=partition.leader,
+        isr=partition.isr,
+        leader_epoch=partition.leader_epoch,
+        epoch=Epoch(index),
+        paused=partition.paused,
+        readonly=readonly,
+    )

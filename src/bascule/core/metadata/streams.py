@@ -1,0 +1,148 @@
+"""What the cluster knows about a stream and its partitions. Values only; `state` changes them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from bascule.types import Epoch, PartitionId
+from bascule.wire.pb import internal_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConfig:
+    """Per-stream overrides. None means: whatever the broker's configuration says. Durations in milliseconds."""
+
+    retention_max_bytes: int | None = None
+    retention_max_messages: int | None = None
+    retention_max_age: int | None = None
+    cleaner_interval: int | None = None
+    segment_max_bytes: int | None = None
+    segment_max_age: int | None = None
+    compact_max_goroutines: int | None = None
+    compact_enabled: bool | None = None
+    auto_pause_time: int | None = None
+    auto_pause_disable_if_subscribers: bool | None = None
+    min_isr: int | None = None
+    optimistic_concurrency_control: bool | None = None
+    encryption: bool | None = None
+
+    @classmethod
+    def from_wire(cls, message: Any) -> "StreamConfig":
+        """From any message with the nullable fields of CreateStreamRequest."""
+        return cls(
+            **{
+                name: getattr(message, wire_name).value if message.HasField(wire_name) else None
+                for name, wire_name in _CONFIG_FIELDS
+            }
+        )
+
+    def to_wire(self) -> pb.StreamConfig:
+        message = pb.StreamConfig()
+        for name, wire_name in _CONFIG_FIELDS:
+            value = getattr(self, name)
+            if value is not None:
+                wrapper = getattr(message, wire_name)
+                wrapper.SetInParent()
+                wrapper.value = value
+        return message
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+_CONFIG_FIELDS = tuple((item.name, _camel(item.name)) for item in fields(StreamConfig))
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition as the cluster agreed on it. `epoch` and `leader_epoch` are indexes of commands."""
+
+    id: PartitionId
+    replicas: tuple[str, ...]
+    leader: str
+    isr: tuple[str, ...]
+    leader_epoch: Epoch = Epoch(0)
+    epoch: Epoch = Epoch(0)
+    paused: bool = False
+    readonly: bool = False
+
+    @classmethod
+    def from_wire(cls, message: pb.Partition) -> "Partition":
+        return cls(
+            id=PartitionId(message.id),
+            replicas=tuple(message.replicas),
+            leader=message.leader,
+            isr=tuple(message.isr),
+            leader_epoch=Epoch(message.leaderEpoch),
+            epoch=Epoch(message.epoch),
+            paused=message.paused,
+            readonly=message.readonly,
+        )
+
+    def to_wire(self) -> pb.Partition:
+        return pb.Partition(
+            id=self.id,
+            replicas=self.replicas,
+            leader=self.leader,
+            isr=self.isr,
+            leaderEpoch=self.leader_epoch,
+            epoch=self.epoch,
+            paused=self.paused,
+            readonly=self.readonly,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    name: str
+    subject: str
+    group: str
+    partitions: tuple[Partition, ...]
+    config: StreamConfig = field(default_factory=StreamConfig)
+    creation_timestamp: int = 0
+    creation_index: int = 0
+    """Of the command that made it: the data folder carries it, so a re-created stream never sees old bytes."""
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self.partitions)
+
+    def partition(self, partition: int) -> Partition | None:
+        return self.partitions[partition] if 0 <= partition < len(self.partitions) else None
+
+    def with_partitions(self, changed: dict[int, Partition]) -> "Stream":
+        return replace(self, partitions=tuple(changed.get(item.id, item) for item in self.partitions))
+
+    def created_at(self, index: int) -> "Stream":
+        """This stream as the command at `index` makes it: its epochs are that index."""
+        epoch = Epoch(index)
+        partitions = tuple(replace(item, epoch=epoch, leader_epoch=epoch) for item in self.partitions)
+        return replace(self, creation_index=index, partitions=partitions)
+
+    @classmethod
+    def from_wire(cls, message: pb.Stream) -> "Stream":
+        return cls(
+            name=message.name,
+            subject=message.subject,
+            group=message.partitions[0].group if message.partitions else "",
+            partitions=tuple(Partition.from_wire(item) for item in message.partitions),
+            config=StreamConfig.from_wire(message.config),
+            creation_timestamp=message.creationTimestamp,
+            creation_index=message.creationIndex,
+        )
+
+    def to_wire(self) -> pb.Stream:
+        message = pb.Stream(
+            name=self.name,
+            subject=self.subject,
+            config=self.config.to_wire(),
+            creationTimestamp=self.creation_timestamp,
+            creationIndex=self.creation_index,
+        )
+        for item in self.partitions:
+            partition = item.to_wire()
+            partition.group = self.group
+            partition.stream = self.name
+            message.partitions.append(partition)
+        return message

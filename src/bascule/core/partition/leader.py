@@ -1,0 +1,212 @@
+"""The leader of one partition: gives offsets, decides what is stored, and remembers which acks it owes.
+
+It may know its own log's end, the in-sync set and the clock readings its events carry; it touches no file and no
+socket. Events in, effects out, in the order append -> (sync, elsewhere) -> acks -> expose.
+
+Rules:
+- One decision per batch. Messages that need another answer than "stored" (too large, wrong expected offset) are
+  singled out inside the kernel and come back as error acks; they never split a batch.
+- An ack is owed from the moment of the append and paid when its promise holds: LEADER when this broker's log has
+  promised the record, ALL when the whole in-sync set has.
+- When the log fails, nothing unpromised is acked as stored: everyone who waits is told UNKNOWN, for that is the truth.
+
+The shape follows etcd's raft (step in, instructions out) and Kafka's partition leader (high watermark by in-sync set).
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from bascule.core.partition.commit import Commit
+from bascule.errors import AckError
+from bascule.limits import OWED_ACK_BYTES
+from bascule.types import Epoch
+from bascule.wire.kernels import encode_records, record_tail
+from bascule.wire.owed import with_error
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A batch NATS delivered (packed as `wire.kernels` says), with the clock's reading."""
+
+    batch: bytes
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """Our own log guarantees everything below `end`."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Our own log cannot be written. What it had not promised may or may not survive."""
+
+    promised_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """The log can be written again, from here on."""
+
+    end: int
+    last_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetReadonly:
+    readonly: bool
+
+
+Event = Arrived | Promised | Failed | Reopened | SetReadonly
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    records: bytes
+    count: int
+    next_offset: int
+    last_timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendAcks:
+    owed: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Expose:
+    """Readers may see everything below `hw_end`."""
+
+    hw_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropAcks:
+    """Too many acks wait already: these messages are stored, but their publishers will not hear of it."""
+
+    nbytes: int
+
+
+Effect = Append | SendAcks | Expose | DropAcks
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What never changes while this broker leads this partition."""
+
+    origin: bytes
+    """The encoded stream and partition fields every record carries."""
+    subject: bytes
+    """The NATS subject the partition listens on (it may hold wildcards)."""
+    epoch: Epoch
+    max_message_bytes: int
+    optimistic_concurrency: bool
+    refused_prefix: bytes
+    """Subjects never stored: the cluster's own (a stream on `>` would record its own replication without end)."""
+
+
+@dataclass(slots=True)
+class _Owed:
+    end: int
+    leader: bytes
+    all: bytes
+
+
+class Leader:
+    def __init__(self, identity: Identity, commit: Commit, self_id: str, end: int, last_timestamp: int) -> None:
+        self.identity = identity
+        self.commit = commit
+        self.end = end
+        self.last_timestamp = last_timestamp
+        self.readonly = False
+        self.failed = False
+        self._self_id = self_id
+        self._tail = record_tail(identity.origin, identity.subject, b"")
+        self._unpromised: deque[_Owed] = deque()
+        self._uncommitted: deque[_Owed] = deque()
+        self._owed_bytes = 0
+
+    def step(self, event: Event) -> list[Effect]:
+        match event:
+            case Arrived(batch, now):
+                return self._arrived(batch, now)
+            case Promised(end):
+                return self._promised(end)
+            case Failed(promised_end):
+                return self._fail(promised_end)
+            case Reopened(end, last_timestamp):
+                self.failed = False
+                self.end = end
+                self.last_timestamp = max(last_timestamp, self.last_timestamp)
+                return []
+            case SetReadonly(readonly):
+                self.readonly = readonly
+                return []
+
+    def _arrived(self, batch: bytes, now: int) -> list[Effect]:
+        if self.readonly:
+            return []
+        identity = self.identity
+        records, count, end, last_timestamp, leader_owed, all_owed, error_owed = encode_records(
+            batch,
+            identity.origin,
+            identity.subject,
+            self._tail,
+            self.end,
+            identity.epoch,
+            now,
+            self.last_timestamp,
+            identity.max_message_bytes,
+            identity.optimistic_concurrency,
+            identity.refused_prefix,
+        )
+        if self.failed:
+            return self._refuse(leader_owed + all_owed + error_owed)
+        effects: list[Effect] = []
+        if count:
+            self.end = end
+            self.last_timestamp = last_timestamp
+            effects.append(Append(records, count, end, last_timestamp))
+            effects += self._owe(_Owed(end, leader_owed, all_owed))
+        if error_owed:
+            effects.append(SendAcks(error_owed))
+        return effects
+
+    def _owe(self, owed: _Owed) -> list[Effect]:
+        size = len(owed.leader) + len(owed.all)
+        if self._owed_bytes + size > OWED_ACK_BYTES:
+            self._unpromised.append(_Owed(owed.end, b"", b""))
+            return [DropAcks(size)]
+        self._owed_bytes += size
+        self._unpromised.append(owed)
+        return []
+
+    def _promised(self, end: int) -> list[Effect]:
+        payable: list[bytes] = []
+        while self._unpromised and self._unpromised[0].end <= end:
+            owed = self._unpromised.popleft()
+            payable.append(owed.leader)
+            if owed.all:
+                self._uncommitted.append(owed)
+        risen = self.commit.promised(self._self_id, end)
+        hw_end = self.commit.hw_end
+        while self._uncommitted and self._uncommitted[0].end <= hw_end:
+            payable.append(self._uncommitted.popleft().all)
+        return self._pay(payable) + ([Expose(hw_end)] if risen else [])
+
+    def _pay(self, payable: list[bytes]) -> list[Effect]:
+        acks = b"".join(payable)
+        self._owed_bytes -= len(acks)
+        return [SendAcks(acks)] if acks else []
+
+    def _fail(self, promised_end: int) -> list[Effect]:
+        self.failed = True
+        lost = [owed.leader + owed.all for owed in self._unpromised if owed.end > promised_end]
+        self._owed_bytes -= sum(map(len, lost))
+        self._unpromised = deque(owed for owed in self._unpromised if owed.end <= promised_end)
+        return self._refuse(b"".join(lost))
+
+    def _refuse(self, owed: bytes) -> list[Effect]:
+        return [SendAcks(with_error(owed, AckError.UNKNOWN))] if owed else []

@@ -1,0 +1,224 @@
+"""The gRPC API: requests checked in the protocol's order, answers in its exact codes and texts."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from bascule.core.metadata.streams import Partition, Stream, StreamConfig
+from bascule.errors import FailedPrecondition, Internal, InvalidArgument, NotFound, Unavailable, Unimplemented
+from bascule.limits import MAX_PARTITIONS
+from bascule.net.grpc import Call, Handler
+from bascule.node.broker import Broker, NewStream
+from bascule.node.environment import RESERVED_STREAMS
+from bascule.node.partition import PartitionDriver
+from bascule.node.subscribe import subscribe
+from bascule.wire.grpc import frame
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.subjects import valid_stream_name, valid_stream_subject
+
+Request = TypeVar("Request", bound=Message)
+Unary = Callable[[Request, Call], Awaitable[Message]]
+
+LATER = (
+    "PauseStream",
+    "SetStreamReadonly",
+    "SetCursor",
+    "FetchCursor",
+    "JoinConsumerGroup",
+    "LeaveConsumerGroup",
+    "FetchConsumerGroupAssignments",
+    "ReportConsumerGroupCoordinator",
+)
+
+
+class Address(Protocol):
+    """Where clients reach this broker; the port is known only once it listens."""
+
+    host: str
+    port: int
+
+
+class Api:
+    def __init__(self, broker: Broker, address: Address) -> None:
+        self._broker = broker
+        self._address = address
+
+    def methods(self) -> Mapping[str, Handler]:
+        publisher = self._broker.publisher
+        methods: dict[str, Handler] = {
+            "CreateStream": self._unary(api.CreateStreamRequest, self.create_stream),
+            "DeleteStream": self._unary(api.DeleteStreamRequest, self.delete_stream),
+            "FetchMetadata": self._unary(api.FetchMetadataRequest, self.fetch_metadata),
+            "FetchPartitionMetadata": self._unary(api.FetchPartitionMetadataRequest, self.fetch_partition_metadata),
+            "Publish": self._unary(api.PublishRequest, publisher.publish),
+            "PublishToSubject": self._unary(api.PublishToSubjectRequest, publisher.publish_to_subject),
+            "PublishAsync": publisher.publish_async,
+            "Subscribe": self.subscribe,
+            **{name: _not_yet(name) for name in LATER},
+        }
+        return {f"/proto.API/{name}": handler for name, handler in methods.items()}
+
+    def _unary(self, request_type: type[Request], method: Unary[Request]) -> Handler:
+        async def handle(call: Call) -> None:
+            if self._broker.stopping:
+                raise Unavailable("the broker is stopping")
+            request = await receive(call, request_type)
+            response = await method(request, call)
+            call.write(frame(response.SerializeToString()))
+
+        return handle
+
+    # --- streams ------------------------------------------------------------------------------------------------
+
+    async def create_stream(self, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
+        await self._broker.create_stream(self._new_stream(request))
+        return api.CreateStreamResponse()
+
+    def _new_stream(self, request: api.CreateStreamRequest) -> NewStream:
+        if not request.name:
+            raise InvalidArgument("Name cannot be empty")
+        if not valid_stream_subject(request.subject):
+            raise InvalidArgument("Subject is invalid")
+        if request.name in RESERVED_STREAMS:
+            raise InvalidArgument("Stream is reserved")
+        if reason := valid_stream_name(request.name):
+            raise InvalidArgument(f"Name is invalid: {reason}")
+        config = StreamConfig.from_wire(request)
+        if config.encryption:
+            raise FailedPrecondition(
+                "Failed on preconditions for stream's encryption handler: this version cannot encrypt yet"
+            )
+        factor = request.replicationFactor or 1
+        if factor < -1:
+            raise InvalidArgument(f"Invalid replicationFactor {factor}")
+        partitions = request.partitions or 1
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise InvalidArgument(f"Invalid partitions {partitions}: from 1 to {MAX_PARTITIONS} are possible")
+        if partitions > 1 and request.subject.rsplit(".", 1)[-1] == ">":
+            raise InvalidArgument("Subject is invalid")
+        if request.subject.encode().startswith(self._broker.environment.cluster_prefix):
+            raise InvalidArgument(
+                f"Subject is invalid: {self._broker.environment.namespace}. is the cluster's own namespace"
+            )
+        _check_group(request.group)
+        _check_config(config)
+        return NewStream(request.name, request.subject, request.group, partitions, factor, config)
+
+    async def delete_stream(self, request: api.DeleteStreamRequest, call: Call) -> api.DeleteStreamResponse:
+        if request.name in RESERVED_STREAMS:
+            raise InvalidArgument("Stream is reserved")
+        await self._broker.delete_stream(request.name)
+        return api.DeleteStreamResponse()
+
+    # --- metadata -----------------------------------------------------------------------------------------------
+
+    async def fetch_metadata(self, request: api.FetchMetadataRequest, call: Call) -> api.FetchMetadataResponse:
+        metadata = self._broker.store.metadata
+        names = request.streams or sorted(metadata.streams)
+        response = api.FetchMetadataResponse(brokers=[self._describe_self()])
+        for name in names:
+            stream = metadata.stream(name)
+            if stream is None:
+                response.streamMetadata.add(name=name, error=api.StreamMetadata.UNKNOWN_STREAM)
+            else:
+                response.streamMetadata.append(self._describe_stream(stream))
+        for group in request.groups:
+            response.groupMetadata.add(groupId=group, error=api.ConsumerGroupMetadata.UNKNOWN_GROUP)
+        return response
+
+    def _describe_self(self) -> api.Broker:
+        own = self._broker.environment.broker_id
+        partitions = [
+            item
+            for stream in self._broker.store.metadata.streams.values()
+            for item in stream
+            if not item.paused and own in item.replicas
+        ]
+        return api.Broker(
+            id=own,
+            host=self._address.host,
+            port=self._address.port,
+            partitionCount=len(partitions),
+            leaderCount=sum(item.leader == own for item in partitions),
+        )
+
+    def _describe_stream(self, stream: Stream) -> api.StreamMetadata:
+        message = api.StreamMetadata(
+            name=stream.name, subject=stream.subject, creationTimestamp=stream.creation_timestamp
+        )
+        for item in stream:
+            driver = self._broker.driver(stream.name, item.id)
+            message.partitions[item.id].CopyFrom(describe_partition(item, driver))
+        return message
+
+    async def fetch_partition_metadata(
+        self, request: api.FetchPartitionMetadataRequest, call: Call
+    ) -> api.FetchPartitionMetadataResponse:
+        partition = self._broker.store.metadata.partition(request.stream, request.partition)
+        if partition is None:
+            raise NotFound("partition not found")
+        driver = self._broker.driver(request.stream, request.partition)
+        if driver is None or partition.paused:
+            raise FailedPrecondition("The request should be sent to partition leader")
+        return api.FetchPartitionMetadataResponse(metadata=describe_partition(partition, driver))
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, call: Call) -> None:
+        if self._broker.stopping:
+            raise Unavailable("the broker is stopping")
+        await subscribe(self._broker, await receive(call, api.SubscribeRequest), call)
+
+
+async def receive(call: Call, request_type: type[Request]) -> Request:
+    data = await call.receive()
+    if data is None:
+        raise Internal("the call ended before its request arrived")
+    try:
+        return request_type.FromString(data)
+    except DecodeError as error:
+        raise Internal(f"grpc: error unmarshalling request: {error}") from error
+
+
+def describe_partition(partition: Partition, driver: PartitionDriver | None) -> api.PartitionMetadata:
+    """With the local log's positions; a broker without the partition reports it as empty (-1)."""
+    never = api.PartitionEventTimestamps()
+    received = never
+    if driver is not None:
+        received = api.PartitionEventTimestamps(
+            firstTimestamp=driver.first_received, latestTimestamp=driver.latest_received
+        )
+    return api.PartitionMetadata(
+        id=partition.id,
+        leader=partition.leader,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        highWatermark=driver.hw_end - 1 if driver else -1,
+        newestOffset=driver.log.end - 1 if driver else -1,
+        paused=partition.paused,
+        readonly=partition.readonly,
+        messagesReceivedTimestamps=received,
+        pauseTimestamps=never,
+        readonlyTimestamps=never,
+    )
+
+
+def _check_group(group: str) -> None:
+    """It becomes a NATS queue name on the SUB line."""
+    if any(char.isspace() or ord(char) < 0x20 or ord(char) == 0x7F for char in group) or len(group.encode()) > 200:
+        raise InvalidArgument("Group is invalid: at most 200 bytes, without blanks or control characters")
+
+
+def _check_config(config: StreamConfig) -> None:
+    for name in config.__slots__:
+        value: Any = getattr(config, name)
+        if isinstance(value, int) and value < 0:
+            raise InvalidArgument(f"Invalid {name} {value}: it cannot be negative")
+
+
+def _not_yet(name: str) -> Handler:
+    async def handle(call: Call) -> None:
+        raise Unimplemented(f"{name} is not implemented in this version")
+
+    return handle

@@ -1,0 +1,61 @@
+"""What every driver of a broker shares: the ports, the group commit, and the settings that shape partitions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bascule.core.metadata.streams import StreamConfig
+from bascule.log.commitlog import LogConfig
+from bascule.log.sync import SyncScheduler
+from bascule.node.inboxes import Inboxes
+from bascule.ports import Bus, Clock, Disk, Random
+
+RESERVED_STREAMS = ("__activity", "__cursors")
+_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDefaults:
+    """What a stream gets where its own configuration is silent."""
+
+    segment_max_bytes: int
+    segment_max_age_ns: int
+    min_isr: int
+    optimistic_concurrency: bool
+    max_message_bytes: int
+
+    def log_config(self, config: StreamConfig) -> LogConfig:
+        return LogConfig(
+            segment_max_bytes=config.segment_max_bytes or self.segment_max_bytes,
+            segment_max_age_ns=self.segment_max_age_ns
+            if config.segment_max_age is None
+            else config.segment_max_age * _MS,
+        )
+
+    def min_isr_of(self, config: StreamConfig) -> int:
+        return self.min_isr if config.min_isr is None else config.min_isr
+
+    def optimistic_concurrency_of(self, config: StreamConfig) -> bool:
+        own = config.optimistic_concurrency_control
+        return self.optimistic_concurrency if own is None else own
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    broker_id: str
+    namespace: str
+    disk: Disk
+    clock: Clock
+    random: Random
+    streams_bus: Bus
+    """Delivers what publishers send; a slow-consumer cut of it must not take anything else along."""
+    publishes_bus: Bus
+    """Carries publishes of gRPC clients, acks, and the ack inboxes."""
+    scheduler: SyncScheduler
+    inboxes: Inboxes
+    defaults: StreamDefaults
+    on_writable: Callable[[str, int], None] = lambda stream, partition: None
+    """Called when a partition starts or stops taking writes: the publish routes follow."""
+
+    @property
+    def cluster_prefix(self) -> bytes:
+        return f"{self.namespace}.".encode()

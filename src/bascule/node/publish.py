@@ -1,0 +1,307 @@
+"""Publish, PublishAsync and PublishToSubject: gRPC in, NATS out, acks back.
+
+A publish always goes through NATS, because other streams may listen on the subject. PublishAsync works per read: one
+kernel call turns all requests that arrived into one NATS write; requests that need another answer (unknown stream,
+readonly, too large, NATS away) come back singled out and are answered one by one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from bascule.errors import (
+    BasculeError,
+    BusUnavailable,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    UnknownOutcome,
+)
+from bascule.limits import GRPC_MAX_MESSAGE_BYTES, MAX_SUBJECT_BYTES, PUBLISH_OUTSTANDING_ACKS, SUBSCRIBER_BUFFER_BYTES
+from bascule.net.grpc import Call
+from bascule.node.environment import Environment
+from bascule.node.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Routes, Table
+from bascule.wire.envelope import MsgType
+from bascule.wire.envelope import decode as decode_envelope
+from bascule.wire.envelope import encode as encode_envelope
+from bascule.wire.grpc import frame
+from bascule.wire.kernels import route_publishes
+from bascule.wire.nats import messages, pub
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.subjects import usable_subject
+
+logger = logging.getLogger(__name__)
+
+CLOSE_WAIT_S = 5.0
+"""How long a half-closed PublishAsync waits for outstanding acks, as the Go server does."""
+STALLED_ACKS_S = 5.0
+"""Acks missing for this long are not coming (a lost NATS connection): the stream goes on."""
+
+Code = api.PublishAsyncError.Code
+_MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
+
+_ACK_FAILURES: dict[int, BasculeError] = {
+    api.Ack.INCORRECT_OFFSET: UnknownOutcome("incorrect expected offset"),
+    api.Ack.TOO_LARGE: InvalidArgument("message exceeds max replication size"),
+    api.Ack.ENCRYPTION: Internal("encryption failed on partition"),
+}
+
+
+RefusalReason = Callable[[str, int], str | None]
+"""Why a partition of this broker takes no writes, asked by stream and partition."""
+
+
+class Refused(Exception):
+    """One publish that cannot go out, with both of its answers."""
+
+    def __init__(self, code: "Code.ValueType", error: BasculeError) -> None:
+        super().__init__(str(error))
+        self.code = code
+        self.error = error
+
+
+class Publisher:
+    def __init__(self, environment: Environment, routes: Routes, refusal: RefusalReason) -> None:
+        self._environment = environment
+        self._routes = routes
+        self._refusal = refusal
+        self._bus = environment.publishes_bus
+        self._inboxes = environment.inboxes
+
+    # --- unary ------------------------------------------------------------------------------------------------
+
+    async def publish(self, request: api.PublishRequest, call: Call) -> api.PublishResponse:
+        if not request.stream:
+            raise InvalidArgument("no stream provided")
+        try:
+            subject = self._subject_of(request)
+        except Refused as refused:
+            raise refused.error from None
+        message = _message_of(request, subject)
+        ack = await self._publish_and_wait(subject, message, call)
+        if ack is None:
+            return api.PublishResponse()
+        if ack.ackError:
+            raise _ACK_FAILURES.get(ack.ackError, UnknownOutcome("unknown error"))
+        return api.PublishResponse(ack=ack)
+
+    async def publish_to_subject(
+        self, request: api.PublishToSubjectRequest, call: Call
+    ) -> api.PublishToSubjectResponse:
+        subject = request.subject.encode()
+        if not usable_subject(subject):
+            raise InvalidArgument(
+                f"Subject is invalid: a message goes to one subject of at most {MAX_SUBJECT_BYTES} bytes, "
+                "without blanks, control characters, wildcards or empty tokens"
+            )
+        message = api.Message(
+            key=request.key,
+            value=request.value,
+            subject=request.subject,
+            headers=request.headers,
+            ackInbox=request.ackInbox,
+            correlationId=request.correlationId,
+            ackPolicy=request.ackPolicy,
+        )
+        ack = await self._publish_and_wait(subject, message, call)
+        return api.PublishToSubjectResponse(ack=ack)
+
+    async def _publish_and_wait(self, subject: bytes, message: api.Message, call: Call) -> api.Ack | None:
+        """The first ack; None at once if the caller asked for none or set no deadline (as clients expect)."""
+        if message.ackInbox and not usable_subject(message.ackInbox.encode()):
+            raise InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
+        waits = message.ackPolicy != api.NONE and call.time_remaining() is not None
+        arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def on_frames(frames: bytes, count: int) -> None:
+            if not arrived.done():
+                arrived.set_result(frames)
+
+        inbox = self._inboxes.open(on_frames, unary=True)
+        try:
+            if message.ackInbox:
+                return await self._through_foreign_inbox(subject, message, waits)
+            message.ackInbox = inbox.decode()
+            self._send(subject, message)
+            if not waits:
+                return None
+            frames = await arrived
+            return api.Ack.FromString(frames[5 : 5 + int.from_bytes(frames[1:5], "big")])
+        finally:
+            self._inboxes.close(inbox)
+
+    async def _through_foreign_inbox(self, subject: bytes, message: api.Message, waits: bool) -> api.Ack | None:
+        """The caller named an inbox of its own: listen there too while the call lasts."""
+        if not waits:
+            self._send(subject, message)
+            return None
+        arrived: asyncio.Future[api.Ack] = asyncio.get_running_loop().create_future()
+
+        def on_batch(batch: bytes, count: int) -> None:
+            ack = _first_ack(batch)
+            if ack is not None and not arrived.done():
+                arrived.set_result(ack)
+
+        subscription = self._bus.subscribe(message.ackInbox.encode(), on_batch)
+        try:
+            await self._bus.flush()
+            self._send(subject, message)
+            return await arrived
+        except BusUnavailable as error:
+            raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
+        finally:
+            subscription.unsubscribe()
+
+    def _send(self, subject: bytes, message: api.Message) -> None:
+        payload = encode_envelope(MsgType.PUBLISH, message.SerializeToString())
+        if len(payload) > self._bus.max_payload:
+            raise UnknownOutcome("failed to publish to NATS: nats: maximum payload exceeded")
+        try:
+            self._bus.send(pub(subject, payload))
+        except BusUnavailable as error:
+            raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
+
+    def _subject_of(self, request: api.PublishRequest) -> bytes:
+        """The checks every publish passes, in the protocol's order."""
+        routes = self._routes.table.get(request.stream.encode())
+        if routes is None:
+            raise Refused(Code.NOT_FOUND, NotFound(f"no such stream: {request.stream}"))
+        route = routes[request.partition] if 0 <= request.partition < len(routes) else None
+        if route is None:
+            raise Refused(Code.NOT_FOUND, NotFound(f"no such partition: {request.partition}"))
+        subject, flags = route
+        if flags & READONLY:
+            raise Refused(Code.READONLY, FailedPrecondition(f"readonly partition: {request.partition}"))
+        if flags & NEEDS_ACK_POLICY and request.ackPolicy not in (api.LEADER, api.ALL):
+            text = "stream with concurrency control must have AckPolicy set"
+            raise Refused(Code.BAD_REQUEST, InvalidArgument(text))
+        if flags & REFUSES_WRITES:
+            reason = self._refusal(request.stream, request.partition)
+            raise Refused(Code.INTERNAL, Internal(f"partition {request.partition} takes no writes: {reason}"))
+        return subject
+
+    # --- streaming ----------------------------------------------------------------------------------------------
+
+    async def publish_async(self, call: Call) -> None:
+        session = _Session(call)
+        inbox = self._inboxes.open(session.on_frames, unary=False)
+        try:
+            call.send_headers()
+            carry = b""
+            while (data := await call.receive_frames()) is not None:
+                carry = self._route(session, inbox, carry + data if carry else data, self._routes.table)
+                await session.room()
+                await self._bus.drained()
+            await session.settled(CLOSE_WAIT_S)
+        finally:
+            self._inboxes.close(inbox)
+
+    def _route(self, session: "_Session", inbox: bytes, data: bytes, table: Table) -> bytes:
+        """One read: route what is whole, answer what cannot go out, return the unfinished rest."""
+        consumed, commands, _, awaiting, exceptions, problem = route_publishes(
+            data, 0, len(data), table, inbox, self._bus.max_payload, GRPC_MAX_MESSAGE_BYTES
+        )
+        if commands:
+            try:
+                self._bus.send(commands)
+            except BusUnavailable:
+                # With no routes every request comes back singled out, and is told so.
+                return self._route(session, inbox, data, {})
+            session.outstanding += awaiting
+        for request in exceptions:
+            self._publish_singly(session, inbox, api.PublishRequest.FromString(request))
+        if problem:
+            raise _problem(problem, data, consumed)
+        return data[consumed:]
+
+    def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
+        try:
+            subject = self._subject_of(request)
+            message = _message_of(request, subject)
+            message.ackInbox = inbox.decode()
+            self._send(subject, message)
+            session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
+        except Refused as refused:
+            session.refuse(request, refused.code, str(refused))
+        except BasculeError as error:
+            session.refuse(request, Code.INTERNAL, str(error))
+
+
+class _Session:
+    """One PublishAsync stream: counts the acks still to come, so that neither side buffers without bound."""
+
+    def __init__(self, call: Call) -> None:
+        self.outstanding = 0
+        self._call = call
+        self._changed = asyncio.Event()
+
+    def on_frames(self, frames: bytes, count: int) -> None:
+        # Several streams may ack one message, so the count may run below zero.
+        self.outstanding = max(0, self.outstanding - count)
+        self._call.write(frames)
+        self._changed.set()
+
+    def refuse(self, request: api.PublishRequest, code: "Code.ValueType", message: str) -> None:
+        response = api.PublishResponse(
+            correlationId=request.correlationId,
+            asyncError=api.PublishAsyncError(code=code, message=message),
+            ack=api.Ack(),
+        )
+        self._call.write(frame(response.SerializeToString()))
+
+    async def room(self) -> None:
+        """Returns when more may be read: acks are neither too many nor stuck behind a client that does not read."""
+        if self._call.pending > SUBSCRIBER_BUFFER_BYTES:
+            await self._call.drained()
+        if self.outstanding > PUBLISH_OUTSTANDING_ACKS:
+            await self._until(PUBLISH_OUTSTANDING_ACKS // 2, STALLED_ACKS_S)
+
+    async def settled(self, timeout_s: float) -> None:
+        await self._until(0, timeout_s)
+
+    async def _until(self, most: int, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.outstanding > most:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            self.outstanding = 0
+
+
+def _first_ack(batch: bytes) -> api.Ack | None:
+    for message in messages(batch):
+        payload = decode_envelope(message.payload, MsgType.ACK)
+        if payload is not None:
+            try:
+                return api.Ack.FromString(payload)
+            except DecodeError:
+                continue
+    return None
+
+
+def _message_of(request: api.PublishRequest, subject: bytes) -> api.Message:
+    return api.Message(
+        offset=request.expectedOffset,
+        key=request.key,
+        value=request.value,
+        stream=request.stream,
+        subject=subject.decode(),
+        headers=request.headers,
+        ackInbox=request.ackInbox,
+        correlationId=request.correlationId,
+        ackPolicy=request.ackPolicy,
+    )
+
+
+def _problem(problem: int, data: bytes, consumed: int) -> BasculeError:
+    if problem == _TOO_LARGE:
+        size = int.from_bytes(data[consumed + 1 : consumed + 5], "big")
+        return ResourceExhausted(f"grpc: received message larger than max ({size} vs. {GRPC_MAX_MESSAGE_BYTES})")
+    if problem == _COMPRESSED:
+        return Internal("grpc: compressed flag set with identity or empty encoding")
+    return Internal("grpc: error unmarshalling request: not a valid PublishRequest")
