@@ -17,6 +17,8 @@ INDEX_INTERVAL_BYTES = 4 * KIB
 MAX_UNSYNCED_BYTES = 256 * MIB  # appended and waiting for the disk, over the whole broker
 MAX_OPEN_FILES = 512
 SYNC_THREADS = 4
+READ_THREADS = 4
+READ_SCRATCH_BYTES = MIB  # larger reads from the page cache get a buffer of their own
 SYNCFS_FROM_FILES = 9  # this many dirty files and more are synced by one syncfs
 QUARANTINE_BYTES = 1024 * MIB
 
@@ -38,6 +40,7 @@ HTTP2_MAX_RESETS_PER_SECOND = 400  # rapid reset: streams opened and reset by th
 HTTP2_MAX_CONTROL_FRAMES_PER_SECOND = 10_000  # PING, SETTINGS, PRIORITY, empty frames
 HTTP2_MAX_QUEUED_CONTROL_BYTES = 64 * KIB
 SUBSCRIBER_BUFFER_BYTES = MIB
+SUBSCRIBER_READ_BYTES = 256 * KIB  # one read of the log for one subscriber
 PUBLISH_OUTSTANDING_ACKS = 65_536  # of one PublishAsync stream; past it the client gets no more window
 OWED_ACK_BYTES = 64 * MIB  # of one partition, waiting for a sync or a commit
 MAX_CONNECTIONS = 10_000
@@ -46,6 +49,7 @@ MAX_CONNECTIONS = 10_000
 CLIENT_CONNECT_TIMEOUT_S = 5.0
 CLIENT_TIMEOUT_S = 10.0  # of a whole request, with its retries
 CLIENT_ACK_TIMEOUT_S = 5.0
+CLIENT_CLOSE_TIMEOUT_S = 2.0
 CLIENT_RETRY_MIN_S = 0.05  # doubled on each try
 CLIENT_RETRY_MAX_S = 1.0
 CLIENT_RESUBSCRIBE_S = 30.0  # how long a broken subscription tries to come back
@@ -54,3 +58,9 @@ CLIENT_PUBLISH_BATCH = 1024  # messages encoded and sent in one go
 CLIENT_PUBLISH_BATCH_BYTES = MIB
 CLIENT_DECODE_BATCH = 4096  # records handed to the caller at once
 SPARK_BATCH_BYTES = 4 * MIB  # of one Arrow record batch, counted in received bytes
+
+# configuration
+MAX_ID_BYTES = 128  # of a server id and of the namespace: both are tokens of every internal subject
+CONFIG_MAX_BYTES = MIB
+CONFIG_MAX_NODES = 10_000  # keys and values of a file, with aliases counted as often as they are used
+CONFIG_MAX_DEPTH = 16
