@@ -1,16 +1,20 @@
-"""NATS subjects and stream names: which ones are safe to write into a protocol line, a folder name, or an ack.
+"""NATS subjects and stream names: which are safe in a protocol line, an ack, or the name of a folder.
 
-NATS itself takes nearly any bytes; a CR LF in an inbox would run commands on the broker's own connection, a blank
-would shift the arguments of a PUB. So everything a client names is checked once, here, before it gets that far.
-Stream names become folder names: those are quoted byte by byte with `=` and the byte's number in base 36, so that
-two names never share a folder, also on file systems that fold case.
+NATS itself takes nearly any bytes; a CR LF in an inbox would run commands on the broker's own connection, and
+a blank would shift the arguments of a PUB. So whatever a client names is checked once, here, before it gets
+that far. Names of streams also name folders, as `<quoted name>@<index>`. Quoting must keep 200 bytes within
+what a file system takes, so it replaces instead of escaping: `@` by the backslash, which no stream name may
+hold, and a first `.` (hidden files, `..`) gets a `=` before it, as does a first `=`.
 """
 
 from __future__ import annotations
 
-from bascule.limits import MAX_STREAM_NAME_BYTES, MAX_SUBJECT_BYTES
+from bascule.limits import MAX_PARTITIONS, MAX_STREAM_NAME_BYTES, MAX_SUBJECT_BYTES
 
 _UNUSABLE = bytes(range(0x21)) + b"\x7f*>"
+_MAX_STREAM_SUBJECT_BYTES = MAX_SUBJECT_BYTES - len(f".{MAX_PARTITIONS - 1}")
+_NOT_IN_NAMES = ("/", "\\")
+_WHOLE_NAMES_REFUSED = (".", "..", "*", ">")
 
 
 def usable_subject(subject: bytes) -> bool:
@@ -22,3 +26,62 @@ def usable_subject(subject: bytes) -> bool:
         and not subject.startswith(b".")
         and not subject.endswith(b".")
     )
+
+
+def valid_stream_subject(subject: str) -> bool:
+    """A stream may listen on it. `*` and `>` are fine as whole tokens, `>` as the last one only."""
+    if any(_blank_or_control(character) for character in subject):
+        return False
+    if len(subject.encode("utf-8", "surrogatepass")) > _MAX_STREAM_SUBJECT_BYTES:
+        return False
+    tokens = subject.split(".")
+    return all(
+        token and (token == "*" or (token == ">" and index == len(tokens) - 1) or not set(token) & set("*>"))
+        for index, token in enumerate(tokens)
+    )
+
+
+def valid_stream_name(name: str) -> str | None:
+    """None if a stream may have this name, else why not."""
+    if not name:
+        return "a stream name cannot be empty"
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        return "a stream name must be valid Unicode"
+    if length > MAX_STREAM_NAME_BYTES:
+        return f"a stream name takes at most {MAX_STREAM_NAME_BYTES} bytes as UTF-8, this one {length}"
+    if name in _WHOLE_NAMES_REFUSED:
+        return f"a stream cannot be named {name!r}, which means something else in paths or subjects"
+    for character in name:
+        if _blank_or_control(character):
+            return f"a stream name cannot contain blanks or control characters, here {character!r}"
+        if character in _NOT_IN_NAMES:
+            return f"a stream name cannot contain {character!r}"
+    return None
+
+
+def quote_name(name: str) -> str:
+    """The folder-safe form of a stream name: one to one, at most one byte longer."""
+    reason = valid_stream_name(name)
+    if reason is not None:
+        raise ValueError(reason)
+    quoted = name.replace("@", "\\")
+    return "=" + quoted if name[0] in ".=" else quoted
+
+
+def unquote_name(quoted: str) -> str:
+    """The stream name `quote_name` made this of. Raises ValueError if it made no such thing."""
+    name = quoted.removeprefix("=").replace("\\", "@")
+    if quote_name(name) != quoted:
+        raise ValueError(f"{quoted!r} is not the folder of any stream")
+    return name
+
+
+def partition_subject(subject: str, partition: int) -> str:
+    """Where the messages of a partition are published: partition 0 has the stream's subject itself."""
+    return f"{subject}.{partition}" if partition else subject
+
+
+def _blank_or_control(character: str) -> bool:
+    return character.isspace() or character < " " or "\x7f" <= character < "\xa0"

@@ -7,17 +7,15 @@ from typing import NamedTuple
 
 from bascule.limits import MAX_RECORD_BYTES
 from bascule.wire.pure import envelope
-from bascule.wire.pure.nats import entries
+from bascule.wire.pure.nats import messages
 from bascule.wire.pure.protobuf import (
     Buffer,
-    Malformed,
+    MalformedError,
     bytes_field,
-    check_utf8,
-    fields,
     frame,
     map_entry,
     number_field,
-    read_entry,
+    read_message,
     repair,
     signed32,
     signed64,
@@ -25,7 +23,9 @@ from bascule.wire.pure.protobuf import (
 from bascule.wire.subjects import usable_subject
 
 _OWED = struct.Struct("<qqBBHHI")
+_MAX_OWED_SUBJECT = 0xFFFF
 _STRINGS = frozenset((0x2A, 0x3A, 0x42, 0x52, 0x5A))  # stream, subject, replySubject, ackInbox, correlationId
+_HEADERS = 0x4A
 _OWN_HEADERS = (b"subject", b"reply")
 _PUBLISH = 0
 _LEADER, _ALL, _NONE = 0, 1, 2
@@ -71,7 +71,7 @@ def encode_records(
     records: list[bytes] = []
     owed: tuple[list[bytes], list[bytes]] = ([], [])
     errors: list[bytes] = []
-    for message_subject, reply, payload in entries(batch):
+    for message_subject, reply, payload in messages(batch):
         if refused_prefix and message_subject.startswith(refused_prefix):
             continue
         publish = read_publish(payload)
@@ -110,33 +110,22 @@ def read_publish(payload: bytes) -> Publish:
     if content is not None:
         try:
             return _message(content)
-        except Malformed:
+        except MalformedError:
             pass
     return Publish(b"", payload, b"", 0, b"", b"", _NONE)
 
 
 def _message(content: bytes) -> Publish:
-    values: dict[int, int | bytes] = {}
-    headers: list[bytes] = []
-    for tag, value in fields(content):
-        if isinstance(value, bytes):
-            if tag == 0x4A:
-                name, header = read_entry(value)
-                if name not in _OWN_HEADERS:
-                    headers.append(bytes_field(0x4A, map_entry(name, header)))
-                continue
-            if tag in _STRINGS:
-                check_utf8(value)
-        values[tag] = value
-    text = {tag: bytes(value) for tag, value in values.items() if isinstance(value, bytes)}
+    numbers, contents, entries = read_message(content, _STRINGS, _HEADERS)
+    headers = [bytes_field(_HEADERS, map_entry(*entry)) for entry in entries if entry[0] not in _OWN_HEADERS]
     return Publish(
-        text.get(0x12, b""),
-        text.get(0x1A, b""),
+        contents.get(0x12, b""),
+        contents.get(0x1A, b""),
         b"".join(headers),
-        signed64(values.get(0x08, 0)),
-        text.get(0x52, b""),
-        text.get(0x5A, b""),
-        signed32(values.get(0x60, 0)),
+        signed64(numbers.get(0x08, 0)),
+        contents.get(0x52, b""),
+        contents.get(0x5A, b""),
+        signed32(numbers.get(0x60, 0)),
     )
 
 
@@ -153,10 +142,12 @@ def _record(publish: Publish, offset: int, timestamp: int, constant: bytes, epoc
 
 
 def _owed(publish: Publish, offset: int, reception: int, error: int, named: bytes) -> bytes:
-    """Nothing without an inbox we may publish to, or with a subject no ack can hold."""
-    named = repair(named)
-    if not usable_subject(publish.inbox) or len(named) > 0xFFFF:
+    """Nothing without an inbox we may publish to. A subject too long for an entry is left out of it."""
+    if not usable_subject(publish.inbox):
         return b""
+    named = repair(named)
+    if len(named) > _MAX_OWED_SUBJECT:
+        named = b""
     policy = publish.policy if publish.policy in (_LEADER, _ALL) else _NONE
     inbox, correlation_id = publish.inbox, publish.correlation_id
     head = _OWED.pack(offset, reception, policy, error, len(inbox), len(named), len(correlation_id))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from bascule.wire.pure import envelope
 from bascule.wire.pure.accept import owed_acks
-from bascule.wire.pure.nats import entries
+from bascule.wire.pure.nats import messages
 from bascule.wire.pure.protobuf import (
     Buffer,
-    Malformed,
+    MalformedError,
     bytes_field,
-    check_utf8,
-    fields,
     frame,
     number_field,
+    read_message,
     signed32,
 )
 
@@ -90,26 +89,14 @@ def encode_acks(
 def ack_responses(batch: Buffer) -> Replies:
     """Ack envelopes that came over NATS, for the calls their subjects' last tokens name."""
     frames = _Frames()
-    for subject, _, payload in entries(batch):
+    for subject, _, payload in messages(batch):
         ack = envelope.content(payload, _ACK)
         if ack is None:
             continue
         try:
-            correlation_id, error = _read_ack(ack)
-        except Malformed:
+            numbers, contents, _ = read_message(ack, _STRINGS)
+        except MalformedError:
             continue
-        frames.add(subject.rpartition(b".")[2], ack, correlation_id, error)
+        token = subject.rpartition(b".")[2]
+        frames.add(token, ack, contents.get(_CORRELATION_ID, b""), signed32(numbers.get(_ACK_ERROR, 0)))
     return frames.replies()
-
-
-def _read_ack(ack: bytes) -> tuple[bytes, int]:
-    correlation_id, error = b"", 0
-    for tag, value in fields(ack):
-        if isinstance(value, bytes):
-            if tag in _STRINGS:
-                check_utf8(value)
-            if tag == _CORRELATION_ID:
-                correlation_id = value
-        elif tag == _ACK_ERROR:
-            error = signed32(value)
-    return correlation_id, error

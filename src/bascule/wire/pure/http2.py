@@ -66,7 +66,7 @@ def scan_frames(buffer: Buffer, start: int, end: int, max_frame: int) -> tuple[i
         if flags & _PADDED:
             if not payload or payload[0] >= length:
                 events += run.take()
-                events.append((_DATA, _BAD_PADDING, stream_id, b"", length))
+                events.append((_DATA, _BAD_PADDING, stream_id, b"", 0))
                 break
             payload = payload[1 : length - payload[0]]
         run.add(stream_id, payload, length, flags & _END_STREAM)

@@ -21,24 +21,18 @@ Control = tuple[bytes, bytes]
 def split_nats(
     buffer: Buffer, start: int, end: int, max_line: int, max_payload: int
 ) -> tuple[int, int, list[Delivery], list[Control]]:
-    """Whole items of buffer[start:end]: (consumed, needed, batches per sid, controls).
-
-    A line with its ending takes at most max_line + 2 bytes, so that the verdict does not hang on how reads were cut.
-    """
+    """Whole items of buffer[start:end]: (consumed, needed, batches per sid, controls)."""
     data = window(buffer, start, end)
     batches: dict[int, list[bytes]] = {}
     controls: list[Control] = []
     position = needed = 0
     while position < len(data):
-        newline = data.find(b"\n", position, position + max_line + 2)
+        newline = data.find(b"\n", position)
         if newline < 0:
-            if len(data) - position >= max_line + 2:
+            if len(data) - position > max_line:
                 raise NatsProtocolError(f"the NATS server sent a control line of more than {max_line} bytes")
             break
-        line = data[position : newline - 1 if data[newline - 1 : newline] == b"\r" else newline]
-        if newline == position:
-            line = b""
-        verb, argument = _verb(line)
+        verb, argument = _verb(data[position:newline].removesuffix(b"\r"))
         if verb in _CONTROLS:
             controls.append((verb, argument))
             position = newline + 1
@@ -94,7 +88,7 @@ def _number(word: bytes) -> int:
     return int(word)
 
 
-def entries(batch: Buffer) -> Iterator[tuple[bytes, bytes, bytes]]:
+def messages(batch: Buffer) -> Iterator[tuple[bytes, bytes, bytes]]:
     """(subject, reply, payload) of each message of a packed batch."""
     data = bytes(batch)
     position = 0

@@ -1,17 +1,19 @@
 """Protobuf as bytes: a reader that accepts exactly what upb accepts, and the few writers the kernels need.
 
-upb is the judge because it is what Bascule parses with off the hot path: a message must not be an envelope for one
-and opaque bytes for the other. What that means beyond the format's textbook, each point tried against the library:
-tags and lengths take at most five bytes, a tag fits in 32 bits, field number 0 and wire types 6 and 7 are errors;
-other varints take at most ten bytes and bits past the 64th are dropped; groups nest at most 100 deep, and a map
-entry is one level; every occurrence of a string field must be UTF-8, also one that a later occurrence replaces.
-One difference is meant: upb drops a map entry that holds an unknown field, here (as in Go) the entry stays.
+upb is the judge because it is what Bascule parses with off the hot path: a message must not be an envelope
+for one and opaque bytes for the other. What that means beyond the format's textbook, each point tried
+against the library: tags and lengths take at most five bytes, a tag fits in 32 bits; field number 0 is an
+error, though not inside a group that is skipped, and so are wire types 6 and 7; other varints take at most
+ten bytes, and bits past the 64th are dropped; groups nest at most 100 deep, and a map entry is one level;
+every occurrence of a string field must be UTF-8, also one that a later occurrence replaces. One difference
+is meant: upb drops a map entry that holds an unknown field, here (as in Go) the entry stays.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 
@@ -20,8 +22,16 @@ VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)
 _MASK64 = (1 << 64) - 1
 
 
-class Malformed(ValueError):
+class MalformedError(ValueError):
     """Not the protobuf message it should be. The kernels turn it into a decision, it never ends a batch."""
+
+
+class Message(NamedTuple):
+    """A parsed message, by tag (field number and wire type in one)."""
+
+    numbers: dict[int, int]
+    contents: dict[int, bytes]
+    entries: list[tuple[bytes, bytes]]
 
 
 def window(buffer: Buffer, start: int, end: int) -> bytes:
@@ -43,7 +53,7 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value & _MASK64, position
-    raise Malformed("a varint does not end")
+    raise MalformedError("a varint does not end")
 
 
 def read_short(data: bytes, position: int, end: int) -> tuple[int, int]:
@@ -59,14 +69,14 @@ def read_short(data: bytes, position: int, end: int) -> tuple[int, int]:
             if value >> 32:
                 break
             return value, position
-    raise Malformed("a tag or length does not end, or has more than 32 bits")
+    raise MalformedError("a tag or length does not end, or has more than 32 bits")
 
 
 def read_bytes(data: bytes, position: int, end: int) -> tuple[bytes, int]:
     """A length and that many bytes."""
     length, position = read_short(data, position, end)
     if length > end - position:
-        raise Malformed("a field runs past the end of its message")
+        raise MalformedError("a field runs past the end of its message")
     return data[position : position + length], position + length
 
 
@@ -75,16 +85,14 @@ def _skip_group(data: bytes, position: int, end: int, number: int, depth: int) -
     open_groups = [number]
     while open_groups:
         if len(open_groups) > depth:
-            raise Malformed("groups nest too deeply")
+            raise MalformedError("groups nest too deeply")
         tag, position = read_short(data, position, end)
         number, wire_type = tag >> 3, tag & 7
-        if number == 0:
-            raise Malformed("field number 0")
         if wire_type == GROUP:
             open_groups.append(number)
         elif wire_type == END_GROUP:
             if open_groups.pop() != number:
-                raise Malformed("a group ends as another one")
+                raise MalformedError("a group ends as another one")
         elif wire_type == VARINT:
             _, position = read_varint(data, position, end)
         elif wire_type == BYTES:
@@ -96,24 +104,24 @@ def _skip_group(data: bytes, position: int, end: int, number: int, depth: int) -
 
 def _skip_fixed(position: int, end: int, wire_type: int) -> int:
     if wire_type not in (FIXED64, FIXED32):
-        raise Malformed("a wire type that does not exist")
+        raise MalformedError("a wire type that does not exist")
     position += 8 if wire_type == FIXED64 else 4
     if position > end:
-        raise Malformed("a field runs past the end of its message")
+        raise MalformedError("a field runs past the end of its message")
     return position
 
 
 def fields(data: bytes, depth: int = MAX_DEPTH) -> Iterator[tuple[int, int | bytes]]:
     """(tag, value) of each varint and length-delimited field in wire order; all else is checked and skipped.
 
-    A known field with an unexpected wire type has another tag, so callers that compare whole tags pass over it.
+    A known field with an unexpected wire type has another tag: callers that compare whole tags pass over it.
     """
     position, end = 0, len(data)
     while position < end:
         tag, position = read_short(data, position, end)
         wire_type = tag & 7
         if tag < 8:
-            raise Malformed("field number 0")
+            raise MalformedError("field number 0")
         if wire_type == VARINT:
             number, position = read_varint(data, position, end)
             yield tag, number
@@ -126,21 +134,21 @@ def fields(data: bytes, depth: int = MAX_DEPTH) -> Iterator[tuple[int, int | byt
             position = _skip_fixed(position, end, wire_type)
 
 
-def message(
-    data: bytes, strings: frozenset[int], entries: int = 0
-) -> tuple[dict[int, int | bytes], list[bytes]]:
-    """The last value of each tag, and the map entries (tag `entries`) re-encoded in wire order."""
-    values: dict[int, int | bytes] = {}
-    headers: list[bytes] = []
+def read_message(data: bytes, strings: frozenset[int], entries: int = 0) -> Message:
+    """The last value of each field; strings are checked, fields with the tag `entries` are map entries."""
+    numbers: dict[int, int] = {}
+    contents: dict[int, bytes] = {}
+    pairs: list[tuple[bytes, bytes]] = []
     for tag, value in fields(data):
-        if isinstance(value, bytes):
+        if isinstance(value, int):
+            numbers[tag] = value
+        elif tag == entries:
+            pairs.append(read_entry(value))
+        else:
             if tag in strings:
                 check_utf8(value)
-            elif tag == entries:
-                headers.append(map_entry(*read_entry(value)))
-                continue
-        values[tag] = value
-    return values, headers
+            contents[tag] = value
+    return Message(numbers, contents, pairs)
 
 
 def read_entry(data: bytes) -> tuple[bytes, bytes]:
@@ -161,7 +169,7 @@ def check_utf8(data: bytes) -> None:
     try:
         data.decode()
     except UnicodeDecodeError:
-        raise Malformed("a string is not UTF-8") from None
+        raise MalformedError("a string is not UTF-8") from None
 
 
 def repair(data: bytes) -> bytes:
@@ -169,14 +177,12 @@ def repair(data: bytes) -> bytes:
     return data.decode("utf-8", "replace").encode()
 
 
-def signed64(value: int | bytes) -> int:
-    assert isinstance(value, int)
+def signed64(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def signed32(value: int | bytes) -> int:
+def signed32(value: int) -> int:
     """int32 and enum fields keep the low 32 bits."""
-    assert isinstance(value, int)
     value &= 0xFFFFFFFF
     return value - (1 << 32) if value >> 31 else value
 

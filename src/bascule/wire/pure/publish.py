@@ -7,13 +7,11 @@ import struct
 from bascule.wire.pure import envelope
 from bascule.wire.pure.protobuf import (
     Buffer,
-    Malformed,
+    MalformedError,
     bytes_field,
-    check_utf8,
-    fields,
     map_entry,
     number_field,
-    read_entry,
+    read_message,
     repair,
     signed32,
     signed64,
@@ -21,7 +19,7 @@ from bascule.wire.pure.protobuf import (
 )
 
 Routes = dict[bytes, list[tuple[bytes, int] | None]]
-"""Stream name -> per partition the NATS subject and flags: 0 plain, 1 optimistic concurrency, more: ask Python."""
+"""Stream name -> per partition: NATS subject, flags (0 plain, 1 optimistic concurrency, more: ask Python)."""
 
 _PUBLISH = 0
 _LEADER, _ALL = 0, 1
@@ -49,7 +47,7 @@ def route_publishes(
         request = source[position + 5 : after]
         try:
             command, policy = _command(request, routes, inbox, max_payload)
-        except Malformed:
+        except MalformedError:
             problem = _MALFORMED
             break
         position = after
@@ -64,40 +62,28 @@ def route_publishes(
 
 def _command(request: bytes, routes: Routes, inbox: bytes, max_payload: int) -> tuple[bytes | None, int]:
     """The PUB command (None: Python must look at this one) and the ack policy."""
-    values: dict[int, int | bytes] = {}
-    headers: list[bytes] = []
-    for tag, value in fields(request):
-        if isinstance(value, bytes):
-            if tag == 0x2A:
-                headers.append(bytes_field(0x4A, map_entry(*read_entry(value))))
-                continue
-            if tag in _STRINGS:
-                check_utf8(value)
-        values[tag] = value
-    policy = signed32(values.get(0x40, 0))
-    text = {tag: value for tag, value in values.items() if isinstance(value, bytes)}
-    stream = text.get(0x1A, b"")
-    route = _route(routes, stream, signed32(values.get(0x20, 0)))
+    numbers, contents, entries = read_message(request, _STRINGS, 0x2A)
+    policy = signed32(numbers.get(0x40, 0))
+    stream = contents.get(0x1A, b"")
+    route = _route(routes, stream, signed32(numbers.get(0x20, 0)))
     if route is None:
         return None, policy
     subject, flags = route
     if flags > _OPTIMISTIC or (flags == _OPTIMISTIC and policy not in (_LEADER, _ALL)):
         return None, policy
     parts = [envelope.header(_PUBLISH)]
-    expected_offset = signed64(values.get(0x48, 0))
+    expected_offset = signed64(numbers.get(0x48, 0))
     if expected_offset:
         parts.append(number_field(0x08, expected_offset))
-    parts += [
-        bytes_field(tag, text[source]) for tag, source in ((0x12, 0x0A), (0x1A, 0x12)) if text.get(source)
-    ]
-    parts += (
-        bytes_field(0x2A, stream),
-        bytes_field(0x3A, repair(subject)),
-        *headers,
-        bytes_field(0x52, inbox),
-    )
-    if text.get(0x3A):
-        parts.append(bytes_field(0x5A, text[0x3A]))
+    if contents.get(0x0A):
+        parts.append(bytes_field(0x12, contents[0x0A]))
+    if contents.get(0x12):
+        parts.append(bytes_field(0x1A, contents[0x12]))
+    parts += (bytes_field(0x2A, stream), bytes_field(0x3A, repair(subject)))
+    parts += [bytes_field(0x4A, map_entry(*entry)) for entry in entries]
+    parts.append(bytes_field(0x52, inbox))
+    if contents.get(0x3A):
+        parts.append(bytes_field(0x5A, contents[0x3A]))
     if policy:
         parts.append(number_field(0x60, policy))
     payload = b"".join(parts)

@@ -9,11 +9,9 @@ from bascule.limits import MAX_RECORD_BYTES, MIN_RECORD_PAYLOAD_BYTES, RECORD_TR
 from bascule.wire.pure.envelope import crc32c
 from bascule.wire.pure.protobuf import (
     Buffer,
-    Malformed,
-    check_utf8,
-    fields,
+    MalformedError,
     read_bytes,
-    read_entry,
+    read_message,
     read_varint,
     signed32,
     signed64,
@@ -51,16 +49,24 @@ def _head(data: bytes, position: int) -> _Head | int:
     if data[start] != 0x08 or data[trailer : trailer + 3] != _TRAILER:
         return _BAD
     try:
-        offset, position = read_varint(data, start + 1, trailer)
+        number, position = read_varint(data, start + 1, trailer)
+    except MalformedError:
+        return _BAD
+    offset = signed64(number)
+    return _BAD if offset < 0 else _Head(offset, _timestamp(data, position, trailer), end)
+
+
+def _timestamp(data: bytes, position: int, trailer: int) -> int:
+    """The timestamp in its place after offset, key and value; 0 if it is not there."""
+    try:
         for tag in (0x12, 0x1A):
             if data[position] == tag:
                 _, position = read_bytes(data, position + 1, trailer)
         if position >= trailer or data[position] != 0x20:
-            return _BAD
-        timestamp, _ = read_varint(data, position + 1, trailer)
-    except Malformed:
-        return _BAD
-    return _Head(signed64(offset), signed64(timestamp), end)
+            return 0
+        return signed64(read_varint(data, position + 1, trailer)[0])
+    except MalformedError:
+        return 0
 
 
 def _sound(data: bytes, position: int, head: _Head) -> bool:
@@ -81,7 +87,7 @@ def scan_records(
         if isinstance(head, int):
             status = head
             break
-        if head.offset < 0 or head.offset < next_offset or not _sound(data, position, head):
+        if head.offset < next_offset or not _sound(data, position, head):
             status = _BAD
             break
         if count == 0:
@@ -102,7 +108,7 @@ def find_record(buffer: Buffer, start: int, end: int, min_offset: int) -> int:
         position = tag - _PREFIX_BYTES
         if data[position] == 0:
             head = _head(data, position)
-            if isinstance(head, _Head) and head.offset >= max(min_offset, 0) and _sound(data, position, head):
+            if isinstance(head, _Head) and head.offset >= min_offset and _sound(data, position, head):
                 return start + position
         tag = data.find(b"\x08", tag + 1)
     return -1
@@ -170,26 +176,15 @@ def decode_records(buffer: Buffer, start: int, end: int, limit: int) -> tuple[in
 
 
 def _decode(payload: bytes) -> Decoded:
-    values: dict[int, int | bytes] = {}
-    headers: dict[str, bytes] = {}
-    for tag, value in fields(payload):
-        if isinstance(value, bytes):
-            if tag == 0x4A:
-                name, header = read_entry(value)
-                headers[name.decode()] = header
-                continue
-            if tag in _STRINGS:
-                check_utf8(value)
-        values[tag] = value
-    text = {tag: value for tag, value in values.items() if isinstance(value, bytes)}
+    numbers, contents, entries = read_message(payload, _STRINGS, 0x4A)
     return (
-        signed64(values.get(0x08, 0)),
-        text.get(0x12, b""),
-        text.get(0x1A, b""),
-        signed64(values.get(0x20, 0)),
-        text.get(0x2A, b"").decode(),
-        signed32(values.get(0x30, 0)),
-        text.get(0x3A, b"").decode(),
-        text.get(0x42, b"").decode(),
-        headers,
+        signed64(numbers.get(0x08, 0)),
+        contents.get(0x12, b""),
+        contents.get(0x1A, b""),
+        signed64(numbers.get(0x20, 0)),
+        contents.get(0x2A, b"").decode(),
+        signed32(numbers.get(0x30, 0)),
+        contents.get(0x3A, b"").decode(),
+        contents.get(0x42, b"").decode(),
+        {name.decode(): value for name, value in entries},
     )

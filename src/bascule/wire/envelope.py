@@ -1,0 +1,50 @@
+"""The envelope around everything that Liftbridge-compatible programs say to each other over NATS.
+
+Eight bytes: magic, version 0, length of the header, flags, type of the message. With flag bit 0 a CRC-32C of
+the payload follows and the header takes twelve bytes. Nobody writes the checksum today; everybody checks it.
+Without it any header length within the data is taken as given: the payload starts there. On the hot path the
+kernels do the same; this is for everything else.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from bascule.wire.pure.envelope import CRC_HEADER_BYTES, HEADER_BYTES, MAGIC, content, crc32c
+
+__all__ = ["CRC_HEADER_BYTES", "HEADER_BYTES", "MAGIC", "MsgType", "decode", "encode"]
+
+_CRC_FLAG = 1
+
+
+class MsgType(IntEnum):
+    """The type byte. From 2 on they are between brokers only."""
+
+    PUBLISH = 0
+    ACK = 1
+    REPLICATION_REQUEST = 2
+    REPLICATION_RESPONSE = 3
+    RAFT_JOIN_REQUEST = 4
+    RAFT_JOIN_RESPONSE = 5
+    LEADER_EPOCH_OFFSET_REQUEST = 6
+    LEADER_EPOCH_OFFSET_RESPONSE = 7
+    PROPAGATED_REQUEST = 8
+    PROPAGATED_RESPONSE = 9
+    SERVER_INFO_REQUEST = 10
+    SERVER_INFO_RESPONSE = 11
+    PARTITION_STATUS_REQUEST = 12
+    PARTITION_STATUS_RESPONSE = 13
+    PARTITION_NOTIFICATION = 14
+
+
+def encode(message_type: MsgType, payload: bytes, crc: bool = False) -> bytes:
+    """The payload in its envelope."""
+    if not crc:
+        return MAGIC + bytes((0, HEADER_BYTES, 0, message_type)) + payload
+    header = bytes((0, CRC_HEADER_BYTES, _CRC_FLAG, message_type))
+    return MAGIC + header + crc32c(payload).to_bytes(4, "big") + payload
+
+
+def decode(data: bytes, expected: MsgType) -> bytes | None:
+    """The payload, not yet parsed; None if this is no sound envelope of the expected type."""
+    return content(data, expected)
