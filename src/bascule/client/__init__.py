@@ -1,0 +1,34 @@
+"""The Python client: async in `Client`, blocking in `BlockingClient`."""
+
+from bascule.client.blocking import BlockingClient
+from bascule.client.client import Client, StreamOverrides
+from bascule.client.subscription import Subscription
+from bascule.client.values import (
+    Ack,
+    AckPolicy,
+    Broker,
+    Message,
+    Metadata,
+    Outgoing,
+    Partition,
+    StartAt,
+    StopAt,
+    Stream,
+)
+
+__all__ = [
+    "Ack",
+    "AckPolicy",
+    "BlockingClient",
+    "Broker",
+    "Client",
+    "Message",
+    "Metadata",
+    "Outgoing",
+    "Partition",
+    "StartAt",
+    "StopAt",
+    "Stream",
+    "StreamOverrides",
+    "Subscription",
+]

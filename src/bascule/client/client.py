@@ -1,0 +1,286 @@
+"""A client of a Liftbridge cluster, Bascule's or any other.
+
+`Client.connect` needs one broker that answers; the others are learned from it. Publishing waits for every
+in-sync replica by default, because data worth a stream is worth that wait; say `ack=AckPolicy.LEADER` or
+`NONE` where it is not. Requests are tried again for as long as their timeout allows, if the failure is one
+that passes.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TypedDict, Unpack
+
+from bascule import limits
+from bascule.client.cluster import Cluster
+from bascule.client.failures import Deadline, persist
+from bascule.client.pipeline import OnAcks, Pipeline, Values, check_values
+from bascule.client.publisher import PUBLISH_ASYNC, Publisher
+from bascule.client.requests import partition_for
+from bascule.client.subscription import FETCH_PARTITION_METADATA, Reading, Subscription
+from bascule.client.values import (
+    Ack,
+    AckPolicy,
+    Metadata,
+    Outgoing,
+    Partition,
+    StartAt,
+    StopAt,
+    parse_address,
+    partition_of,
+)
+from bascule.errors import InvalidArgument, NotFound, Unavailable
+from bascule.wire.pb import api_pb2 as pb
+
+
+class StreamOverrides(TypedDict, total=False):
+    """A stream's own settings, where the broker's defaults do not fit. Times in milliseconds."""
+
+    group: str
+    retention_max_bytes: int
+    retention_max_messages: int
+    retention_max_age_ms: int
+    cleaner_interval_ms: int
+    segment_max_bytes: int
+    segment_max_age_ms: int
+    compact_max_goroutines: int
+    compact_enabled: bool
+    auto_pause_time_ms: int
+    auto_pause_disable_if_subscribers: bool
+    min_isr: int
+    optimistic_concurrency_control: bool
+    encryption: bool
+
+
+_OVERRIDE_FIELDS = {
+    "retention_max_bytes": "retentionMaxBytes",
+    "retention_max_messages": "retentionMaxMessages",
+    "retention_max_age_ms": "retentionMaxAge",
+    "cleaner_interval_ms": "cleanerInterval",
+    "segment_max_bytes": "segmentMaxBytes",
+    "segment_max_age_ms": "segmentMaxAge",
+    "compact_max_goroutines": "compactMaxGoroutines",
+    "compact_enabled": "compactEnabled",
+    "auto_pause_time_ms": "autoPauseTime",
+    "auto_pause_disable_if_subscribers": "autoPauseDisableIfSubscribers",
+    "min_isr": "minIsr",
+    "optimistic_concurrency_control": "optimisticConcurrencyControl",
+    "encryption": "encryption",
+}
+
+
+class Client:
+    """Made by `connect`; use it in `async with`, or `close` it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._publisher = Publisher(cluster)
+
+    @classmethod
+    async def connect(
+        cls,
+        servers: Sequence[str] | str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout: float = limits.CLIENT_CONNECT_TIMEOUT_S,
+    ) -> Client:
+        """`servers`: some brokers' addresses, in a list or separated by commas. One is enough."""
+        texts = servers.split(",") if isinstance(servers, str) else list(servers)
+        if not texts:
+            raise InvalidArgument("no server address was given: connect('localhost:9292')")
+        cluster = Cluster([parse_address(text) for text in texts], tls)
+        deadline = Deadline(timeout)
+        try:
+            await persist(cluster.any_connection, deadline)
+        except BaseException:
+            await cluster.close()
+            raise
+        return cls(cluster)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._publisher.close()
+        await self._cluster.close()
+
+    # --- streams ------------------------------------------------------------------------------------------
+
+    async def create_stream(
+        self,
+        name: str,
+        subject: str | None = None,
+        partitions: int = 1,
+        replication_factor: int = 1,
+        timeout: float = limits.CLIENT_TIMEOUT_S,
+        **overrides: Unpack[StreamOverrides],
+    ) -> None:
+        """Attach a stream to a NATS subject (its own name, unless given); AlreadyExists if there is one.
+
+        Returns when its partitions have leaders, so that it can be used at once.
+        """
+        request = pb.CreateStreamRequest(
+            name=name,
+            subject=name if subject is None else subject,
+            partitions=partitions,
+            replicationFactor=replication_factor,
+        )
+        for key, value in overrides.items():
+            if key == "group":
+                request.group = str(value)
+            elif key in _OVERRIDE_FIELDS:
+                getattr(request, _OVERRIDE_FIELDS[key]).value = value
+            else:
+                raise InvalidArgument(
+                    f"no stream setting is called {key}: there are {', '.join(_OVERRIDE_FIELDS)}"
+                )
+        deadline = Deadline(timeout)
+        await self._ask("CreateStream", request.SerializeToString(), deadline)
+        await self._wait_for_leaders(name, deadline)
+
+    async def _wait_for_leaders(self, name: str, deadline: Deadline) -> None:
+        """The broker that answers may be a moment behind the one that created it."""
+
+        async def look() -> None:
+            stream = (await self._cluster.refresh([name], deadline)).streams.get(name)
+            if stream is None or not all(partition.leader for partition in stream.partitions.values()):
+                raise Unavailable(f"stream {name} was created, but not every partition has a leader yet")
+
+        await persist(look, deadline)
+
+    async def delete_stream(self, name: str, timeout: float = limits.CLIENT_TIMEOUT_S) -> None:
+        await self._ask(
+            "DeleteStream", pb.DeleteStreamRequest(name=name).SerializeToString(), Deadline(timeout)
+        )
+        self._cluster.forget(name)
+
+    async def pause_stream(
+        self,
+        name: str,
+        partitions: Sequence[int] = (),
+        *,
+        resume_all: bool = False,
+        timeout: float = limits.CLIENT_TIMEOUT_S,
+    ) -> None:
+        """All partitions, if none is named. The next publish resumes one, or all of them."""
+        request = pb.PauseStreamRequest(name=name, partitions=partitions, resumeAll=resume_all)
+        await self._ask("PauseStream", request.SerializeToString(), Deadline(timeout))
+        self._cluster.forget(name)
+
+    async def set_stream_readonly(
+        self,
+        name: str,
+        partitions: Sequence[int] = (),
+        *,
+        readonly: bool = True,
+        timeout: float = limits.CLIENT_TIMEOUT_S,
+    ) -> None:
+        request = pb.SetStreamReadonlyRequest(name=name, partitions=partitions, readonly=readonly)
+        await self._ask("SetStreamReadonly", request.SerializeToString(), Deadline(timeout))
+
+    async def fetch_metadata(
+        self, streams: Sequence[str] = (), timeout: float = limits.CLIENT_TIMEOUT_S
+    ) -> Metadata:
+        """Brokers, and these streams or all. A stream the cluster does not know is left out."""
+        return await self._cluster.refresh(streams, Deadline(timeout))
+
+    async def fetch_partition_metadata(
+        self, stream: str, partition: int = 0, timeout: float = limits.CLIENT_TIMEOUT_S
+    ) -> Partition:
+        """As its leader sees it: the high watermark is the true one."""
+        request = pb.FetchPartitionMetadataRequest(stream=stream, partition=partition).SerializeToString()
+        answer = await self._cluster.ask_leader(
+            stream, partition, FETCH_PARTITION_METADATA, request, Deadline(timeout)
+        )
+        return partition_of(pb.FetchPartitionMetadataResponse.FromString(answer).metadata)
+
+    async def _ask(self, method: str, request: bytes, deadline: Deadline) -> bytes:
+        return await self._cluster.ask_any(f"/proto.API/{method}", request, deadline)
+
+    # --- messages -----------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        stream: str,
+        value: bytes,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        ack: AckPolicy = AckPolicy.ALL,
+        expected_offset: int = -1,
+        timeout: float = limits.CLIENT_ACK_TIMEOUT_S,
+    ) -> Ack:
+        """Publish one message and wait for its ack.
+
+        Without a partition the key chooses it, and without a key it is 0. Unconfirmed means that nobody knows
+        whether it was stored.
+        """
+        if partition is None:
+            partition = await self._partition_for(stream, key, timeout)
+        message = Outgoing(value, key, headers)
+        return await self._publisher.publish(stream, message, partition, ack, expected_offset, timeout)
+
+    async def _partition_for(self, stream: str, key: bytes | None, timeout: float) -> int:
+        if not key:
+            return 0
+        return partition_for(key, len((await self._cluster.stream(stream, Deadline(timeout))).partitions))
+
+    async def publish_many(
+        self,
+        stream: str,
+        values: Values,
+        *,
+        partition: int | None = None,
+        ack: AckPolicy = AckPolicy.ALL,
+        timeout: float = limits.CLIENT_ACK_TIMEOUT_S,
+        on_acks: OnAcks | None = None,
+    ) -> int:
+        """Publish values (or `Outgoing`s, with key and headers) pipelined; the number of them, all confirmed.
+
+        `timeout` bounds the wait for the next ack. `on_acks` is told (index, offset) of what was just
+        confirmed, in batches. A PublishError names the refused message; Unconfirmed says how many were confirmed.
+        """
+        check_values(values)
+        deadline = Deadline(timeout)
+        partitions = len((await self._cluster.stream(stream, deadline)).partitions)
+        if partition is not None and not 0 <= partition < partitions:
+            raise NotFound(f"no such partition: {partition}. Stream {stream} has {partitions}")
+
+        async def start() -> Pipeline:
+            channel = await self._cluster.publisher(stream, partition or 0, deadline)
+            return Pipeline(
+                channel.stream(PUBLISH_ASYNC),
+                stream,
+                partitions,
+                partition=partition,
+                policy=ack,
+                timeout=timeout,
+                on_acks=on_acks,
+            )
+
+        return await (await persist(start, deadline)).run(values)
+
+    def subscribe(
+        self,
+        stream: str,
+        partition: int = 0,
+        *,
+        start: StartAt = "new",
+        stop: StopAt = None,
+        reverse: bool = False,
+        resume_paused: bool = False,
+    ) -> Subscription:
+        """Iterate the result for messages, or its `batches()`. Only committed messages are seen.
+
+        `start`: "new", "earliest", "latest", an offset or a datetime; `stop`, inclusive: "latest", an offset,
+        a datetime, or None to go on for ever.
+        """
+        return Subscription(self._cluster, Reading(stream, partition, start, stop, reverse, resume_paused))

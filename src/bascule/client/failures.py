@@ -1,0 +1,96 @@
+"""What a failed call means for its caller, and how long to try again.
+
+A gRPC status becomes the error class of the same name, so that callers catch `NotFound` and not a number.
+Two kinds of failure pass by themselves and are tried again until the deadline: a broker that cannot be
+reached, and a cluster that has no leader yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from bascule import errors, limits
+from bascule.errors import BasculeError, RpcError, Status
+from bascule.wire.pb import api_pb2 as pb
+
+T = TypeVar("T")
+
+_BY_STATUS: dict[Status, type[BasculeError]] = {
+    Status.CANCELLED: errors.Cancelled,
+    Status.UNKNOWN: errors.UnknownOutcome,
+    Status.INVALID_ARGUMENT: errors.InvalidArgument,
+    Status.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
+    Status.NOT_FOUND: errors.NotFound,
+    Status.ALREADY_EXISTS: errors.AlreadyExists,
+    Status.PERMISSION_DENIED: errors.PermissionDenied,
+    Status.RESOURCE_EXHAUSTED: errors.ResourceExhausted,
+    Status.FAILED_PRECONDITION: errors.FailedPrecondition,
+    Status.UNIMPLEMENTED: errors.Unimplemented,
+    Status.INTERNAL: errors.Internal,
+    Status.UNAVAILABLE: errors.Unavailable,
+    Status.DATA_LOSS: errors.CorruptError,
+}
+
+_BY_PUBLISH_CODE: dict[int, type[BasculeError]] = {
+    pb.PublishAsyncError.BAD_REQUEST: errors.InvalidArgument,
+    pb.PublishAsyncError.NOT_FOUND: errors.NotFound,
+    pb.PublishAsyncError.INTERNAL: errors.Internal,
+    pb.PublishAsyncError.READONLY: errors.FailedPrecondition,
+    pb.PublishAsyncError.INCORRECT_OFFSET: errors.IncorrectOffset,
+    pb.PublishAsyncError.ENCRYPTION_FAILED: errors.Internal,
+    pb.PublishAsyncError.PERMISSION_DENIED: errors.PermissionDenied,
+}
+
+NO_METADATA_LEADER = "no known metadata leader"
+
+
+def from_status(error: RpcError) -> BasculeError:
+    kind = _BY_STATUS.get(error.code)
+    return error if kind is None else kind(str(error))
+
+
+def from_publish_code(code: int, message: str) -> BasculeError:
+    return _BY_PUBLISH_CODE.get(code, errors.UnknownOutcome)(message)
+
+
+def passes_by_itself(error: BasculeError) -> bool:
+    if isinstance(error, errors.Internal):
+        return str(error) == NO_METADATA_LEADER
+    return isinstance(error, errors.Unavailable)
+
+
+class Deadline:
+    """A moment on the running loop's clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = asyncio.get_running_loop().time() + seconds
+
+    def remaining(self) -> float:
+        """Never below a millisecond: a call that starts late still says why it failed."""
+        return max(0.001, self._end - asyncio.get_running_loop().time())
+
+    @property
+    def passed(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._end
+
+
+async def persist(
+    attempt: Callable[[], Awaitable[T]],
+    deadline: Deadline,
+    again: Callable[[BasculeError], bool] = passes_by_itself,
+) -> T:
+    """Try until it works, the error is final, or the deadline leaves no room for another try."""
+    delay = limits.CLIENT_RETRY_MIN_S
+    while True:
+        try:
+            return await attempt()
+        except RpcError as rpc:
+            error: BasculeError = from_status(rpc)
+        except BasculeError as local:
+            error = local
+        if not again(error) or deadline.remaining() <= delay:
+            raise error
+        await asyncio.sleep(delay)
+        delay = min(2 * delay, limits.CLIENT_RETRY_MAX_S)
