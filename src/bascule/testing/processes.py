@@ -1,8 +1,8 @@
 """Real brokers and NATS servers as processes, for tests and benchmarks.
 
-Every process gets free ports, a folder of its own and a log file in it. It is waited for until it answers, and
-ended when its `with` block ends or, failing that, when this program exits, together with everything it started
-(a broker and its embedded NATS server are one process group, so one signal reaches both).
+Every process gets free ports, a folder of its own and a log file in it. It is waited for until it answers. It
+is ended when its `with` block ends or, failing that, when this program exits, with everything it started: a
+broker and its embedded NATS server are one process group, so one signal reaches both.
 
     with start_broker(tmp_path) as broker:
         ...  # broker.address, broker.nats_url
@@ -245,7 +245,7 @@ def start_broker(
     port: int = 0,
     name: str = "broker",
 ) -> BrokerProcess:
-    """A ready broker in `tmp_path/name`. `config` has the server's own dotted keys and wins over our defaults."""
+    """A ready broker in `tmp_path/name`. `config` has the server's dotted keys and wins over our defaults."""
     broker = BrokerProcess(tmp_path / name, config=config, sync=sync, env=env, nats_url=nats_url, port=port)
     broker.start().wait_ready()
     return broker
