@@ -52,7 +52,12 @@ class Broker:
         await self._set_strays_aside()
         self.environment.inboxes.listen(self.environment.publishes_bus)
         streams = [self.store.metadata.streams[name] for name in sorted(self.store.metadata.streams)]
-        led = [(stream, item) for stream in streams for item in stream if item.leader == self.environment.broker_id]
+        led = [
+            (stream, item)
+            for stream in streams
+            for item in stream
+            if item.leader == self.environment.broker_id
+        ]
         for first in range(0, len(led), OPEN_AT_ONCE):
             opened = await asyncio.gather(
                 *(PartitionDriver.open(self.environment, *pair) for pair in led[first : first + OPEN_AT_ONCE])
@@ -133,7 +138,9 @@ class Broker:
             # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
             await self.environment.streams_bus.flush()
         except BusUnavailable as error:
-            logger.warning("stream %s exists, but NATS is away and cannot deliver yet: %s", stream.name, error)
+            logger.warning(
+                "stream %s exists, but NATS is away and cannot deliver yet: %s", stream.name, error
+            )
 
     async def _erase_stream(self, stream: Stream) -> None:
         self.routes.drop_stream(stream)
@@ -145,7 +152,9 @@ class Broker:
             await self.environment.disk.remove(stream_folder(stream))
             await self.environment.disk.sync_folder("streams")
         except OSError as error:
-            raise Internal(f"Failed to delete stream: its files stay until the next start: {error}") from error
+            raise Internal(
+                f"Failed to delete stream: its files stay until the next start: {error}"
+            ) from error
 
     def _change_stream(self, stream: Stream) -> None:
         for item in stream:
@@ -175,7 +184,9 @@ class Broker:
             folder = f"streams/{name}"
             if folder not in known:
                 aside = f"quarantine/{self.environment.clock.time_ns()}-{name}"
-                logger.warning("%s belongs to no stream: moved to %s, delete it if you do not miss it", folder, aside)
+                logger.warning(
+                    "%s belongs to no stream: moved to %s, delete it if you do not miss it", folder, aside
+                )
                 await disk.make_folder("quarantine")
                 await disk.rename(folder, aside)
                 await disk.sync_folder("quarantine")

@@ -21,7 +21,12 @@ from bascule.errors import (
     ResourceExhausted,
     UnknownOutcome,
 )
-from bascule.limits import GRPC_MAX_MESSAGE_BYTES, MAX_SUBJECT_BYTES, PUBLISH_OUTSTANDING_ACKS, SUBSCRIBER_BUFFER_BYTES
+from bascule.limits import (
+    GRPC_MAX_MESSAGE_BYTES,
+    MAX_SUBJECT_BYTES,
+    PUBLISH_OUTSTANDING_ACKS,
+    SUBSCRIBER_BUFFER_BYTES,
+)
 from bascule.net.grpc import Call
 from bascule.node.environment import Environment
 from bascule.node.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Routes, Table
@@ -113,7 +118,9 @@ class Publisher:
     async def _publish_and_wait(self, subject: bytes, message: api.Message, call: Call) -> api.Ack | None:
         """The first ack; None at once if the caller asked for none or set no deadline (as clients expect)."""
         if message.ackInbox and not usable_subject(message.ackInbox.encode()):
-            raise InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
+            raise InvalidArgument(
+                "ackInbox is invalid: it must be a NATS subject without blanks or wildcards"
+            )
         waits = message.ackPolicy != api.NONE and call.time_remaining() is not None
         arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -134,7 +141,9 @@ class Publisher:
         finally:
             self._inboxes.close(inbox)
 
-    async def _through_foreign_inbox(self, subject: bytes, message: api.Message, waits: bool) -> api.Ack | None:
+    async def _through_foreign_inbox(
+        self, subject: bytes, message: api.Message, waits: bool
+    ) -> api.Ack | None:
         """The caller named an inbox of its own: listen there too while the call lasts."""
         if not waits:
             self._send(subject, message)
@@ -301,7 +310,9 @@ def _message_of(request: api.PublishRequest, subject: bytes) -> api.Message:
 def _problem(problem: int, data: bytes, consumed: int) -> BasculeError:
     if problem == _TOO_LARGE:
         size = int.from_bytes(data[consumed + 1 : consumed + 5], "big")
-        return ResourceExhausted(f"grpc: received message larger than max ({size} vs. {GRPC_MAX_MESSAGE_BYTES})")
+        return ResourceExhausted(
+            f"grpc: received message larger than max ({size} vs. {GRPC_MAX_MESSAGE_BYTES})"
+        )
     if problem == _COMPRESSED:
         return Internal("grpc: compressed flag set with identity or empty encoding")
     return Internal("grpc: error unmarshalling request: not a valid PublishRequest")

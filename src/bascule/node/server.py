@@ -1,0 +1,212 @@
+"""The life of a server process: lock the folder, reach NATS, recover, serve, and stop without losing anything.
+
+Start and stop mirror each other: what was acquired last is let go first. Each step puts its undoing on a stack, so a
+start that fails half-way leaves no process, socket or lock behind.
+"""
+
+import asyncio
+import logging
+import signal
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from bascule.errors import ConfigError, StartError, Status
+from bascule.log.disk import FileDisk
+from bascule.log.sync import SyncScheduler
+from bascule.net.embedded import EmbeddedNats
+from bascule.net.grpc import GrpcServer
+from bascule.net.health import Health
+from bascule.net.nats import Connection, NatsOptions
+from bascule.net.tls import client_context, server_context
+from bascule.node import identity
+from bascule.node.api import Api
+from bascule.node.broker import Broker
+from bascule.node.config import Config
+from bascule.node.environment import Environment, StreamDefaults
+from bascule.node.inboxes import Inboxes
+from bascule.node.metadata import MetadataStore
+from bascule.node.system import SystemClock, SystemRandom
+from bascule.wire.kernels import TWIN
+
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_S = 5.0
+SERVICE = "proto.API"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningInfo:
+    """What a person or a test wants to know once the server serves."""
+
+    broker_id: str
+    host: str
+    port: int
+    nats_url: str
+    data_dir: str
+
+
+@dataclass(slots=True)
+class _Advertised:
+    """Where clients are sent; the port is filled in once it is bound."""
+
+    host: str = ""
+    port: int = 0
+
+
+async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT. The exit code: 0 after a clean stop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        server = Server(config)
+        info = await server.start(stack)
+        if ready is not None:
+            ready(info)
+        await stop.wait()
+        logger.info("stopping: no new calls; what has arrived is synced and acked first")
+        await server.stop()
+    logger.info("stopped")
+    return 0
+
+
+class Server:
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._health = Health()
+        self._broker: Broker
+        self._grpc: GrpcServer
+
+    async def start(self, stack: AsyncExitStack) -> RunningInfo:
+        config = self._config
+        _refuse_what_is_not_there_yet(config)
+        config.check_files()
+        tls = _server_tls(config)
+        disk = FileDisk(config.data_dir)
+        stack.callback(disk.close)
+        disk.lock()
+        clock, random = SystemClock(), SystemRandom()
+        broker_id = await identity.settle(
+            disk, random, config.clustering.server_id, config.clustering.raft_bootstrap_seed
+        )
+        nats_servers = await self._nats_servers(stack)
+        streams_bus = await self._connect(stack, nats_servers, broker_id, "streams")
+        publishes_bus = await self._connect(stack, nats_servers, broker_id, "publishes")
+        scheduler = SyncScheduler(disk, clock, config.streams.sync)
+        stack.push_async_callback(scheduler.close)
+        environment = Environment(
+            broker_id=broker_id,
+            namespace=config.clustering.namespace,
+            disk=disk,
+            clock=clock,
+            random=random,
+            streams_bus=streams_bus,
+            publishes_bus=publishes_bus,
+            scheduler=scheduler,
+            inboxes=Inboxes(config.clustering.namespace, broker_id, random),
+            defaults=_defaults(config),
+        )
+        store = await MetadataStore.open(disk, config.clustering.raft_snapshot_threshold)
+        self._broker = Broker(environment, store)
+        stack.push_async_callback(self._broker.close)
+        await self._broker.start()
+        advertised = _Advertised()
+        self._grpc = GrpcServer({**Api(self._broker, advertised).methods(), **self._health.methods()})
+        bind = config.bind
+        port = await self._grpc.start(bind.host, bind.port, tls)
+        stack.push_async_callback(self._grpc.close, Status.UNAVAILABLE, "the broker has stopped", 0.0)
+        address = config.advertised(port)
+        advertised.host, advertised.port = address.host, address.port
+        self._health.set(SERVICE, serving=True)
+        info = RunningInfo(broker_id, address.host, address.port, nats_servers[0], config.data_dir)
+        logger.info(
+            "broker %s serves on %s:%d, data in %s, sync %s, kernels %s",
+            broker_id,
+            bind.host,
+            port,
+            config.data_dir,
+            config.streams.sync,
+            TWIN,
+        )
+        return info
+
+    async def stop(self) -> None:
+        """Health first, so that nobody comes any more; then what arrived is synced and acked; then the calls end
+        with UNAVAILABLE, which makes clients resume elsewhere or later."""
+        self._health.set(SERVICE, serving=False)
+        self._grpc.drain()
+        await self._broker.stop()
+        await self._grpc.close(Status.UNAVAILABLE, "the broker is stopping", STOP_GRACE_S)
+
+    async def _nats_servers(self, stack: AsyncExitStack) -> tuple[str, ...]:
+        config = self._config.nats
+        if not config.embedded:
+            return config.servers
+        embedded = EmbeddedNats(
+            config_path=config.embedded_config or None,
+            log_lines=self._config.logging.nats,
+            on_death=_nats_died,
+        )
+        stack.push_async_callback(embedded.stop)
+        await embedded.start()
+        return (embedded.url,)
+
+    async def _connect(
+        self, stack: AsyncExitStack, servers: tuple[str, ...], broker_id: str, purpose: str
+    ) -> Connection:
+        config = self._config.nats
+        tls = None
+        if config.tls_ca or config.tls_cert:
+            tls = client_context(config.tls_ca or None, config.tls_cert or None, config.tls_key or None)
+        options = NatsOptions(
+            servers=servers, user=config.user or None, password=config.password or None, token=None, tls=tls
+        )
+        name = f"LIFT.{self._config.clustering.namespace}.{broker_id}.{purpose}"
+        connection = await Connection.connect(options, name=name)
+        stack.push_async_callback(connection.close)
+        return connection
+
+
+def _defaults(config: Config) -> StreamDefaults:
+    return StreamDefaults(
+        segment_max_bytes=config.streams.segment_max_bytes,
+        segment_max_age_ns=config.streams.segment_max_age_ns,
+        min_isr=config.clustering.min_insync_replicas,
+        optimistic_concurrency=config.streams.concurrency_control,
+        max_message_bytes=config.clustering.replication_max_bytes,
+    )
+
+
+def _refuse_what_is_not_there_yet(config: Config) -> None:
+    """A setting that promises safety this version cannot give is refused, not ignored."""
+    if config.streams.encryption:
+        raise ConfigError(
+            "streams.encryption: this version cannot encrypt yet; remove the setting to store as plain"
+        )
+    if config.tls.client_authz_enabled:
+        raise ConfigError(
+            "tls.client.authz.enabled: this version has no authorization yet; remove the setting"
+        )
+    if config.clustering.raft_bootstrap_peers:
+        raise StartError(
+            "clustering.raft.bootstrap.peers: this version runs one broker; use raft.bootstrap.seed"
+        )
+
+
+def _server_tls(config: Config) -> ssl.SSLContext | None:
+    tls = config.tls
+    if not tls.enabled:
+        return None
+    return server_context(tls.cert, tls.key, tls.client_auth_ca if tls.client_auth_enabled else None)
+
+
+def _nats_died(returncode: int, last_lines: list[str]) -> None:
+    logger.error(
+        "the embedded NATS server ended with code %d; publishing stops until it is back, stored data is still "
+        "served. Its last words: %s",
+        returncode,
+        " / ".join(last_lines) or "none",
+    )
