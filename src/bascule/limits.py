@@ -30,12 +30,26 @@ NATS_MAX_PENDING_BYTES = 64 * MIB  # written and not yet taken by the socket
 
 # HTTP/2 and gRPC
 GRPC_MAX_MESSAGE_BYTES = 4 * MIB
+GRPC_MAX_STATUS_MESSAGE_BYTES = 2 * KIB  # clients refuse trailers over 8 KiB
+GRPC_MAX_ASSEMBLY_BYTES = 64 * MIB  # of one connection: unfinished request messages larger than a window
+GRPC_MAX_WAITING_CALLS = 10_000  # of one channel, for the server's MAX_CONCURRENT_STREAMS
 HTTP2_MAX_CONCURRENT_STREAMS = 1000
 HTTP2_MAX_HEADER_LIST_BYTES = 16 * KIB
 HTTP2_MAX_FRAME_BYTES = 16 * KIB  # what we accept, as announced
 HTTP2_STREAM_WINDOW_BYTES = MIB
 HTTP2_CONNECTION_WINDOW_BYTES = 16 * MIB
+HTTP2_READ_BUFFER_BYTES = 256 * KIB  # one for all connections of a server
+HTTP2_HEADER_TABLE_BYTES = 4 * KIB  # of what we send; a peer may ask for less
+HTTP2_MAX_HEADER_BLOCK_BYTES = 32 * KIB  # compressed
 HTTP2_MAX_CONTINUATIONS = 16
+HTTP2_SEND_QUANTUM_BYTES = 64 * KIB  # of one stream, before the next one's turn
+HTTP2_SEND_ROUND_BYTES = 256 * KIB  # of one connection, in one write
+HTTP2_SMALL_WINDOW_UPDATE_BYTES = KIB  # smaller updates count as control frames
+HTTP2_MAX_SETTINGS_PER_SECOND = 100
+HTTP2_MAX_GOAWAY_REASON_BYTES = 256
+HTTP2_HANDSHAKE_TIMEOUT_S = 10.0  # from the connection to the client's SETTINGS; TLS apart
+HTTP2_WRITE_STALL_S = 60.0  # a peer whose socket takes nothing for so long is gone
+HTTP2_CLOSE_TIMEOUT_S = 5.0  # from our last word to the end of the connection
 HTTP2_MAX_RESETS_PER_SECOND = 400  # rapid reset: streams opened and reset by the peer
 HTTP2_MAX_CONTROL_FRAMES_PER_SECOND = 10_000  # PING, SETTINGS, PRIORITY, empty frames
 HTTP2_MAX_QUEUED_CONTROL_BYTES = 64 * KIB
