@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
@@ -76,9 +76,7 @@ class BlockingClient:
         timeout: float = limits.CLIENT_TIMEOUT_S,
         **overrides: Unpack[StreamOverrides],
     ) -> None:
-        self._run(
-            self._client.create_stream(name, subject, partitions, replication_factor, timeout, **overrides)
-        )
+        self._run(self._client.create_stream(name, subject, partitions, replication_factor, timeout, **overrides))
 
     def delete_stream(self, name: str) -> None:
         self._run(self._client.delete_stream(name))
@@ -126,9 +124,7 @@ class BlockingClient:
     ) -> int:
         """The values are taken, and `on_acks` is called, in the client's own thread."""
         return self._run(
-            self._client.publish_many(
-                stream, values, partition=partition, ack=ack, timeout=timeout, on_acks=on_acks
-            )
+            self._client.publish_many(stream, values, partition=partition, ack=ack, timeout=timeout, on_acks=on_acks)
         )
 
     def subscribe(
@@ -155,7 +151,7 @@ class BlockingClient:
         async def prepare() -> Subscription:
             return self._client.subscribe(stream, partition, start=start, stop=stop, reverse=reverse)
 
-        batches = aiter(self._run(prepare()).batches())
+        batches = self._run(prepare()).batches()
         try:
             while (batch := self._run(_next(batches))) is not None:
                 yield batch
@@ -164,5 +160,5 @@ class BlockingClient:
                 self._run(batches.aclose())
 
 
-async def _next(batches: Any) -> list[Message] | None:
+async def _next(batches: AsyncGenerator[list[Message], None]) -> list[Message] | None:
     return await anext(batches, None)

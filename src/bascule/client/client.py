@@ -138,9 +138,7 @@ class Client:
             elif key in _OVERRIDE_FIELDS:
                 getattr(request, _OVERRIDE_FIELDS[key]).value = value
             else:
-                raise InvalidArgument(
-                    f"no stream setting is called {key}: there are {', '.join(_OVERRIDE_FIELDS)}"
-                )
+                raise InvalidArgument(f"no stream setting is called {key}: there are {', '.join(_OVERRIDE_FIELDS)}")
         deadline = Deadline(timeout)
         await self._ask("CreateStream", request.SerializeToString(), deadline)
         await self._wait_for_leaders(name, deadline)
@@ -156,9 +154,7 @@ class Client:
         await persist(look, deadline)
 
     async def delete_stream(self, name: str, timeout: float = limits.CLIENT_TIMEOUT_S) -> None:
-        await self._ask(
-            "DeleteStream", pb.DeleteStreamRequest(name=name).SerializeToString(), Deadline(timeout)
-        )
+        await self._ask("DeleteStream", pb.DeleteStreamRequest(name=name).SerializeToString(), Deadline(timeout))
         self._cluster.forget(name)
 
     async def pause_stream(
@@ -185,9 +181,7 @@ class Client:
         request = pb.SetStreamReadonlyRequest(name=name, partitions=partitions, readonly=readonly)
         await self._ask("SetStreamReadonly", request.SerializeToString(), Deadline(timeout))
 
-    async def fetch_metadata(
-        self, streams: Sequence[str] = (), timeout: float = limits.CLIENT_TIMEOUT_S
-    ) -> Metadata:
+    async def fetch_metadata(self, streams: Sequence[str] = (), timeout: float = limits.CLIENT_TIMEOUT_S) -> Metadata:
         """Brokers, and these streams or all. A stream the cluster does not know is left out."""
         return await self._cluster.refresh(streams, Deadline(timeout))
 
@@ -196,9 +190,7 @@ class Client:
     ) -> Partition:
         """As its leader sees it: the high watermark is the true one."""
         request = pb.FetchPartitionMetadataRequest(stream=stream, partition=partition).SerializeToString()
-        answer = await self._cluster.ask_leader(
-            stream, partition, FETCH_PARTITION_METADATA, request, Deadline(timeout)
-        )
+        answer = await self._cluster.ask_leader(stream, partition, FETCH_PARTITION_METADATA, request, Deadline(timeout))
         return partition_of(pb.FetchPartitionMetadataResponse.FromString(answer).metadata)
 
     async def _ask(self, method: str, request: bytes, deadline: Deadline) -> bytes:
@@ -246,7 +238,7 @@ class Client:
         """Publish values (or `Outgoing`s, with key and headers) pipelined; the number of them, all confirmed.
 
         `timeout` bounds the wait for the next ack. `on_acks` is told (index, offset) of what was just
-        confirmed, in batches. A PublishError names the refused message; Unconfirmed says how many were confirmed.
+        confirmed, in batches. A PublishError names the refused message; Unconfirmed says how many are safe.
         """
         check_values(values)
         deadline = Deadline(timeout)

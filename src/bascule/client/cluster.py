@@ -96,9 +96,7 @@ class Cluster:
 
         return await persist(attempt, deadline)
 
-    async def ask_leader(
-        self, stream: str, partition: int, method: str, request: bytes, deadline: Deadline
-    ) -> bytes:
+    async def ask_leader(self, stream: str, partition: int, method: str, request: bytes, deadline: Deadline) -> bytes:
         async def attempt() -> bytes:
             channel = await self.leader(stream, partition, deadline)
             try:
@@ -137,9 +135,7 @@ class Cluster:
         if known is None:
             known = (await self.refresh([name], deadline)).streams.get(name)
         if known is None:
-            raise NotFound(
-                f"no such stream: {name}. Create it first: `bascule pub --create {name} ...` does both"
-            )
+            raise NotFound(f"no such stream: {name}. `create_stream` creates one")
         return known
 
     async def _partition(self, stream: str, partition: int, deadline: Deadline) -> Partition:

@@ -98,9 +98,7 @@ class Session:
         for _, answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(
-                    Unconfirmed(
-                        f"the connection was lost before the ack came ({reason}): stored or not is unknown"
-                    )
+                    Unconfirmed(f"the connection was lost before the ack came ({reason}): stored or not is unknown")
                 )
 
     async def close(self) -> None:
@@ -156,9 +154,7 @@ class Publisher:
                 return await persist(attempt, deadline)
         except TimeoutError:
             if not sent:
-                raise DeadlineExceeded(
-                    f"no broker took the message within {timeout:g} s: nothing was sent"
-                ) from None
+                raise DeadlineExceeded(f"no broker took the message within {timeout:g} s: nothing was sent") from None
             raise Unconfirmed(
                 f"no ack within {timeout:g} s for a message to stream {stream}: stored or not is unknown. "
                 "Read the stream's end before sending it again, or allow a longer timeout"

@@ -53,8 +53,7 @@ def _field(tag: bytes, data: bytes) -> bytes:
 
 def _headers(headers: Mapping[str, bytes]) -> bytes:
     return b"".join(
-        _field(_HEADER, _field(_KEY, name.encode()) + _field(_VALUE, value))
-        for name, value in headers.items()
+        _field(_HEADER, _field(_KEY, name.encode()) + _field(_VALUE, value)) for name, value in headers.items()
     )
 
 
@@ -63,9 +62,8 @@ class Encoder:
 
     def __init__(self, stream: str, policy: AckPolicy, expected_offset: int = -1) -> None:
         self._stream = pb.PublishRequest(stream=stream).SerializeToString()
-        self._tail = pb.PublishRequest(
-            ackPolicy=pb.AckPolicy.ValueType(policy), expectedOffset=expected_offset
-        ).SerializeToString()
+        tail = pb.PublishRequest(ackPolicy=policy.name, expectedOffset=expected_offset)
+        self._tail = tail.SerializeToString()
         self._routes: dict[int, bytes] = {}
 
     def _route(self, partition: int) -> bytes:
@@ -115,8 +113,7 @@ class TooLarge(InvalidArgument):
 
     def __init__(self, position: int, size: int) -> None:
         super().__init__(
-            f"the message takes {size} bytes and a request may have {limits.GRPC_MAX_MESSAGE_BYTES}: "
-            "send it in parts"
+            f"the message takes {size} bytes and a request may have {limits.GRPC_MAX_MESSAGE_BYTES}: send it in parts"
         )
         self.position = position
 
@@ -134,9 +131,7 @@ class Responses:
 
     def feed(self, data: bytes) -> list[Response]:
         data = self._rest + data if self._rest else data
-        consumed, messages, oversized = kernels.split_messages(
-            data, 0, len(data), limits.GRPC_MAX_MESSAGE_BYTES
-        )
+        consumed, messages, oversized = kernels.split_messages(data, 0, len(data), limits.GRPC_MAX_MESSAGE_BYTES)
         if oversized:
             raise ValueError(f"a publish response of {oversized} bytes")
         self._rest = data[consumed:]

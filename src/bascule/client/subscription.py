@@ -13,7 +13,8 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -121,11 +122,12 @@ class Subscription:
             self._call = None
 
     async def __aiter__(self) -> AsyncIterator[Message]:
-        async for batch in self.batches():
-            for message in batch:
-                yield message
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                for message in batch:
+                    yield message
 
-    async def batches(self) -> AsyncIterator[list[Message]]:
+    async def batches(self) -> AsyncGenerator[list[Message], None]:
         """Lists of at most CLIENT_DECODE_BATCH messages, as they arrive."""
         try:
             while not self._ended:
@@ -183,9 +185,7 @@ class Subscription:
         if known is not None and known.paused:
             return "new"  # nobody leads a paused partition, so nobody could tell its end
         request = pb.FetchPartitionMetadataRequest(stream=stream, partition=partition).SerializeToString()
-        answer = await self._cluster.ask_leader(
-            stream, partition, FETCH_PARTITION_METADATA, request, deadline
-        )
+        answer = await self._cluster.ask_leader(stream, partition, FETCH_PARTITION_METADATA, request, deadline)
         return partition_of(pb.FetchPartitionMetadataResponse.FromString(answer).metadata).high_watermark + 1
 
     async def _next(self) -> list[Message] | None:
@@ -218,9 +218,7 @@ class Subscription:
         if self._verify:
             self._check(self._rest)
         try:
-            position, records = kernels.decode_records(
-                self._rest, 0, len(self._rest), limits.CLIENT_DECODE_BATCH
-            )
+            position, records = kernels.decode_records(self._rest, 0, len(self._rest), limits.CLIENT_DECODE_BATCH)
         except ValueError as error:
             raise CorruptError(f"{self._where} sent bytes that are no messages: {error}") from error
         self._rest = self._rest[position:]

@@ -127,9 +127,7 @@ def parse_address(text: str) -> Address:
     except ValueError:
         host, port = None, None
     if not host or "/" in text or port == 0:
-        raise InvalidArgument(
-            f"{text!r} is not a server address: write HOST:PORT, as in localhost:{DEFAULT_PORT}"
-        )
+        raise InvalidArgument(f"{text!r} is not a server address: write HOST:PORT, as in localhost:{DEFAULT_PORT}")
     return Address(host, DEFAULT_PORT if port is None else port)
 
 

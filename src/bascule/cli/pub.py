@@ -1,0 +1,157 @@
+"""`bascule pub`: messages from the command line or from stdin, one per line, pipelined.
+
+Without `--json` people get one line at the end; with it every confirmed message is one JSON object on
+stdout, in the order it was given, as soon as its ack is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import cast
+
+import click
+
+from bascule import limits
+from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.output import console
+from bascule.client import AckPolicy, Client, Outgoing
+from bascule.client.pipeline import OnAcks
+from bascule.errors import AlreadyExists, InvalidArgument
+
+EPILOG = """\b
+Examples:
+  bascule pub --create orders 'first order' 'second order'
+  seq 100000 | bascule pub orders
+  bascule pub orders --key alice --header source=web 'third order'
+"""
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
+    return name, value.encode()
+
+
+@click.command(epilog=EPILOG)
+@click.argument("stream")
+@click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
+@click.option("--create", is_flag=True, help="Create the stream first, on the NATS subject of its name, if missing.")
+@click.option("--key", "-k", help="Key of the messages; it chooses the partition.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
+@click.option("--partition", type=click.IntRange(min=0), help="Partition, instead of the key's. [default: 0]")
+@click.option(
+    "--ack",
+    type=click.Choice(["leader", "all", "none"]),
+    default="all",
+    show_default=True,
+    help="Wait until the leader has it on disk, until all in-sync replicas do, or not at all.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print each ack as a line of JSON.")
+@ServerOption
+def pub(
+    stream: str,
+    messages: tuple[str, ...],
+    create: bool,
+    key: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    ack: str,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Publish messages to STREAM: each MESSAGE, or each line of stdin if there is none."""
+    template = Outgoing(b"", key.encode() if key else None, dict(map(_header, headers)) or None)
+    if not messages and sys.stdin.isatty():
+        console().print("Type messages, one per line; Ctrl-D ends.")
+    with missing_stream_explained("`--create` creates it"):
+        published = asyncio.run(_publish(server, stream, messages, template, create, partition, ack, as_json))
+    if not as_json:
+        console().print(f"published {published} to {stream}")
+
+
+async def _publish(
+    server: str,
+    stream: str,
+    messages: tuple[str, ...],
+    template: Outgoing,
+    create: bool,
+    partition: int | None,
+    ack: str,
+    as_json: bool,
+) -> int:
+    values = _arguments(messages) if messages else _lines()
+    plain = template == Outgoing(b"")
+    async with connected(server) as client:
+        if create:
+            await _create(client, stream)
+        shows_progress = not messages and not as_json and console().is_terminal and not sys.stdin.isatty()
+        with _progress() if shows_progress else nullcontext(None) as advance:
+            return await client.publish_many(
+                stream,
+                values if plain else (template._replace(value=value) async for value in values),
+                partition=partition,
+                ack=AckPolicy[ack.upper()],
+                on_acks=_printer(stream) if as_json else advance,
+            )
+
+
+async def _create(client: Client, stream: str) -> None:
+    try:
+        await client.create_stream(stream)
+    except AlreadyExists:
+        pass
+
+
+async def _arguments(messages: tuple[str, ...]) -> AsyncIterator[bytes]:
+    for message in messages:
+        yield message.encode("utf-8", "surrogateescape")
+
+
+async def _lines() -> AsyncIterator[bytes]:
+    """Lines of stdin without their ends. Read in a thread, many at a time when there are many."""
+    loop = asyncio.get_running_loop()
+    source = cast(io.BufferedReader, sys.stdin.buffer)
+    rest = b""
+    while data := await loop.run_in_executor(None, source.read1, limits.CLIENT_PUBLISH_BATCH_BYTES):
+        lines = (rest + data).split(b"\n")
+        rest = lines.pop()
+        if len(rest) > limits.GRPC_MAX_MESSAGE_BYTES:
+            raise InvalidArgument("a line of stdin is longer than a message may be: is it text?")
+        for line in lines:
+            yield line.removesuffix(b"\r")
+    if rest:
+        yield rest
+
+
+@contextmanager
+def _progress() -> Iterator[OnAcks]:
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    count = TextColumn("published {task.completed:,.0f}")
+    with Progress(SpinnerColumn(), count, TimeElapsedColumn(), console=console(), transient=True) as progress:
+        task = progress.add_task("", total=None)
+        yield lambda acks: progress.advance(task, len(acks))
+
+
+def _printer(stream: str) -> OnAcks:
+    """Acks of several partitions may overtake one another: say them in the order of the input."""
+    early: dict[int, int] = {}
+    following = 0
+
+    def show(acks: list[tuple[int, int]]) -> None:
+        nonlocal following
+        early.update(acks)
+        lines: list[str] = []
+        while following in early:
+            lines.append(json.dumps({"stream": stream, "index": following, "offset": early.pop(following)}))
+            following += 1
+        if lines:
+            click.echo("\n".join(lines))
+
+    return show
