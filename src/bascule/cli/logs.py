@@ -1,0 +1,46 @@
+"""Logs are text on stderr, one line for each event: time in UTC, level, logger, message.
+
+Line ends inside a message or a traceback are written as \\n, so that an event is one line for grep and for
+whatever collects the logs. Raft's details and the embedded NATS server's output have switches of their own;
+warnings of both always show.
+"""
+
+import logging
+import sys
+import time
+from typing import IO
+
+from bascule.node.config import LoggingConfig
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
+RAFT_LOGGERS = ("bascule.core.raft", "bascule.node.raft")
+NATS_LOGGERS = ("bascule.net.embedded",)
+
+
+class OneLineFormatter(logging.Formatter):
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-5s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return super().format(record).replace("\r", "\\r").replace("\n", "\\n")
+
+
+def set_up(config: LoggingConfig, stream: IO[str] | None = None) -> None:
+    logging.addLevelName(logging.WARNING, "WARN")
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(OneLineFormatter())
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    # Other libraries only speak up when something is wrong.
+    root.setLevel(max(LEVELS[config.level], logging.WARNING))
+    logging.getLogger("bascule").setLevel(LEVELS[config.level])
+    for names, shown in ((RAFT_LOGGERS, config.raft), (NATS_LOGGERS, config.nats)):
+        for name in names:
+            level = logging.NOTSET if shown else max(LEVELS[config.level], logging.WARNING)
+            logging.getLogger(name).setLevel(level)

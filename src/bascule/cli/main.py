@@ -1,0 +1,66 @@
+"""The command `bascule`: a table of subcommands, each imported only when it is used.
+
+So `bascule --help` and shell completion answer at once, whatever the subcommands need.
+"""
+
+import importlib
+from typing import Any
+
+import click
+
+from bascule import __version__
+from bascule.cli.output import reported
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "server": ("bascule.cli.server:server", "Run a broker."),
+    "version": ("bascule.cli.version:version", "Show the versions of Bascule and what it runs on."),
+}
+"""Name -> where the click command is, and its line in the help."""
+
+EPILOG = """\b
+Examples:
+  bascule server --embedded-nats --raft-bootstrap-seed
+  bascule version --json
+
+\b
+Completion for bash (for zsh put zsh_source), in your shell's start-up file:
+  eval "$(_BASCULE_COMPLETE=bash_source bascule)"
+"""
+
+
+class LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with reported():
+            return super().invoke(ctx)
+
+
+@click.command(
+    cls=LazyGroup,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "-v", "--version", prog_name="bascule", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Durable, replicated message streams over NATS that speak the Liftbridge protocol."""
+
+
+def main() -> None:
+    cli.main(prog_name="bascule")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""What every command says to people goes to stderr, so that stdout stays clean for data.
+
+An expected failure is one line, `error: ...`, and exit code 1, never a traceback. `reported` turns any
+BasculeError of the lower layers into that; wrong usage of a command is click's own, with exit code 2.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from bascule.errors import BasculeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@functools.cache
+def console() -> Console:
+    """The console for tables, progress and hints; made on first use, since rich takes a while to import."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+class CommandFailed(click.ClickException):
+    """Shown as one line."""
+
+    exit_code = 1
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        label = click.style("error:", fg="red", bold=True)
+        click.echo(f"{label} {one_line(self.message)}", file=file, err=file is None)
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    try:
+        yield
+    except BasculeError as error:
+        raise CommandFailed(str(error) or type(error).__name__) from error
