@@ -24,7 +24,13 @@ setup: $(VENV)/.kernels ## the virtual environment, with the kernels compiled
 demo: setup ## publish, read back, aggregate in Spark: the main job end to end
 	$(BIN)/python -m bascule.cli.demo
 
-test: setup ## every test
+# A client of 2021 needs a protobuf of its own time, so it gets an environment of its own.
+.venv-python-liftbridge/.ready:
+	$(PYTHON) -m venv .venv-python-liftbridge
+	.venv-python-liftbridge/bin/pip install --quiet 'python-liftbridge==0.0.7' 'protobuf==3.20.3' 'grpcio>=1.74'
+	@touch $@
+
+test: setup .venv-python-liftbridge/.ready ## every test
 	$(BIN)/python -m pytest $(TESTS)
 
 check: setup ## format, lint, types, layers
