@@ -21,6 +21,9 @@ READ_THREADS = 4
 READ_SCRATCH_BYTES = MIB  # larger reads from the page cache get a buffer of their own
 SYNCFS_FROM_FILES = 9  # this many dirty files and more are synced by one syncfs
 QUARANTINE_BYTES = 1024 * MIB
+RESYNC_BYTES = 8 * MIB  # searched at a time for the next good record after a bad one
+MAX_DAMAGE_NOTES = 1024  # bad stretches remembered per segment
+RECOVERY_READ_BYTES = 4 * MIB
 
 # NATS
 NATS_READ_BUFFER_BYTES = MIB
@@ -58,6 +61,9 @@ SUBSCRIBER_READ_BYTES = 256 * KIB  # one read of the log for one subscriber
 PUBLISH_OUTSTANDING_ACKS = 65_536  # of one PublishAsync stream; past it the client gets no more window
 OWED_ACK_BYTES = 64 * MIB  # of one partition, waiting for a sync or a commit
 MAX_CONNECTIONS = 10_000
+TCP_KEEPALIVE_IDLE_S = 60  # the kernel asks a silent peer whether it is still there
+TCP_KEEPALIVE_INTERVAL_S = 15
+TCP_KEEPALIVE_PROBES = 4
 
 # the client
 CLIENT_CONNECT_TIMEOUT_S = 5.0
@@ -71,7 +77,8 @@ CLIENT_PUBLISH_WINDOW = 16_384  # messages of one call without an ack yet
 CLIENT_PUBLISH_BATCH = 1024  # messages encoded and sent in one go
 CLIENT_PUBLISH_BATCH_BYTES = MIB
 CLIENT_DECODE_BATCH = 4096  # records handed to the caller at once
-SPARK_BATCH_BYTES = 4 * MIB  # of one Arrow record batch, counted in received bytes
+SPARK_BATCH_BYTES = 4 * MIB  # values of one Arrow record batch
+SPARK_BATCH_ROWS = 32_768
 
 # configuration
 MAX_ID_BYTES = 128  # of a server id and of the namespace: both are tokens of every internal subject
