@@ -5,6 +5,7 @@ BASCULE_SANITIZE=1 builds them with the address and undefined-behaviour sanitize
 """
 
 import os
+from glob import glob
 
 from setuptools import Extension, setup
 
@@ -17,6 +18,7 @@ def kernels() -> list[Extension]:
     extension = Extension(
         "bascule.wire._kernels",
         ["src/bascule/wire/_kernels.pyx"],
+        depends=sorted(glob("src/bascule/wire/*.pxi")),
         extra_compile_args=["-O3" if not SANITIZE else "-O1", *(SANITIZERS if SANITIZE else [])],
         extra_link_args=SANITIZERS if SANITIZE else [],
     )

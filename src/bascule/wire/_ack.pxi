@@ -1,0 +1,325 @@
+# Acks: what is owed into Ack envelopes on NATS, and into answers of gRPC calls that wait in this broker.
+#
+# The answer to a PublishAsync call is a PublishResponse; a unary call (its token starts with "u") gets the Ack alone.
+
+cdef enum:
+    ENVELOPE_BYTES = 8
+    FRAME_BYTES = 5
+
+cdef uint8_t *ACK_ENVELOPE = [0xB9, 0x0E, 0x43, 0xB4, 0x00, 0x08, 0x00, 0x01]
+
+cdef struct Failure:
+    uint8_t code  # PublishAsyncError.Code; 0 is not written
+    const char *text
+    uint64_t size
+
+cdef struct Owed:
+    uint64_t offset
+    uint64_t reception
+    uint64_t committed
+    uint8_t policy
+    uint8_t error
+    Span inbox
+    Span subject
+    Span correlation
+
+
+cdef const uint8_t *next_owed(const uint8_t *at, const uint8_t *end, Owed *owed) noexcept nogil:
+    # The next entry; NULL if it is cut off.
+    cdef uint64_t left = <uint64_t>(end - at)
+    if left < OWED_BYTES:
+        return NULL
+    owed.offset = get_le64(at)
+    owed.reception = get_le64(at + 8)
+    owed.policy = at[16]
+    owed.error = at[17]
+    owed.inbox.size = get_le16(at + 18)
+    owed.subject.size = get_le16(at + 20)
+    owed.correlation.size = get_le32(at + 22)
+    if left - OWED_BYTES < owed.inbox.size + owed.subject.size + owed.correlation.size:
+        return NULL
+    owed.inbox.data = at + OWED_BYTES
+    owed.subject.data = owed.inbox.data + owed.inbox.size
+    owed.correlation.data = owed.subject.data + owed.subject.size
+    return owed.correlation.data + owed.correlation.size
+
+
+cdef uint64_t ack_size(const Owed *owed, const Span *prefix) noexcept nogil:
+    cdef uint64_t size = prefix.size + field_size(owed.subject.size) + field_size(owed.inbox.size)
+    if owed.offset:
+        size += 1 + varint_size(owed.offset)
+    if owed.correlation.size:
+        size += field_size(owed.correlation.size)
+    if owed.policy:
+        size += 1 + varint_size(owed.policy)
+    size += 1 + varint_size(owed.reception)
+    if owed.error != ERROR_TOO_LARGE:
+        size += 1 + varint_size(owed.committed)
+    if owed.error:
+        size += 1 + varint_size(owed.error)
+    return size
+
+
+cdef uint8_t *put_ack(uint8_t *to, const Owed *owed, const Span *prefix) noexcept nogil:
+    to = put(to, prefix)
+    to = put_field(to, 0x1A, &owed.subject)
+    if owed.offset:
+        to = put_number(to, 0x20, owed.offset)
+    to = put_field(to, 0x2A, &owed.inbox)
+    if owed.correlation.size:
+        to = put_field(to, 0x32, &owed.correlation)
+    if owed.policy:
+        to = put_number(to, 0x38, owed.policy)
+    to = put_number(to, 0x40, owed.reception)
+    if owed.error != ERROR_TOO_LARGE:
+        to = put_number(to, 0x48, owed.committed)
+    if owed.error:
+        to = put_number(to, 0x50, owed.error)
+    return to
+
+
+# --- answers to gRPC calls --------------------------------------------------------------------------------
+
+cdef Failure failure_of(uint64_t error) noexcept nogil:
+    cdef Failure failure
+    if error == 2:
+        failure.code = 5
+        failure.text = b"incorrect expected offset"
+        failure.size = 25
+    elif error == 3:
+        failure.code = 1
+        failure.text = b"message exceeds max replication size"
+        failure.size = 36
+    elif error == 4:
+        failure.code = 6
+        failure.text = b"encryption failed on partition"
+        failure.size = 30
+    else:
+        failure.code = 0
+        failure.text = b"unknown error"
+        failure.size = 13
+    return failure
+
+
+cdef inline uint8_t *put_frame(uint8_t *to, uint64_t size) noexcept nogil:
+    to[0] = 0
+    put_be32(to + 1, <uint32_t>size)
+    return to + FRAME_BYTES
+
+
+cdef int put_failed_response(Out *out, uint64_t error, const Span *correlation) except -1 nogil:
+    # PublishResponse with an empty Ack, which old clients expect, and the asyncError.
+    cdef Failure failure = failure_of(error)
+    cdef Span text
+    cdef uint64_t inner
+    cdef uint64_t size
+    cdef uint8_t *to
+    text.data = <const uint8_t *>failure.text
+    text.size = failure.size
+    inner = field_size(text.size) + (2 if failure.code else 0)
+    size = 2 + field_size(inner)
+    if correlation.size:
+        size += field_size(correlation.size)
+    out_reserve(out, FRAME_BYTES + size)
+    to = put_frame(out.data + out.size, size)
+    to[0] = 0x0A
+    to[1] = 0
+    to[2] = 0x12
+    to = put_varint(to + 3, inner)
+    if failure.code:
+        to = put_number(to, 0x08, failure.code)
+    to = put_field(to, 0x12, &text)
+    if correlation.size:
+        to = put_field(to, 0x1A, correlation)
+    out.size = <uint64_t>(to - out.data)
+    return 0
+
+
+cdef inline uint64_t response_size(uint64_t ack, const Span *correlation) noexcept nogil:
+    return field_size(ack) + (field_size(correlation.size) if correlation.size else 0)
+
+
+cdef inline bint wants_ack_alone(const Span *token) noexcept nogil:
+    return token.size > 0 and token.data[0] == 117
+
+
+cdef int put_local(Groups *groups, const Span *token, const Owed *owed, const Span *prefix) except -1 nogil:
+    # An owed ack as the framed answer of the call that `token` names.
+    cdef Group *group = groups_find(groups, 0, token)
+    cdef Out *out = &group.out
+    cdef uint64_t ack
+    cdef uint64_t size
+    cdef uint8_t *to
+    group.count += 1
+    if owed.error and not wants_ack_alone(token):
+        return put_failed_response(out, owed.error, &owed.correlation)
+    ack = ack_size(owed, prefix)
+    if wants_ack_alone(token):
+        out_reserve(out, FRAME_BYTES + ack)
+        to = put_ack(put_frame(out.data + out.size, ack), owed, prefix)
+    else:
+        size = response_size(ack, &owed.correlation)
+        out_reserve(out, FRAME_BYTES + size)
+        to = put_frame(out.data + out.size, size)
+        to[0] = 0x0A
+        to = put_ack(put_varint(to + 1, ack), owed, prefix)
+        if owed.correlation.size:
+            to = put_field(to, 0x1A, &owed.correlation)
+    out.size = <uint64_t>(to - out.data)
+    return 0
+
+
+cdef list take_answers(Groups *groups):
+    cdef list answers = []
+    cdef uint64_t index
+    cdef Group *group
+    for index in range(groups.size):
+        group = &groups.items[index]
+        answers.append((group.name.data[: group.name.size], out_take(&group.out), group.count))
+    return answers
+
+
+# --- the kernels ------------------------------------------------------------------------------------------
+
+cdef struct Acker:
+    Span prefix
+    Span subject
+    Span local_prefix
+    uint64_t committed
+    uint64_t max_payload
+    Out commands
+    Groups groups
+
+
+cdef int put_command(Acker *acker, const Owed *owed) except -1 nogil:
+    cdef Out *out = &acker.commands
+    cdef uint64_t size = ENVELOPE_BYTES + ack_size(owed, &acker.prefix)
+    cdef uint8_t *to
+    if size > acker.max_payload:
+        return 0
+    out_reserve(out, 32 + owed.inbox.size + size)
+    to = out.data + out.size
+    memcpy(to, b"PUB ", 4)
+    to = put(to + 4, &owed.inbox)
+    to[0] = 32
+    to = put_decimal(to + 1, size)
+    to[0] = 13
+    to[1] = 10
+    memcpy(to + 2, ACK_ENVELOPE, ENVELOPE_BYTES)
+    to = put_ack(to + 2 + ENVELOPE_BYTES, owed, &acker.prefix)
+    to[0] = 13
+    to[1] = 10
+    out.size = <uint64_t>(to + 2 - out.data)
+    return 0
+
+
+cdef int encode_owed(Acker *acker, const uint8_t *at, const uint8_t *end) except -1 nogil:
+    cdef Owed owed
+    cdef Span token
+    while at < end:
+        at = next_owed(at, end, &owed)
+        if at == NULL:
+            with gil:
+                raise ValueError("the owed acks are cut off: the last entry runs past the end")
+        owed.committed = acker.committed
+        if owed.subject.size == 0:
+            owed.subject = acker.subject
+        if (
+            acker.local_prefix.size
+            and owed.inbox.size > acker.local_prefix.size
+            and starts_with(&owed.inbox, &acker.local_prefix)
+        ):
+            token.data = owed.inbox.data + acker.local_prefix.size
+            token.size = owed.inbox.size - acker.local_prefix.size
+            put_local(&acker.groups, &token, &owed, &acker.prefix)
+        else:
+            put_command(acker, &owed)
+    return 0
+
+
+def encode_acks(
+    object owed, bytes prefix not None, bytes subject not None, int64_t commit_timestamp,
+    bytes local_prefix not None, Py_ssize_t max_payload,
+):
+    """Owed acks -> (NATS commands, [(token, framed answers, count)] for calls that wait in this broker)."""
+    cdef Py_buffer view
+    cdef Acker acker
+    cdef const uint8_t *at
+    memset(&acker, 0, sizeof(Acker))
+    acker.prefix = span_of(prefix)
+    acker.subject = span_of(subject)
+    acker.local_prefix = span_of(local_prefix)
+    acker.committed = <uint64_t>commit_timestamp
+    acker.max_payload = <uint64_t>max_payload if max_payload > 0 else 0
+    PyObject_GetBuffer(owed, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t *>view.buf
+        if view.len >= UNLOCK_FROM_BYTES:
+            with nogil:
+                encode_owed(&acker, at, at + view.len)
+        else:
+            encode_owed(&acker, at, at + view.len)
+        return out_take(&acker.commands), take_answers(&acker.groups)
+    finally:
+        out_drop(&acker.commands)
+        groups_free(&acker.groups)
+        PyBuffer_Release(&view)
+
+
+cdef int answer_ack(Groups *groups, const Delivered *message) except -1 nogil:
+    # An Ack that came over NATS; its bytes go on as they are. An invalid one is dropped.
+    cdef Parsed parsed
+    cdef Span body
+    cdef Span token
+    cdef const Span *correlation = &parsed.fields[6]
+    cdef int32_t error
+    cdef Out *out
+    cdef Group *group
+    cdef uint64_t size
+    cdef uint8_t *to
+    if not open_envelope(&message.payload, 1, &body) or not parse(&body, ACK, &parsed):
+        return 0
+    token.data = message.subject.data + message.subject.size
+    while token.data > message.subject.data and (token.data - 1)[0] != 46:
+        token.data -= 1
+    token.size = <uint64_t>(message.subject.data + message.subject.size - token.data)
+    group = groups_find(groups, 0, &token)
+    group.count += 1
+    out = &group.out
+    error = <int32_t>parsed.fields[10].size
+    if wants_ack_alone(&token):
+        out_reserve(out, FRAME_BYTES + body.size)
+        to = put(put_frame(out.data + out.size, body.size), &body)
+    elif error:
+        return put_failed_response(out, <uint32_t>error, correlation)
+    else:
+        size = response_size(body.size, correlation)
+        out_reserve(out, FRAME_BYTES + size)
+        to = put_field(put_frame(out.data + out.size, size), 0x0A, &body)
+        if correlation.size:
+            to = put_field(to, 0x1A, correlation)
+    out.size = <uint64_t>(to - out.data)
+    return 0
+
+
+def ack_responses(object batch):
+    """A batch of Ack envelopes -> [(token, framed answers, count)]."""
+    cdef Py_buffer view
+    cdef Groups groups
+    cdef Delivered message
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    memset(&groups, 0, sizeof(Groups))
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t *>view.buf
+        end = at + view.len
+        while at < end:
+            at = next_delivered(at, end, &message)
+            if at == NULL:
+                raise ValueError("the batch is cut off: its last entry runs past its end")
+            answer_ack(&groups, &message)
+        return take_answers(&groups)
+    finally:
+        groups_free(&groups)
+        PyBuffer_Release(&view)

@@ -1,0 +1,94 @@
+# Decode: records into Python values, for clients. The only kernel that makes an object per message.
+
+cdef struct Text:
+    # The last value of a string field: most records of a partition repeat it.
+    Span raw
+    PyObject *text
+
+
+cdef str decode_text(const Span *raw, Text *last):
+    cdef str text
+    if raw.size == 0:
+        return ""
+    if last.text != NULL and same(raw, &last.raw):
+        return <str><object>last.text
+    text = raw.data[: raw.size].decode("utf-8")
+    drop(last.text)
+    Py_INCREF(text)
+    last.text = <PyObject *>text
+    last.raw = raw[0]
+    return text
+
+
+cdef inline bytes decode_bytes(const Span *raw):
+    if raw.size == 0:
+        return b""
+    return raw.data[: raw.size]
+
+
+cdef dict decode_headers(const Span *body):
+    cdef dict headers = {}
+    cdef Header header
+    cdef const uint8_t *at = body.data
+    cdef str key
+    while True:
+        at = next_header(at, body.data + body.size, 9, &header)
+        if at == NULL:
+            return headers
+        if header.key.size == 7 and memcmp(header.key.data, b"subject", 7) == 0:
+            key = "subject"
+        elif header.key.size == 5 and memcmp(header.key.data, b"reply", 5) == 0:
+            key = "reply"
+        else:
+            key = header.key.data[: header.key.size].decode("utf-8")
+        headers[key] = header.value.data[: header.value.size]
+
+
+cdef tuple decode_one(const Span *body, Text *texts):
+    cdef Parsed parsed
+    cdef Span *fields = parsed.fields
+    if not parse(body, MESSAGE, &parsed):
+        raise ValueError("a frame holds no valid Message: it was cut, damaged, or is of another type")
+    return (
+        <int64_t>fields[1].size,
+        decode_bytes(&fields[2]),
+        decode_bytes(&fields[3]),
+        <int64_t>fields[4].size,
+        decode_text(&fields[5], &texts[0]),
+        <int32_t>fields[6].size,
+        decode_text(&fields[7], &texts[1]),
+        decode_text(&fields[8], &texts[2]),
+        decode_headers(body) if parsed.entries else {},
+    )
+
+
+def decode_records(object buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit):
+    """At most `limit` framed Messages -> (position, [(offset, key, value, timestamp, stream, partition, subject,
+    reply, headers)])."""
+    cdef Py_buffer view
+    cdef Text texts[3]
+    cdef Span body
+    cdef const uint8_t *at
+    cdef const uint8_t *stop
+    cdef list messages = []
+    open_range(&view, buffer, start, end)
+    memset(texts, 0, sizeof(texts))
+    try:
+        at = <const uint8_t *>view.buf + start
+        stop = <const uint8_t *>view.buf + end
+        while limit > 0 and stop - at >= FRAME_BYTES:
+            body.data = at + FRAME_BYTES
+            body.size = get_be32(at + 1)
+            if at[0] != 0:
+                raise ValueError(f"frame flag {at[0]} instead of 0: compressed messages are not supported here")
+            if body.size > <uint64_t>(stop - body.data):
+                break
+            messages.append(decode_one(&body, texts))
+            at = body.data + body.size
+            limit -= 1
+        return <Py_ssize_t>(at - <const uint8_t *>view.buf), messages
+    finally:
+        drop(texts[0].text)
+        drop(texts[1].text)
+        drop(texts[2].text)
+        PyBuffer_Release(&view)
