@@ -13,8 +13,8 @@ from typing import IO
 from bascule.node.config import LoggingConfig
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
-RAFT_LOGGERS = ("bascule.core.raft", "bascule.node.raft")
-NATS_LOGGERS = ("bascule.net.embedded",)
+RAFT_LOGGERS = ("bascule.raft", "bascule.core.raft", "bascule.node.raft")
+NATS_LOGGERS = ("bascule.nats",)
 
 
 class OneLineFormatter(logging.Formatter):

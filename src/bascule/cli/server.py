@@ -94,9 +94,7 @@ def _option(setting: Setting) -> click.Option:
         text += "  [repeatable, or comma-separated]"
         return click.Option(names, multiple=True, metavar="LIST", help=text)
     if setting.kind is Kind.CHOICE:
-        return click.Option(
-            names, metavar="|".join(setting.choices), help=text, shell_complete=_complete(setting)
-        )
+        return click.Option(names, metavar="|".join(setting.choices), help=text, shell_complete=_complete(setting))
     kind = click.Path() if setting.kind is Kind.PATH else None
     return click.Option(names, type=kind, metavar=setting.kind.name, help=text)
 
@@ -131,9 +129,7 @@ server.params += [_option(setting) for setting in SETTINGS if setting.flags]
 
 def _overrides(flags: dict[str, str | bool | tuple[str, ...] | None]) -> dict[str, object]:
     keys = {_param(setting): setting.key for setting in SETTINGS}
-    overrides: dict[str, object] = {
-        keys[name]: value for name, value in flags.items() if value not in (None, ())
-    }
+    overrides: dict[str, object] = {keys[name]: value for name, value in flags.items() if value not in (None, ())}
     if "nats.embedded.config" in overrides:  # the flag implies the other one, whatever the file says
         overrides.setdefault(BY_KEY["nats.embedded"].key, True)
     return overrides
@@ -146,9 +142,7 @@ def _announce(config: Config) -> None:
         *(config.clustering.namespace, config.streams.sync, config.data_dir),
     )
     if TWIN == "pure":
-        logger.warning(
-            "the kernels are in plain Python, many times slower: reinstall where a C compiler is present"
-        )
+        logger.warning("the kernels are in plain Python, many times slower: reinstall where a C compiler is present")
     for warning in config.warnings:
         logger.warning("%s", warning)
     if logger.isEnabledFor(logging.DEBUG):

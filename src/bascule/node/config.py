@@ -203,9 +203,7 @@ class Config:
                 with open(str(path), "rb"):
                     pass
             except OSError as error:
-                raise ConfigError(
-                    f"Cannot read {path}, the {setting.key} setting: {error.strerror}"
-                ) from None
+                raise ConfigError(f"Cannot read {path}, the {setting.key} setting: {error.strerror}") from None
 
 
 _SECTION_TYPES: dict[str, Any] = {
@@ -235,8 +233,7 @@ def load(
     variables, doubts = read_environment(environ)
     given = file | variables | _read_overrides(overrides or {})
     values: dict[str, Any] = {
-        setting.key: parse(setting, given.get(setting.key, Raw(setting.default, "default")))
-        for setting in SETTINGS
+        setting.key: parse(setting, given.get(setting.key, Raw(setting.default, "default"))) for setting in SETTINGS
     }
     key = encryption_key(environ)
     warnings += doubts
@@ -248,9 +245,7 @@ def load(
     for setting in SETTINGS:
         tree[setting.section][setting.field] = values[setting.key]
     sections = {name: _SECTION_TYPES[name](**tree[name]) for name in SECTIONS}
-    return Config(
-        **tree[""], **sections, encryption_key=key, explicit=frozenset(given), warnings=tuple(warnings)
-    )
+    return Config(**tree[""], **sections, encryption_key=key, explicit=frozenset(given), warnings=tuple(warnings))
 
 
 def _read_overrides(overrides: Mapping[str, object]) -> dict[str, Raw]:
@@ -290,9 +285,7 @@ def _default_data_dir(environ: Mapping[str, str], namespace: str) -> str:
     if not os.path.isabs(base):  # the XDG specification: a relative path is to be ignored
         home = environ.get("HOME") or os.path.expanduser("~")
         if not os.path.isabs(home):
-            raise ConfigError(
-                "There is no home folder to put the data into: set data.dir, or give --data-dir"
-            )
+            raise ConfigError("There is no home folder to put the data into: set data.dir, or give --data-dir")
         base = os.path.join(home, ".local", "share")
     return os.path.join(base, "bascule", quote(namespace, safe=""))
 
@@ -315,9 +308,7 @@ def _check(values: Mapping[str, Any]) -> None:
         if values[key] and missing:
             raise ConfigError(f"{key} needs {missing}: set that too, or switch {key} off")
     if values["cursors.stream.replication.factor"] == 0:
-        raise ConfigError(
-            'Invalid cursors.stream.replication.factor setting "0": expected -1 (every broker) or more'
-        )
+        raise ConfigError('Invalid cursors.stream.replication.factor setting "0": expected -1 (every broker) or more')
 
 
 def _plain_durations(given: Mapping[str, Raw], values: Mapping[str, Any]) -> list[str]:
@@ -325,9 +316,7 @@ def _plain_durations(given: Mapping[str, Raw], values: Mapping[str, Any]) -> lis
     return [
         f"{key} is {raw.value} nanoseconds ({raw.source}): write a unit, such as {raw.value}s"
         for key, raw in given.items()
-        if BY_KEY[key].kind is Kind.DURATION
-        and is_plain_number(str(raw.value))
-        and 0 < values[key] < UNIT_NS["ms"]
+        if BY_KEY[key].kind is Kind.DURATION and is_plain_number(str(raw.value)) and 0 < values[key] < UNIT_NS["ms"]
     ]
 
 

@@ -25,26 +25,17 @@ def read_environment(environ: Mapping[str, str]) -> tuple[dict[str, Raw], list[s
     # In this order a name with periods comes before its twin with underscores, which then wins.
     for name in sorted(environ):
         value = environ[name]
-        if (
-            not name.startswith(ENV_PREFIX)
-            or name == ENCRYPTION_KEY
-            or not value
-            or _KUBERNETES.fullmatch(name)
-        ):
+        if not name.startswith(ENV_PREFIX) or name == ENCRYPTION_KEY or not value or _KUBERNETES.fullmatch(name):
             continue
         setting = _BY_ENV.get(name.replace(".", "_"))
         if setting is None:
             warnings.append(_unknown(name))
         elif setting.key == "port" and "://" in value:
-            warnings.append(
-                f"{name} is ignored: it holds a URL, as Kubernetes sets for a service named liftbridge"
-            )
+            warnings.append(f"{name} is ignored: it holds a URL, as Kubernetes sets for a service named liftbridge")
         else:
             earlier = settings.get(setting.key)
             if earlier is not None and earlier.value != value:
-                warnings.append(
-                    f"{setting.env} is set twice, with periods and with underscores: {name} is used"
-                )
+                warnings.append(f"{setting.env} is set twice, with periods and with underscores: {name} is used")
             settings[setting.key] = Raw(value, f"environment variable {name}")
     return settings, warnings
 

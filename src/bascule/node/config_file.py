@@ -15,9 +15,7 @@ from bascule.limits import CONFIG_MAX_BYTES, CONFIG_MAX_DEPTH, CONFIG_MAX_NODES
 from bascule.node.settings import BY_KEY, nearest
 from bascule.node.values import Raw, quoted
 
-_SCALARS = tuple(
-    f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "timestamp", "value")
-)
+_SCALARS = tuple(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "timestamp", "value"))
 _NULL = "tag:yaml.org,2002:null"
 _MERGE = "tag:yaml.org,2002:merge"
 
@@ -48,9 +46,7 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             data = file.read(CONFIG_MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(
-            f"There is no configuration file {path}: check the path given with --config"
-        ) from None
+        raise ConfigError(f"There is no configuration file {path}: check the path given with --config") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a directory: give --config the path of a YAML file") from None
     except OSError as error:
@@ -62,9 +58,7 @@ def _read(path: str) -> bytes:
     if len(data) > CONFIG_MAX_BYTES:
         raise ConfigError(f"{path} is larger than {CONFIG_MAX_BYTES} bytes: this is not a configuration file")
     if not data.strip(b" \t\r\n\0\xef\xbb\xbf"):
-        raise ConfigError(
-            f"{path} is empty: write settings into it, or start without --config to use defaults"
-        )
+        raise ConfigError(f"{path} is empty: write settings into it, or start without --config to use defaults")
     return data
 
 
@@ -94,16 +88,12 @@ class _Walk:
         self.path = path
         self.nodes = 0
 
-    def settings(
-        self, mapping: yaml.MappingNode, prefix: str = "", depth: int = 0
-    ) -> Iterator[tuple[str, yaml.Node]]:
+    def settings(self, mapping: yaml.MappingNode, prefix: str = "", depth: int = 0) -> Iterator[tuple[str, yaml.Node]]:
         for key_node, value in mapping.value:
             self.nodes += 1
             where = f"{self.path}, line {key_node.start_mark.line + 1}"
             if self.nodes > CONFIG_MAX_NODES or depth > CONFIG_MAX_DEPTH:
-                raise ConfigError(
-                    f"Too many settings or too deep a nesting ({where}): look for an alias in a loop"
-                )
+                raise ConfigError(f"Too many settings or too deep a nesting ({where}): look for an alias in a loop")
             if key_node.tag == _MERGE:
                 raise ConfigError(f"Merge keys (<<) are not supported ({where}): write the settings out")
             if not isinstance(key_node, yaml.ScalarNode):
@@ -127,9 +117,7 @@ def _unknown(key: str, where: str) -> str:
         inside = ", ".join([name for name in BY_KEY if name.startswith(key + ".")][:3])
         return f"{text}: it is a section, with settings such as {inside}"
     meant = nearest(key)
-    return (
-        f'{text}: did you mean "{meant}"?' if meant else f"{text}: docs/configuration.md lists all settings"
-    )
+    return f'{text}: did you mean "{meant}"?' if meant else f"{text}: docs/configuration.md lists all settings"
 
 
 def _value(path: str, key: str, node: yaml.Node) -> str | tuple[str, ...] | None:
@@ -141,9 +129,7 @@ def _value(path: str, key: str, node: yaml.Node) -> str | tuple[str, ...] | None
     for item in nodes:
         if not isinstance(item, yaml.ScalarNode) or item.tag not in _SCALARS:
             line = item.start_mark.line + 1
-            raise ConfigError(
-                f"Invalid {key} setting ({path}, line {line}): expected text, a number or a list of them"
-            )
+            raise ConfigError(f"Invalid {key} setting ({path}, line {line}): expected text, a number or a list of them")
         texts.append(item.value)
         if len(texts) > CONFIG_MAX_NODES:
             raise ConfigError(f"Invalid {key} setting ({path}): a list of more than {CONFIG_MAX_NODES}")

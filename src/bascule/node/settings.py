@@ -294,8 +294,7 @@ SETTINGS: tuple[Setting, ...] = (
         "clustering.replica.max.idle.wait",
         Kind.DURATION,
         "10s",
-        "Longest time between two fetches of an idle follower; keep it below "
-        "`clustering.replica.max.lag.time`.",
+        "Longest time between two fetches of an idle follower; keep it below `clustering.replica.max.lag.time`.",
         minimum=1,
     ),
     S("clustering.replica.fetch.timeout", Kind.DURATION, "3s", "How long a fetch may take.", minimum=1),
@@ -303,8 +302,7 @@ SETTINGS: tuple[Setting, ...] = (
         "clustering.min.insync.replicas",
         Kind.INT,
         "1",
-        "In-sync replicas that must have a message before it is committed, if the stream does not say. "
-        "0 is 1.",
+        "In-sync replicas that must have a message before it is committed, if the stream does not say. 0 is 1.",
     ),
     S(
         "clustering.min.replication.factor",

@@ -78,7 +78,8 @@ def quoted(value: str | Sequence[str]) -> str:
     """On one line, bounded, and without the password a URL may carry."""
     text = value if isinstance(value, str) else ",".join(value)
     text = mask_url(text)
-    return json.dumps(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "...", ensure_ascii=False)
+    text = json.dumps(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "...", ensure_ascii=False)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def mask_url(url: str) -> str:
