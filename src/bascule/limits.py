@@ -30,6 +30,20 @@ NATS_READ_BUFFER_BYTES = MIB
 NATS_MAX_CONTROL_LINE = 32 * KIB
 NATS_MAX_INFO_BYTES = MIB
 NATS_MAX_PENDING_BYTES = 64 * MIB  # written and not yet taken by the socket
+NATS_HIGH_WATER_BYTES = 4 * MIB  # of them; above it `drained` waits
+NATS_LOW_WATER_BYTES = MIB
+NATS_DEFAULT_PAYLOAD_BYTES = MIB  # what a server takes in one message until it says otherwise
+NATS_MAX_PAYLOAD_BYTES = 64 * MIB  # no server can be told to take more
+NATS_MAX_SERVERS = 256  # configured and announced by other servers
+NATS_CONNECT_TIMEOUT_S = 2.0  # of one attempt at one server
+NATS_START_TIMEOUT_S = 10.0  # until the first connection, and until an embedded server answers
+NATS_PING_INTERVAL_S = 5.0  # a server silent for two of them after a PING is dead
+NATS_MAX_RETRY_S = 2.0
+NATS_CLOSE_TIMEOUT_S = 5.0
+NATS_SERVER_MAX_PENDING_BYTES = 256 * MIB  # what the embedded server keeps for a slow reader
+NATS_SERVER_WRITE_DEADLINE_S = 30
+NATS_LAST_LINES = 20  # of an embedded server's log, kept for the message about its death
+NATS_MAX_LOG_LINE_BYTES = 4 * KIB
 
 # HTTP/2 and gRPC
 GRPC_MAX_MESSAGE_BYTES = 4 * MIB

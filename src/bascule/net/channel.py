@@ -1,0 +1,328 @@
+"""The calling side: one connection to a gRPC server, and calls on it.
+
+A channel does not reconnect: when its connection is gone or the server says GOAWAY it is `closed`, and whoever
+owns it makes another. A call that finds all of the server's streams taken waits its turn.
+"""
+
+import asyncio
+import ssl
+from collections import deque
+
+from bascule import limits
+from bascule.errors import RpcError, Status, Unavailable
+from bascule.net.http2 import Http2Protocol, ReadBuffer
+from bascule.net.inbound import Inbound
+from bascule.wire import grpc
+from bascule.wire.http2.events import (
+    ConnectionFailed,
+    DataReceived,
+    Event,
+    GoAwayReceived,
+    Headers,
+    HeadersReceived,
+    SettingsReceived,
+    StreamReset,
+)
+from bascule.wire.http2.frames import ErrorCode, error_name
+
+
+class ClientConnection(Http2Protocol):
+    """The channel's end of the connection."""
+
+    def __init__(self) -> None:
+        super().__init__(client=True, read_buffer=ReadBuffer())
+        self.calls: dict[int, ClientCall] = {}
+        self.waiting: deque[ClientCall] = deque()
+        self.ready: asyncio.Future[None] = self.loop.create_future()
+        self.gone: asyncio.Future[None] = self.loop.create_future()
+        self.reason = ""
+        """Why no more calls can be made; empty while they can. `ready` is done when either is known."""
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, DataReceived):
+            call = self.calls.get(event.stream_id)
+            if call is not None:
+                call.inbound.put(event.data, event.flow)
+                if event.end_stream:
+                    call.on_end_without_status()
+        elif isinstance(event, HeadersReceived):
+            call = self.calls.get(event.stream_id)
+            if call is not None:
+                call.on_headers(event.headers, event.end_stream)
+        elif isinstance(event, StreamReset):
+            call = self.calls.get(event.stream_id)
+            if call is not None:
+                who = "the server" if event.by_peer else "a protocol error of the server"
+                call.end(grpc.status_of_reset(event.code), f"{who} reset the call ({error_name(event.code)})")
+        elif isinstance(event, SettingsReceived):
+            if not self.ready.done():
+                self.ready.set_result(None)
+            self.open_waiting()
+        elif isinstance(event, GoAwayReceived):
+            self._no_more(f"the server said GOAWAY: {event.reason or error_name(event.code)}")
+        elif isinstance(event, ConnectionFailed):
+            self._no_more(f"the server broke HTTP/2: {event.error}")
+            self._fail_open_calls()
+
+    def on_drained(self, stream_id: int) -> None:
+        call = self.calls.get(stream_id)
+        if call is not None:
+            call.wake_sender()
+
+    def on_lost(self, error: Exception | None) -> None:
+        self._no_more(f"the connection was lost{f': {error}' if error is not None else ''}")
+        self._fail_open_calls()
+        if not self.gone.done():
+            self.gone.set_result(None)
+
+    def _no_more(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        if not self.ready.done():
+            self.ready.set_result(None)
+        waiting, self.waiting = self.waiting, deque()
+        for call in waiting:
+            call.end(Status.UNAVAILABLE, self.reason)
+
+    def _fail_open_calls(self) -> None:
+        for call in list(self.calls.values()):
+            call.end(Status.UNAVAILABLE, self.reason)
+
+    def open_waiting(self) -> None:
+        while self.waiting and self.connection.can_open:
+            self.waiting.popleft().open()
+        if self.waiting and not self.calls and self.connection.going_away:
+            self._no_more("the connection takes no more calls")
+
+
+class Channel:
+    def __init__(self, connection: ClientConnection, authority: str, secure: bool, max_message: int) -> None:
+        self.connection = connection
+        self.authority = authority
+        self.secure = secure
+        self._max_message = max_message
+
+    @classmethod
+    async def connect(
+        cls,
+        host: str,
+        port: int,
+        *,
+        tls: ssl.SSLContext | None = None,
+        timeout: float = limits.CLIENT_CONNECT_TIMEOUT_S,
+        max_message: int = limits.GRPC_MAX_MESSAGE_BYTES,
+    ) -> "Channel":
+        """A connection whose server has answered in HTTP/2; Unavailable says why there is none."""
+        authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        connection: ClientConnection | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                loop = asyncio.get_running_loop()
+                server_name = host if tls is not None else None
+                _, connection = await loop.create_connection(
+                    ClientConnection, host, port, ssl=tls, server_hostname=server_name
+                )
+                await connection.ready
+            if not connection.reason:
+                return cls(connection, authority, tls is not None, max_message)
+            problem = f"{connection.reason}; does the server expect TLS, or something else than gRPC?"
+        except TimeoutError:
+            problem = f"no answer within {timeout:g} seconds; is a gRPC server there?"
+        except ssl.SSLError as error:
+            problem = f"TLS failed ({error.reason or error}); check the CA, the certificate and its host names"
+        except OSError as error:
+            problem = error.strerror or str(error)
+        except asyncio.CancelledError:
+            if connection is not None:
+                connection.abort()
+            raise
+        if connection is not None:
+            connection.abort()
+        raise Unavailable(f"cannot connect to {authority}: {problem}")
+
+    @property
+    def closed(self) -> bool:
+        """No further calls can be made here."""
+        return bool(self.connection.reason) or self.connection.lost or self.connection.connection.going_away
+
+    def stream(self, path: str, *, timeout: float | None = None) -> "ClientCall":
+        """A call with any number of messages either way. It is under way when this returns."""
+        connection = self.connection
+        call = ClientCall(self, path, timeout)
+        if self.closed:
+            call.end(Status.UNAVAILABLE, connection.reason or "the channel is closed")
+        elif connection.connection.can_open and not connection.waiting:
+            call.open()
+        elif len(connection.waiting) < limits.GRPC_MAX_WAITING_CALLS:
+            connection.waiting.append(call)
+        else:
+            call.end(Status.RESOURCE_EXHAUSTED, "too many calls wait for a free stream on this channel")
+        return call
+
+    async def unary(self, path: str, request: bytes, *, timeout: float | None = None) -> bytes:
+        """One message there, one back. RpcError if the call ends otherwise."""
+        call = self.stream(path, timeout=timeout)
+        try:
+            call.write(grpc.frame(request))
+            call.half_close()
+            parts: list[bytes] = []
+            size = 0
+            while (part := await call.receive()) is not None:
+                parts.append(part)
+                size += len(part)
+                if size > self._max_message + grpc.PREFIX_BYTES:
+                    error = grpc.too_large(size - grpc.PREFIX_BYTES, self._max_message)
+                    raise RpcError(error.status, str(error))
+            return _single_message(b"".join(parts))
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """End all calls and the connection."""
+        connection = self.connection
+        for call in [*connection.waiting, *connection.calls.values()]:
+            call.cancel()
+        connection.reason = connection.reason or "the channel was closed"
+        if not connection.lost:
+            connection.connection.go_away()
+            connection.flush_soon()
+            try:
+                async with asyncio.timeout(limits.HTTP2_CLOSE_TIMEOUT_S):
+                    await connection.gone
+            except TimeoutError:
+                connection.abort()
+
+
+def _single_message(frames: bytes) -> bytes:
+    if len(frames) < grpc.PREFIX_BYTES or len(frames) != grpc.PREFIX_BYTES + int.from_bytes(frames[1:5], "big"):
+        raise RpcError(Status.INTERNAL, "the server did not answer with exactly one message")
+    if frames[0]:
+        raise RpcError(Status.INTERNAL, "the server sent a compressed message that was not asked for")
+    return frames[grpc.PREFIX_BYTES :]
+
+
+class ClientCall:
+    def __init__(self, channel: Channel, path: str, timeout: float | None) -> None:
+        self.path = path
+        self.headers: Headers = []
+        """What the server sent before its first message."""
+        self.status: Status | None = None
+        """How the call ended; None while it has not."""
+        self.message = ""
+        self.inbound = Inbound(channel.connection, 0)
+        self._channel = channel
+        self._protocol = channel.connection
+        self._connection = channel.connection.connection
+        self._stream_id = 0
+        self._early: list[bytes] = []
+        self._half_closed = False
+        self._send_waiter: asyncio.Future[None] | None = None
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if timeout is not None:
+            self._deadline = self._protocol.loop.time() + timeout
+            self._timer = self._protocol.loop.call_later(timeout, self._deadline_passed)
+
+    # --- life -----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """A stream is free: begin."""
+        remaining = None if self._deadline is None else self._deadline - self._protocol.loop.time()
+        channel = self._channel
+        self._stream_id = self._connection.open_stream(
+            grpc.request_headers(self.path, channel.authority, channel.secure, remaining)
+        )
+        self.inbound.stream_id = self._stream_id
+        self._protocol.calls[self._stream_id] = self
+        for frames in self._early:
+            self._connection.send_data(self._stream_id, frames)
+        self._early.clear()
+        if self._half_closed:
+            self._connection.end_stream(self._stream_id)
+        self._protocol.flush_soon()
+        self.wake_sender()
+
+    def end(self, status: Status, message: str) -> None:
+        if self.status is not None:
+            return
+        self.status = status
+        self.message = message
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._stream_id:
+            self._protocol.calls.pop(self._stream_id, None)
+            # If our side of the stream is still open, nobody wants the rest of it.
+            self._connection.reset_stream(self._stream_id, ErrorCode.CANCEL)
+            self._protocol.flush_soon()
+        elif self in self._protocol.waiting:
+            self._protocol.waiting.remove(self)
+        self.inbound.end()
+        self.wake_sender()
+        self._protocol.open_waiting()
+
+    def cancel(self) -> None:
+        """Give up; harmless when the call has ended."""
+        self.end(Status.CANCELLED, "the call was cancelled on this side")
+
+    def _deadline_passed(self) -> None:
+        self.end(Status.DEADLINE_EXCEEDED, f"{self.path}: the deadline passed")
+
+    def on_headers(self, headers: Headers, end_stream: bool) -> None:
+        ended = grpc.status_of_trailers(headers)
+        if end_stream and ended is not None:
+            self.end(*ended)
+        elif headers[0][0] == ":status" and headers[0][1] != "200":
+            http_status = headers[0][1]
+            self.end(grpc.status_of_http(http_status), f"the server answered with HTTP status {http_status}")
+        elif end_stream:
+            self.on_end_without_status()
+        else:
+            self.headers = headers
+
+    def on_end_without_status(self) -> None:
+        self.end(Status.UNKNOWN, "the server ended the call without a status")
+
+    # --- out ------------------------------------------------------------------------------------------------
+
+    def write(self, frames: bytes) -> None:
+        """Queue framed messages; never waits."""
+        if self.status is not None or self._half_closed:
+            return
+        if self._stream_id:
+            self._connection.send_data(self._stream_id, frames)
+            self._protocol.flush_soon()
+        else:
+            self._early.append(frames)
+
+    async def send(self, frames: bytes) -> None:
+        """Framed messages, and wait until the transport has them all, within the server's windows. When the call
+        has ended this returns at once: `receive` says how."""
+        self.write(frames)
+        while self.status is None and (self._early or self._connection.queued_bytes(self._stream_id)):
+            if self._send_waiter is None or self._send_waiter.done():
+                self._send_waiter = self._protocol.loop.create_future()
+            await self._send_waiter
+
+    def wake_sender(self) -> None:
+        if self._send_waiter is not None and not self._send_waiter.done():
+            self._send_waiter.set_result(None)
+
+    def half_close(self) -> None:
+        """No more messages from this side."""
+        if not self._half_closed and self.status is None:
+            self._half_closed = True
+            if self._stream_id:
+                self._connection.end_stream(self._stream_id)
+                self._protocol.flush_soon()
+
+    # --- in -------------------------------------------------------------------------------------------------
+
+    async def receive(self) -> bytes | None:
+        """All framed bytes that have arrived, perhaps ending in the middle of a message. None when the call has
+        ended OK; RpcError when it has ended otherwise."""
+        self.inbound.settle()
+        await self.inbound.wait()
+        if not self.inbound.empty:
+            return self.inbound.take()
+        if self.status is not Status.OK:
+            raise RpcError(self.status or Status.UNKNOWN, self.message)
+        return None

@@ -1,0 +1,206 @@
+"""An HTTP/2 connection on an asyncio transport, for either role.
+
+Reading: all connections of one owner share a read buffer. That is safe because asyncio asks for a buffer, fills it
+and reports it without a pause; what is left of an incomplete frame is kept aside in the meantime. So an idle
+connection holds no buffer at all.
+
+Writing: whoever has something to say queues it and asks for a flush; the flush runs once in a turn of the loop and
+makes one write. While the transport is full, nothing is taken from the queues, so control frames still overtake
+data that has not been written.
+
+Ending: a connection closes when it has nothing more to say, and is cut when the peer does not read (a stalled
+write), does not begin (the handshake), or does not let go.
+"""
+
+import asyncio
+import socket
+from typing import cast
+
+from bascule import limits
+from bascule.errors import Http2Error
+from bascule.wire.http2.connection import Connection
+from bascule.wire.http2.events import Event
+from bascule.wire.http2.frames import ErrorCode
+
+
+class ReadBuffer:
+    """Room for one read and for the incomplete frame before it."""
+
+    __slots__ = ("data", "view")
+
+    def __init__(self) -> None:
+        self.data = bytearray(limits.HTTP2_READ_BUFFER_BYTES)
+        self.view = memoryview(self.data)
+
+
+def tune(sock: socket.socket) -> None:
+    """No waiting for full segments; the kernel finds out about peers that vanished."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    for level, option, value in (
+        (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.TCP_KEEPALIVE_IDLE_S),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.TCP_KEEPALIVE_INTERVAL_S),
+        (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, limits.TCP_KEEPALIVE_PROBES),
+    ):
+        sock.setsockopt(level, option, value)
+
+
+class Http2Protocol(asyncio.BufferedProtocol):
+    """What server and client connections share. Subclasses say what events mean."""
+
+    def __init__(self, client: bool, read_buffer: ReadBuffer) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.connection = Connection(client)
+        self.lost = False
+        self.transport: asyncio.Transport | None = None
+        self._read_buffer = read_buffer
+        self._rest = b""
+        self._flush_asked = False
+        self._paused = False
+        self._closing = False
+        self._stall_timer: asyncio.TimerHandle | None = None
+        self._close_timer: asyncio.TimerHandle | None = None
+        self._handshake_timer: asyncio.TimerHandle | None = None
+        self._stalled_size = 0
+
+    # --- for subclasses -------------------------------------------------------------------------------------
+
+    def on_event(self, event: Event) -> None:
+        raise NotImplementedError
+
+    def on_drained(self, stream_id: int) -> None:
+        """All bytes queued on the stream have been handed to the transport."""
+        raise NotImplementedError
+
+    def on_lost(self, error: Exception | None) -> None:
+        raise NotImplementedError
+
+    def on_not_http2(self, first_bytes: bytes) -> bytes:
+        """The last words for a peer that speaks something else."""
+        return b""
+
+    # --- the transport's side -------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            tune(sock)
+        self._handshake_timer = self.loop.call_later(limits.HTTP2_HANDSHAKE_TIMEOUT_S, self._handshake_late)
+        self.flush_soon()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        rest = self._rest
+        self._read_buffer.data[: len(rest)] = rest
+        return self._read_buffer.view[len(rest) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closing:
+            self._rest = b""
+            return
+        connection = self.connection
+        end = len(self._rest) + nbytes
+        data = self._read_buffer.data
+        consumed, events = connection.receive(data, 0, end, self.loop.time())
+        self._rest = bytes(self._read_buffer.view[consumed:end]) if consumed < end else b""
+        if connection.error is not None and not connection.preface_seen:
+            self._write(self.on_not_http2(bytes(self._read_buffer.view[: min(end, 64)])))
+        if self._handshake_timer is not None and connection.settled:
+            self._handshake_timer.cancel()
+            self._handshake_timer = None
+        for event in events:
+            self.on_event(event)
+        if connection.has_output or connection.finished:
+            self.flush_soon()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        for timer in (self._stall_timer, self._close_timer, self._handshake_timer):
+            if timer is not None:
+                timer.cancel()
+        self._rest = b""
+        self.on_lost(exc)
+
+    # --- writing --------------------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        if not self._flush_asked and not self.lost:
+            self._flush_asked = True
+            self.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_asked = False
+        if self.lost or self._paused or self._closing:
+            return
+        connection = self.connection
+        if connection.has_output:
+            data, drained = connection.take(limits.HTTP2_SEND_ROUND_BYTES)
+            self._write(data)
+            for stream_id in drained:
+                self.on_drained(stream_id)
+            if connection.has_output:
+                self.flush_soon()
+        if connection.finished:
+            self.close()
+
+    def grant(self, stream_id: int, flow: int) -> None:
+        """The peer may send `flow` bytes more on this stream."""
+        self.connection.grant(stream_id, flow)
+        if self.connection.has_output:
+            self.flush_soon()
+
+    def _write(self, data: bytes) -> None:
+        if data and self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def pause_writing(self) -> None:
+        self._paused = True
+        self._watch_stall()
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        self.flush_soon()
+
+    def _watch_stall(self) -> None:
+        assert self.transport is not None
+        self._stalled_size = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(limits.HTTP2_WRITE_STALL_S, self._stalled)
+
+    def _stalled(self) -> None:
+        assert self.transport is not None
+        if self.transport.get_write_buffer_size() < self._stalled_size:
+            self._watch_stall()
+        else:
+            self.transport.abort()
+
+    # --- ending ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Write what the transport still holds, then close; cut the connection if that takes too long."""
+        if self._closing or self.lost or self.transport is None:
+            return
+        self._closing = True
+        self.transport.close()
+        self._close_timer = self.loop.call_later(limits.HTTP2_CLOSE_TIMEOUT_S, self.abort)
+
+    def abort(self) -> None:
+        if self.transport is not None and not self.lost:
+            self.transport.abort()
+
+    def _handshake_late(self) -> None:
+        self._handshake_timer = None
+        error = Http2Error(
+            ErrorCode.SETTINGS_TIMEOUT,
+            f"the HTTP/2 handshake did not finish in {limits.HTTP2_HANDSHAKE_TIMEOUT_S:g} seconds",
+        )
+        self.connection.go_away(error.code, str(error))
+        self.flush_soon()
+        self.loop.call_soon(self.close)

@@ -1,0 +1,31 @@
+"""Budgets: how much of what costs us something, but moves no data, a peer may send.
+
+A budget is a bucket that holds `burst` tokens and refills at `rate` a second. An honest peer never sees the
+bottom; a flood does within a read or two, and the connection ends with ENHANCE_YOUR_CALM.
+"""
+
+from bascule.errors import Http2Error
+from bascule.wire.http2.frames import ErrorCode
+
+
+class Budget:
+    __slots__ = ("burst", "level", "name", "rate", "refilled_at")
+
+    def __init__(self, name: str, rate: float, burst: float) -> None:
+        self.name = name
+        self.rate = rate
+        self.burst = burst
+        self.level = burst
+        self.refilled_at = 0.0
+
+    def spend(self, now: float, cost: int = 1) -> None:
+        self.level -= cost
+        if self.level >= 0:
+            return
+        self.level = min(self.burst - cost, self.level + (now - self.refilled_at) * self.rate)
+        self.refilled_at = now
+        if self.level < 0:
+            raise Http2Error(
+                ErrorCode.ENHANCE_YOUR_CALM,
+                f"too many {self.name} on one connection: more than {self.rate:.0f} a second",
+            )

@@ -1,0 +1,532 @@
+"""One HTTP/2 connection, for either role, without I/O (RFC 9113).
+
+Bytes in -> events out: `receive` takes what a read gave and returns what it means. Intentions in -> bytes out:
+`send_data`, `end_stream` and the rest only queue; `take` gives the bytes to write next. The clock is an argument.
+The machine knows nothing of gRPC: it moves header lists and bytes.
+
+Rules. A violation that concerns one stream resets that stream; one that leaves the two ends with different ideas
+of the connection (HPACK, windows, frame borders) ends it, with GOAWAY. What moves no data is paid for from a
+budget. Frames for streams that are gone are dropped: mostly they crossed our own RST_STREAM on the way. Window
+credit is given back by the code above (`grant`), when it has dealt with the bytes; what a stream leaves behind
+is given back when it goes, so a connection never starves on streams that are no more.
+
+Left out on purpose: server push (refused), priorities (read and ignored), HTTP/1.1 upgrade.
+"""
+
+from collections.abc import Callable
+
+from bascule import limits
+from bascule.errors import Http2Error
+from bascule.wire import kernels
+from bascule.wire.http2 import frames, headers, settings
+from bascule.wire.http2.budget import Budget
+from bascule.wire.http2.events import (
+    ConnectionFailed,
+    DataReceived,
+    Event,
+    GoAwayReceived,
+    Headers,
+    HeadersReceived,
+    PingAcked,
+    SettingsReceived,
+    StreamReset,
+)
+from bascule.wire.http2.flow import ReceiveWindow, widen
+from bascule.wire.http2.frames import ErrorCode
+from bascule.wire.http2.headers import HeaderDecoder, HeaderEncoder
+from bascule.wire.http2.outbox import Outbox
+from bascule.wire.http2.settings import PeerSettings
+from bascule.wire.http2.stream import Stream
+
+_DEFAULT_WINDOW = 65_535
+
+
+def _protocol_error(message: str) -> Http2Error:
+    return Http2Error(ErrorCode.PROTOCOL_ERROR, message)
+
+
+class Connection:
+    def __init__(self, client: bool) -> None:
+        self.client = client
+        self.peer = PeerSettings()
+        self.streams: dict[int, Stream] = {}
+        self.settled = False
+        """The peer's preface and first SETTINGS have arrived."""
+        self.going_away = False
+        """No new streams: we said so, or the peer did, or the connection failed."""
+        self.error: Http2Error | None = None
+        self.preface_seen = client
+        self._decoder = HeaderDecoder()
+        self._encoder = HeaderEncoder()
+        self._window = ReceiveWindow(limits.HTTP2_CONNECTION_WINDOW_BYTES)
+        self._next_stream_id = 1
+        self._last_peer_stream = 0
+        self._peer_last_stream = frames.MAX_STREAM_ID
+        self._goaway_last: int | None = None
+        self._block: bytearray | None = None
+        self._block_stream = 0
+        self._block_ends_stream = False
+        self._continuations = 0
+        rate = limits.HTTP2_MAX_CONTROL_FRAMES_PER_SECOND
+        self._control_budget = Budget("control frames", rate, rate)
+        rate = limits.HTTP2_MAX_SETTINGS_PER_SECOND
+        self._settings_budget = Budget("SETTINGS frames", rate, rate)
+        self._reset_budget = Budget(
+            "reset streams", limits.HTTP2_MAX_RESETS_PER_SECOND, limits.HTTP2_MAX_CONCURRENT_STREAMS
+        )
+        self._outbox = Outbox(client, self._encoder, self.peer)
+        if client:
+            self._outbox.control(frames.PREFACE)
+            self._announce()
+
+    def _announce(self) -> None:
+        self._outbox.control(settings.announcement(self.client))
+        self._outbox.credit(0, limits.HTTP2_CONNECTION_WINDOW_BYTES - _DEFAULT_WINDOW)
+
+    # --- bytes out ------------------------------------------------------------------------------------------
+
+    @property
+    def has_output(self) -> bool:
+        return bool(self._outbox)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing will ever be said again: once the output is written, the socket can be closed."""
+        return not self._outbox and (self.error is not None or (self.going_away and not self.streams))
+
+    def take(self, most: int) -> tuple[bytes, list[int]]:
+        """The next bytes to write, control frames and about `most` of streams; and the streams whose queued
+        bytes have all been handed out by now."""
+        data = self._outbox.take(most)
+        if self._outbox.closed:
+            for stream in self._outbox.closed:
+                if stream.remote_closed:
+                    self._remove(stream)
+            self._outbox.closed.clear()
+        drained = self._outbox.drained
+        if drained:
+            self._outbox.drained = []
+        return data, drained
+
+    # --- intentions -----------------------------------------------------------------------------------------
+
+    @property
+    def can_open(self) -> bool:
+        """A client may open a stream now."""
+        return (
+            not self.going_away
+            and len(self.streams) < self.peer.max_concurrent_streams
+            and self._next_stream_id <= frames.MAX_STREAM_ID
+        )
+
+    def open_stream(self, request: Headers) -> int:
+        stream = Stream(self._next_stream_id, self.peer.initial_window)
+        self._next_stream_id += 2
+        stream.head = request
+        self.streams[stream.id] = stream
+        self._outbox.offer(stream)
+        return stream.id
+
+    def send_headers(self, stream_id: int, block: bytes) -> None:
+        """The head of a response, as a literal block."""
+        stream = self.streams.get(stream_id)
+        if stream is not None and not stream.ending:
+            stream.head = block
+            self._outbox.offer(stream)
+
+    def send_data(self, stream_id: int, data: bytes) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is not None and not stream.ending and data:
+            stream.queue(data)
+            self._outbox.offer(stream)
+
+    def end_stream(self, stream_id: int, trailers: bytes | None = None) -> None:
+        """The local side ends after what is queued, with trailers or without. A server that ends a stream takes
+        nothing more from it."""
+        stream = self.streams.get(stream_id)
+        if stream is None or stream.ending:
+            return
+        stream.ending = True
+        stream.trailers = trailers
+        self._outbox.offer(stream)
+        if not self.client:
+            self._settle(stream)
+
+    def queued_bytes(self, stream_id: int) -> int:
+        stream = self.streams.get(stream_id)
+        return 0 if stream is None else stream.queued_bytes
+
+    def trim(self, stream_id: int, border: Callable[[bytes, int], int]) -> None:
+        """Drop what is queued, but for the message that is half sent: border(buffer, position) is where it ends."""
+        stream = self.streams.get(stream_id)
+        if stream is None or not stream.queued_bytes:
+            return
+        self._outbox.withdraw(stream)
+        current, position = stream.current, stream.position
+        stream.drop_queued()
+        if position:
+            stream.current, stream.position = current[: border(current, position)], position
+            stream.queued_bytes = len(stream.current) - position
+        self._outbox.offer(stream)
+
+    def reset_stream(self, stream_id: int, code: int) -> None:
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            return
+        if stream.head is None or not self.client:
+            self._outbox.control(frames.rst_stream(stream_id, code))
+        self._remove(stream)
+
+    def grant(self, stream_id: int, flow: int) -> None:
+        """`flow` received bytes have been dealt with: the peer may send as many more."""
+        stream = self.streams.get(stream_id)
+        if stream is None or not flow:
+            return
+        flow = min(flow, stream.unsettled)
+        stream.unsettled -= flow
+        self._credit_connection(flow)
+        if not stream.remote_closed:
+            increment = stream.receive_window.grant(flow)
+            if increment:
+                self._outbox.credit(stream_id, increment)
+
+    def ping(self, payload: bytes) -> None:
+        self._outbox.control(frames.ping(payload, ack=False))
+
+    def go_away(self, code: int = ErrorCode.NO_ERROR, reason: str = "") -> None:
+        """No new streams; the open ones go on."""
+        self.going_away = True
+        if self._goaway_last is None or code:
+            if self._goaway_last is None:
+                self._goaway_last = self._last_peer_stream
+            text = reason.encode()[: limits.HTTP2_MAX_GOAWAY_REASON_BYTES]
+            self._outbox.control(frames.goaway(self._goaway_last, code, text))
+
+    # --- bytes in -------------------------------------------------------------------------------------------
+
+    def receive(
+        self, buffer: bytes | bytearray | memoryview, start: int, end: int, now: float
+    ) -> tuple[int, list[Event]]:
+        """What buffer[start:end] says; the first number is where the unread rest (at most one frame) begins."""
+        events: list[Event] = []
+        if self.error is not None:
+            return end, events
+        try:
+            if not self.preface_seen:
+                start = self._receive_preface(buffer, start, end)
+                if not self.preface_seen:
+                    return start, events
+            consumed, arrived, oversized = kernels.scan_frames(buffer, start, end, limits.HTTP2_MAX_FRAME_BYTES)
+            for kind, flags, stream_id, payload, flow in arrived:
+                if kind == frames.DATA and self._block is None and self.settled:
+                    self._on_data(flags, stream_id, payload, flow, now, events)
+                else:
+                    self._on_frame(kind, flags, stream_id, payload, now, events)
+            if oversized:
+                raise Http2Error(
+                    ErrorCode.FRAME_SIZE_ERROR,
+                    f"a frame of {oversized} bytes is over the announced {limits.HTTP2_MAX_FRAME_BYTES}",
+                )
+            if self._outbox.control_bytes > limits.HTTP2_MAX_QUEUED_CONTROL_BYTES:
+                raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the answers to control frames are not being read")
+        except Http2Error as error:
+            self._fail(error)
+            events.append(ConnectionFailed(error))
+            return end, events
+        return consumed, events
+
+    def _fail(self, error: Http2Error) -> None:
+        self._outbox.silence()
+        if self.preface_seen:
+            self.go_away(error.code, str(error))
+        self.going_away = True
+        self.error = error
+
+    def _receive_preface(self, buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
+        """A server speaks only after it: whoever is not an HTTP/2 client can then be told so in its own words."""
+        got = bytes(buffer[start : min(end, start + len(frames.PREFACE))])
+        if not frames.PREFACE.startswith(got):
+            raise _protocol_error("this is not HTTP/2: the connection preface is missing")
+        if len(got) < len(frames.PREFACE):
+            return start
+        self.preface_seen = True
+        self._announce()
+        return start + len(got)
+
+    def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block_stream):
+            raise _protocol_error("a header block was interrupted by another frame")
+        if not self.settled and (kind != frames.SETTINGS or flags & frames.ACK):
+            raise _protocol_error("the first frame is not SETTINGS")
+        if kind == frames.HEADERS:
+            self._on_headers(flags, stream_id, payload, now, events)
+        elif kind == frames.CONTINUATION:
+            self._on_continuation(flags, stream_id, payload, now, events)
+        elif kind == frames.WINDOW_UPDATE:
+            self._on_window_update(stream_id, payload, now, events)
+        elif kind == frames.RST_STREAM:
+            self._on_rst_stream(stream_id, payload, now, events)
+        elif kind == frames.SETTINGS:
+            self._on_settings(flags, stream_id, payload, now, events)
+        elif kind == frames.PING:
+            self._on_ping(flags, stream_id, payload, now, events)
+        elif kind == frames.GOAWAY:
+            self._on_goaway(stream_id, payload, now, events)
+        elif kind == frames.PUSH_PROMISE:
+            raise _protocol_error("PUSH_PROMISE, although push is switched off")
+        elif kind == frames.PRIORITY and (not stream_id or len(payload) != 5):
+            code = ErrorCode.FRAME_SIZE_ERROR if stream_id else ErrorCode.PROTOCOL_ERROR
+            raise Http2Error(code, "a malformed PRIORITY frame")
+        else:
+            self._control_budget.spend(now)
+
+    # --- streams in -----------------------------------------------------------------------------------------
+
+    def _is_idle(self, stream_id: int) -> bool:
+        """Nobody has opened it yet."""
+        if self.client:
+            return stream_id % 2 == 0 or stream_id >= self._next_stream_id
+        return stream_id % 2 == 0 or stream_id > self._last_peer_stream
+
+    def _on_data(self, flags: int, stream_id: int, payload: bytes, flow: int, now: float, events: list[Event]) -> None:
+        if flags == frames.BAD_PADDING:
+            raise _protocol_error("a DATA frame's padding is longer than the frame")
+        if not self._window.take(flow):
+            raise Http2Error(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window was overrun")
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if self._is_idle(stream_id):
+                raise _protocol_error(f"DATA on stream {stream_id}, which is not open")
+            self._control_budget.spend(now)
+            self._credit_connection(flow)
+            return
+        stream.unsettled += flow
+        if stream.remote_closed:
+            self._reset(stream, ErrorCode.STREAM_CLOSED, events)
+            return
+        if not stream.receive_window.take(flow):
+            self._reset(stream, ErrorCode.FLOW_CONTROL_ERROR, events)
+            return
+        if self.client and not stream.response_seen:
+            self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+            return
+        end_stream = bool(flags & frames.END_STREAM)
+        if not payload and not end_stream:
+            self._control_budget.spend(now)
+            self.grant(stream_id, flow)
+            return
+        if not self.client and stream.ending:
+            self._settle(stream)
+        else:
+            events.append(DataReceived(stream_id, payload, flow, end_stream))
+        if end_stream:
+            self._end_remote(stream)
+
+    def _on_headers(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if not stream_id or (self.client and self._is_idle(stream_id)) or (not self.client and stream_id % 2 == 0):
+            raise _protocol_error(f"HEADERS on stream {stream_id}, which is not open")
+        start, end = 0, len(payload)
+        if flags & frames.PADDED:
+            start = 1
+            end -= payload[0] if payload else 1
+        if flags & frames.PRIORITY_PRESENT:
+            start += 5
+        if start > end:
+            raise _protocol_error("a HEADERS frame's padding is longer than the frame")
+        self._block = bytearray(payload[start:end])
+        self._block_stream = stream_id
+        self._block_ends_stream = bool(flags & frames.END_STREAM)
+        self._continuations = 0
+        if flags & frames.END_HEADERS:
+            self._on_block(now, events)
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if self._block is None:
+            raise _protocol_error("CONTINUATION without HEADERS")
+        self._continuations += 1
+        self._block += payload
+        if (
+            self._continuations > limits.HTTP2_MAX_CONTINUATIONS
+            or len(self._block) > limits.HTTP2_MAX_HEADER_BLOCK_BYTES
+        ):
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a header block goes on for too long")
+        if flags & frames.END_HEADERS:
+            self._on_block(now, events)
+
+    def _on_block(self, now: float, events: list[Event]) -> None:
+        """A header block is complete. It is decoded whatever happens to its stream: HPACK has state."""
+        assert self._block is not None
+        block, self._block = bytes(self._block), None
+        stream_id, end_stream = self._block_stream, self._block_ends_stream
+        received = self._decoder.decode(block)
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self._on_later_headers(stream, received, end_stream, events)
+        elif self._is_idle(stream_id):
+            self._on_request(stream_id, received, end_stream, events)
+        else:
+            self._control_budget.spend(now)
+
+    def _on_request(self, stream_id: int, received: Headers, end_stream: bool, events: list[Event]) -> None:
+        self._last_peer_stream = stream_id
+        if self.going_away or len(self.streams) >= limits.HTTP2_MAX_CONCURRENT_STREAMS:
+            self._outbox.control(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
+            return
+        if headers.list_size(received) > limits.HTTP2_MAX_HEADER_LIST_BYTES:
+            self._outbox.control(frames.rst_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM))
+            return
+        if headers.request_problem(received) is not None:
+            self._outbox.control(frames.rst_stream(stream_id, ErrorCode.PROTOCOL_ERROR))
+            return
+        stream = Stream(stream_id, self.peer.initial_window)
+        stream.remote_closed = end_stream
+        self.streams[stream_id] = stream
+        events.append(HeadersReceived(stream_id, received, end_stream))
+
+    def _on_later_headers(self, stream: Stream, received: Headers, end_stream: bool, events: list[Event]) -> None:
+        """Trailers; or, to a client, the headers of the response."""
+        if stream.remote_closed:
+            self._reset(stream, ErrorCode.STREAM_CLOSED, events)
+            return
+        first = self.client and not stream.response_seen
+        problem = headers.response_problem(received) if first else headers.trailers_problem(received)
+        if problem is not None or (not first and not end_stream):
+            self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+            return
+        if first and received[0][1].startswith("1"):
+            if end_stream:
+                self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+            return
+        stream.response_seen = True
+        if self.client:
+            events.append(HeadersReceived(stream.id, received, end_stream))
+        elif not stream.ending:
+            # gRPC requests have no trailers that mean anything, but they do end the request.
+            events.append(DataReceived(stream.id, b"", 0, True))
+        if end_stream:
+            self._end_remote(stream)
+
+    def _on_rst_stream(self, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if len(payload) != 4:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "an RST_STREAM frame is not 4 bytes long")
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if not stream_id or self._is_idle(stream_id):
+                raise _protocol_error(f"RST_STREAM on stream {stream_id}, which is not open")
+            self._control_budget.spend(now)
+            return
+        if not self.client:
+            self._reset_budget.spend(now)
+        self._remove(stream)
+        events.append(StreamReset(stream_id, int.from_bytes(payload, "big"), by_peer=True))
+
+    # --- windows, settings and the rest ---------------------------------------------------------------------
+
+    def _on_window_update(self, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if len(payload) != 4:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a WINDOW_UPDATE frame is not 4 bytes long")
+        increment = int.from_bytes(payload, "big") & frames.MAX_WINDOW
+        if increment < limits.HTTP2_SMALL_WINDOW_UPDATE_BYTES:
+            self._control_budget.spend(now)
+        if not stream_id:
+            if not increment:
+                raise _protocol_error("WINDOW_UPDATE by 0")
+            self._outbox.widen(increment)
+            return
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if self._is_idle(stream_id):
+                raise _protocol_error(f"WINDOW_UPDATE on stream {stream_id}, which is not open")
+            return
+        if not increment:
+            self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+        elif stream.send_window + increment > frames.MAX_WINDOW:
+            self._reset(stream, ErrorCode.FLOW_CONTROL_ERROR, events)
+        else:
+            stream.send_window += increment
+            self._outbox.offer(stream)
+
+    def _on_settings(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if stream_id:
+            raise _protocol_error("SETTINGS on a stream")
+        self._settings_budget.spend(now)
+        if flags & frames.ACK:
+            if payload:
+                raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a SETTINGS acknowledgement with content")
+            return
+        values = settings.parse(payload, from_server=self.client)
+        peer = self.peer
+        peer.max_frame = values.get(settings.MAX_FRAME_SIZE, peer.max_frame)
+        if settings.MAX_CONCURRENT_STREAMS in values:
+            peer.max_concurrent_streams = values[settings.MAX_CONCURRENT_STREAMS]
+        if settings.HEADER_TABLE_SIZE in values:
+            peer.header_table_size = values[settings.HEADER_TABLE_SIZE]
+            self._encoder.resize(peer.header_table_size)
+        if settings.INITIAL_WINDOW_SIZE in values:
+            change = values[settings.INITIAL_WINDOW_SIZE] - peer.initial_window
+            peer.initial_window += change
+            for stream in self.streams.values():
+                stream.send_window = widen(stream.send_window, change, f"stream {stream.id}")
+                self._outbox.offer(stream)
+        self.settled = True
+        self._outbox.control(settings.acknowledgement())
+        events.append(SettingsReceived())
+
+    def _on_ping(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if stream_id:
+            raise _protocol_error("PING on a stream")
+        if len(payload) != 8:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a PING frame is not 8 bytes long")
+        self._control_budget.spend(now)
+        if flags & frames.ACK:
+            events.append(PingAcked(payload))
+        else:
+            self._outbox.control(frames.ping(payload, ack=True))
+
+    def _on_goaway(self, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
+        if stream_id:
+            raise _protocol_error("GOAWAY on a stream")
+        if len(payload) < 8:
+            raise Http2Error(ErrorCode.FRAME_SIZE_ERROR, "a GOAWAY frame is shorter than 8 bytes")
+        self._control_budget.spend(now)
+        last = int.from_bytes(payload[:4], "big") & frames.MAX_STREAM_ID
+        code = int.from_bytes(payload[4:8], "big")
+        reason = payload[8 : 8 + limits.HTTP2_MAX_GOAWAY_REASON_BYTES].decode("utf-8", "replace")
+        if self.client:
+            self.going_away = True
+            self._peer_last_stream = min(last, self._peer_last_stream)
+            events.append(GoAwayReceived(self._peer_last_stream, code, reason))
+            for stream in [s for s in self.streams.values() if s.id > self._peer_last_stream]:
+                self._remove(stream)
+                events.append(StreamReset(stream.id, ErrorCode.REFUSED_STREAM, by_peer=True))
+        else:
+            events.append(GoAwayReceived(last, code, reason))
+
+    # --- the life of a stream -------------------------------------------------------------------------------
+
+    def _credit_connection(self, flow: int) -> None:
+        increment = self._window.grant(flow)
+        if increment:
+            self._outbox.credit(0, increment)
+
+    def _settle(self, stream: Stream) -> None:
+        """What came in on this stream needs no answer any more: the connection gets its window back."""
+        if stream.unsettled:
+            self._credit_connection(stream.unsettled)
+            stream.unsettled = 0
+
+    def _end_remote(self, stream: Stream) -> None:
+        stream.remote_closed = True
+        if stream.local_closed:
+            self._remove(stream)
+
+    def _reset(self, stream: Stream, code: ErrorCode, events: list[Event]) -> None:
+        """The peer broke the rules on this stream alone."""
+        self.reset_stream(stream.id, code)
+        events.append(StreamReset(stream.id, code, by_peer=False))
+
+    def _remove(self, stream: Stream) -> None:
+        self._settle(stream)
+        self._outbox.forget(stream)
+        stream.local_closed = stream.remote_closed = True
+        self.streams.pop(stream.id, None)
