@@ -83,7 +83,7 @@ def encode_records(
             errors.append(_owed(publish, 0, now, _INCORRECT_OFFSET, named))
             continue
         timestamp = max(now, last_timestamp + 1)
-        constant = tail if not named and not reply else record_tail(origin, message_subject, reply)
+        constant = tail if message_subject == subject and not reply else record_tail(origin, message_subject, reply)
         record = _record(publish, next_offset, timestamp, constant, epoch)
         if len(record) > MAX_RECORD_BYTES:
             errors.append(_owed(publish, 0, now, _TOO_LARGE, named))

@@ -6,6 +6,7 @@ from bascule.wire.pure import envelope
 from bascule.wire.pure.accept import owed_acks
 from bascule.wire.pure.nats import messages
 from bascule.wire.pure.protobuf import (
+    MAX_DEPTH,
     Buffer,
     MalformedError,
     bytes_field,
@@ -94,7 +95,8 @@ def ack_responses(batch: Buffer) -> Replies:
         if ack is None:
             continue
         try:
-            numbers, contents, _ = read_message(ack, _STRINGS)
+            # one level is kept free: in a PublishResponse the Ack must still be readable
+            numbers, contents, _ = read_message(ack, _STRINGS, depth=MAX_DEPTH - 1)
         except MalformedError:
             continue
         token = subject.rpartition(b".")[2]

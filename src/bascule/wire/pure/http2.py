@@ -7,6 +7,7 @@ import struct
 from bascule.wire.pure.protobuf import Buffer, window
 
 _FRAME_HEADER_BYTES = 9
+_MAX_FRAME_BYTES = (1 << 24) - 1
 _DATA = 0
 _END_STREAM, _PADDED = 0x1, 0x8
 _BAD_PADDING = 0xFF
@@ -34,9 +35,7 @@ class _Run:
             del self._open[stream_id]
 
     def take(self) -> list[Event]:
-        events = [
-            (_DATA, end, stream_id, b"".join(parts), flow) for stream_id, parts, flow, end in self._events
-        ]
+        events = [(_DATA, end, stream_id, b"".join(parts), flow) for stream_id, parts, flow, end in self._events]
         self._events, self._open = [], {}
         return events
 
@@ -75,8 +74,8 @@ def scan_frames(buffer: Buffer, start: int, end: int, max_frame: int) -> tuple[i
 
 def frame_data(stream_id: int, data: Buffer, max_frame: int, end_stream: bool) -> bytes:
     """DATA frames of at most `max_frame` bytes each."""
-    if max_frame < 1:
-        raise ValueError(f"DATA frames of {max_frame} bytes would carry nothing")
+    if not 1 <= max_frame <= _MAX_FRAME_BYTES:
+        raise ValueError(f"DATA frames of {max_frame} bytes cannot be: HTTP/2 allows 1 to {_MAX_FRAME_BYTES}")
     source = bytes(data)
     if not source and not end_stream:
         return b""
@@ -85,15 +84,11 @@ def frame_data(stream_id: int, data: Buffer, max_frame: int, end_stream: bool) -
         chunk = source[position : position + max_frame]
         last = end_stream and position + max_frame >= len(source)
         length = len(chunk)
-        frames.append(
-            struct.pack(">BHBBI", length >> 16, length & 0xFFFF, _DATA, int(last), stream_id) + chunk
-        )
+        frames.append(struct.pack(">BHBBI", length >> 16, length & 0xFFFF, _DATA, int(last), stream_id) + chunk)
     return b"".join(frames)
 
 
-def split_messages(
-    data: Buffer, start: int, end: int, max_message: int
-) -> tuple[int, list[tuple[int, bytes]], int]:
+def split_messages(data: Buffer, start: int, end: int, max_message: int) -> tuple[int, list[tuple[int, bytes]], int]:
     """(consumed, (compressed flag, message) each, length of a message that is too long or 0)."""
     source = window(data, start, end)
     messages: list[tuple[int, bytes]] = []

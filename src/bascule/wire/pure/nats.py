@@ -72,9 +72,7 @@ def _message_line(verb: bytes, argument: bytes, max_payload: int) -> tuple[int, 
     length = _number(words[-1])
     skip = _number(words[-2]) if numbers == 2 else 0
     if length > max_payload:
-        raise NatsProtocolError(
-            f"the NATS server sent a payload of {length} bytes; at most {max_payload} are allowed"
-        )
+        raise NatsProtocolError(f"the NATS server sent a payload of {length} bytes; at most {max_payload} are allowed")
     if skip > length:
         raise NatsProtocolError("the NATS server sent headers longer than their message")
     if len(subject) > _MAX_SUBJECT or len(reply) > _MAX_SUBJECT:

@@ -134,12 +134,12 @@ def fields(data: bytes, depth: int = MAX_DEPTH) -> Iterator[tuple[int, int | byt
             position = _skip_fixed(position, end, wire_type)
 
 
-def read_message(data: bytes, strings: frozenset[int], entries: int = 0) -> Message:
+def read_message(data: bytes, strings: frozenset[int], entries: int = 0, depth: int = MAX_DEPTH) -> Message:
     """The last value of each field; strings are checked, fields with the tag `entries` are map entries."""
     numbers: dict[int, int] = {}
     contents: dict[int, bytes] = {}
     pairs: list[tuple[bytes, bytes]] = []
-    for tag, value in fields(data):
+    for tag, value in fields(data, depth):
         if isinstance(value, int):
             numbers[tag] = value
         elif tag == entries:

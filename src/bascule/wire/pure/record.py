@@ -74,9 +74,7 @@ def _sound(data: bytes, position: int, head: _Head) -> bool:
     return crc32c(covered) == int.from_bytes(data[head.end - 4 : head.end], "little")
 
 
-def scan_records(
-    buffer: Buffer, start: int, end: int, min_offset: int
-) -> tuple[int, int, int, int, int, int, int]:
+def scan_records(buffer: Buffer, start: int, end: int, min_offset: int) -> tuple[int, int, int, int, int, int, int]:
     """(position, count, first offset, next offset, last timestamp, last epoch, status)."""
     data = window(buffer, start, end)
     position = count = timestamp = epoch = 0
@@ -101,9 +99,7 @@ def scan_records(
 def find_record(buffer: Buffer, start: int, end: int, min_offset: int) -> int:
     """Where the first sound record at or after `start` begins, else -1."""
     data = window(buffer, start, end)
-    tag = data.find(
-        b"\x08", _PREFIX_BYTES
-    )  # rarer than the zero byte of the flag, above all in zero-filled tails
+    tag = data.find(b"\x08", _PREFIX_BYTES)  # rarer than the zero byte of the flag, above all in zero-filled tails
     while tag >= 0:
         position = tag - _PREFIX_BYTES
         if data[position] == 0:
