@@ -12,15 +12,20 @@ from bascule import __version__
 from bascule.cli.output import reported
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "pub": ("bascule.cli.pub:pub", "Publish messages, from arguments or stdin."),
     "server": ("bascule.cli.server:server", "Run a broker."),
+    "sub": ("bascule.cli.sub:sub", "Print the messages of a stream."),
+    "up": ("bascule.cli.up:up", "Run NATS and a broker on this machine."),
     "version": ("bascule.cli.version:version", "Show the versions of Bascule and what it runs on."),
 }
 """Name -> where the click command is, and its line in the help."""
 
 EPILOG = """\b
 Examples:
+  bascule up
+  bascule pub --create orders 'first order'
+  bascule sub orders --follow
   bascule server --embedded-nats --raft-bootstrap-seed
-  bascule version --json
 
 \b
 Completion for bash (for zsh put zsh_source), in your shell's start-up file:

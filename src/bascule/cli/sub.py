@@ -22,7 +22,7 @@ from bascule.client import Client, Message, StartAt
 EPILOG = """\b
 Examples:
   bascule sub orders
-  bascule sub orders --last 10
+  bascule sub --last 10 orders
   bascule sub orders --follow --from new --json
   bascule sub orders --from 2026-01-31T12:00:00
 """

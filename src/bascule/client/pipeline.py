@@ -66,9 +66,10 @@ class Pipeline:
         """How many were published; under NONE, sent."""
         tasks = [asyncio.create_task(self._source(values)), asyncio.create_task(self._receive())]
         try:
-            while not (self._source_ended and not self._pending):
-                await self._send_pending()
+            await self._send_pending()
+            while self._pending or not self._source_ended:
                 await self._change()
+                await self._send_pending()
             while self._unanswered:
                 await self._change()
             self._call.half_close()
@@ -105,7 +106,7 @@ class Pipeline:
             self._space.clear()
             await self._space.wait()
         self._pending.append(value)
-        self._pending_bytes += len(value.value if isinstance(value, Outgoing) else value)
+        self._pending_bytes += _size(value)
         if len(self._pending) == 1 or self._is_full:
             self._changed.set()
 
@@ -121,7 +122,7 @@ class Pipeline:
     async def _send_pending(self) -> None:
         room = limits.CLIENT_PUBLISH_WINDOW - self._unanswered
         batch, self._pending = self._pending[:room], self._pending[room:]
-        self._pending_bytes = 0  # counted for full batches only; a rest goes out as soon as there is room
+        self._pending_bytes = sum(map(_size, self._pending))
         self._space.set()
         if not batch:
             return
@@ -133,10 +134,7 @@ class Pipeline:
         if not self._unanswered:
             self._progress_at = asyncio.get_running_loop().time()
         self._sent += len(batch)
-        try:
-            await self._call.send(frames)
-        except RpcError as error:
-            raise self._lost(from_status(error)) from None
+        await self._call.send(frames)
 
     def _encode(self, batch: list[bytes | Outgoing]) -> bytes:
         values = [value for value in batch if not isinstance(value, Outgoing)]
@@ -211,6 +209,10 @@ class Pipeline:
             "the others may be stored or not. Read the stream's end before sending them again",
             self.acked,
         )
+
+
+def _size(value: bytes | Outgoing) -> int:
+    return len(value.value if isinstance(value, Outgoing) else value)
 
 
 def check_values(values: object) -> None:

@@ -60,19 +60,16 @@ class Session:
         return str(self._numbers)
 
     async def _write(self) -> None:
-        """A task of its own: a caller that gives up must not leave half a frame on the connection."""
-        try:
-            while True:
-                await self._filled.wait()
-                self._filled.clear()
-                frames, self._outbox = b"".join(self._outbox), []
-                if frames:
-                    await self._call.send(frames)
-                if self._closing and not self._outbox:
-                    self._call.half_close()
-                    return
-        except RpcError as error:
-            self._end(from_status(error))
+        """What callers handed over while the last write was under way leaves with the next."""
+        while True:
+            await self._filled.wait()
+            self._filled.clear()
+            frames, self._outbox = b"".join(self._outbox), []
+            if frames:
+                await self._call.send(frames)
+            if self._closing and not self._outbox:
+                self._call.half_close()
+                return
 
     async def _read(self) -> None:
         responses = Responses()

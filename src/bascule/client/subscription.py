@@ -168,14 +168,15 @@ class Subscription:
         try:
             await call.send(_framed(self._reading.request(self._position)))
             call.half_close()
-            first = await call.receive()
+            first = b""
+            while len(first) < len(_HANDSHAKE):
+                more = await call.receive()
+                if more is None:
+                    raise ResourceExhausted("the subscription ended at once")
+                first += more
         except BaseException:
             call.cancel()
             raise
-        if first is None:
-            raise ResourceExhausted("the subscription ended at once")
-        while len(first) < len(_HANDSHAKE) and (more := await call.receive()) is not None:
-            first += more
         self._call = call
         self._rest = first.removeprefix(_HANDSHAKE)
 

@@ -1,0 +1,154 @@
+"""`bascule pub`, `sub` and `up` as people run them: as processes, through pipes, with their exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bascule.testing.processes import BrokerProcess, free_port, script
+
+TIMEOUT_S = 60.0
+
+
+def bascule(
+    broker: BrokerProcess | None, *args: str, stdin: bytes = b"", code: int = 0
+) -> subprocess.CompletedProcess[bytes]:
+    env = {**os.environ, "BASCULE_SERVER": broker.address} if broker else dict(os.environ)
+    done = subprocess.run(
+        [str(script("bascule")), *args], input=stdin, capture_output=True, env=env, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == code, done.stderr.decode()
+    return done
+
+
+def objects(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_arguments_are_published_and_printed_in_order(broker: BrokerProcess, stream: str) -> None:
+    done = bascule(broker, "pub", "--create", stream, "first", "zweite Nachricht: ü")
+    assert (done.stdout, done.stderr.decode().strip()) == (b"", f"published 2 to {stream}")
+    assert bascule(broker, "sub", stream).stdout.decode() == "first\nzweite Nachricht: ü\n"
+
+
+def test_lines_of_stdin_are_published_each_as_it_is(broker: BrokerProcess, stream: str) -> None:
+    lines = b"".join(b"line %d\n" % n for n in range(20_000))
+    bascule(broker, "pub", "--create", stream, stdin=lines + b"\r\nno end")
+    assert bascule(broker, "sub", stream).stdout == lines + b"\nno end\n"
+
+
+def test_json_tells_acks_in_the_order_of_the_input(broker: BrokerProcess, stream: str) -> None:
+    acks = objects(bascule(broker, "pub", "--create", "--json", stream, stdin=b"a\n" * 500))
+    assert acks == [{"stream": stream, "index": n, "offset": n} for n in range(500)]
+
+
+def test_json_shows_keys_headers_and_bytes_that_are_no_text(broker: BrokerProcess, stream: str) -> None:
+    bascule(broker, "pub", "--create", stream, "--key", "k", "--header", "a=b=c", "--ack", "leader", "text")
+    bascule(broker, "pub", stream, stdin=b"\xff\xfe\n")
+    first, second = objects(bascule(broker, "sub", "--json", stream))
+    assert (first["offset"], first["key"], first["value"], first["headers"]) == (0, "k", "text", {"a": "b=c"})
+    assert (first["stream"], first["subject"], first["partition"]) == (stream, stream, 0)
+    assert isinstance(first["timestamp"], int)
+    assert "value" not in second
+    assert second["value_base64"] == "//4="
+
+
+def test_where_to_begin(broker: BrokerProcess, stream: str) -> None:
+    bascule(broker, "pub", "--create", stream, *map(str, range(10)))
+    assert bascule(broker, "sub", stream, "--last", "3").stdout == b"7\n8\n9\n"
+    assert bascule(broker, "sub", stream, "--last", "99").stdout.startswith(b"0\n1\n")
+    assert bascule(broker, "sub", stream, "--from", "8").stdout == b"8\n9\n"
+    assert bascule(broker, "sub", stream, "--from", "latest").stdout == b"9\n"
+    assert len(bascule(broker, "sub", stream, "--from", "2020-01-01").stdout.splitlines()) == 10
+    assert b"nothing there yet" in bascule(broker, "sub", stream, "--from", "10").stderr
+    assert b"--from both" in bascule(broker, "sub", stream, "--from", "1", "--last", "1", code=2).stderr
+    assert b"neither earliest" in bascule(broker, "sub", stream, "--from", "noon", code=2).stderr
+
+
+def test_an_empty_stream_says_so_and_ends(broker: BrokerProcess, stream: str) -> None:
+    bascule(broker, "pub", "--create", stream, stdin=b"")
+    done = bascule(broker, "sub", stream)
+    assert done.stdout == b""
+    assert b"is empty; --follow waits" in done.stderr
+
+
+def test_follow_shows_what_arrives_until_it_is_interrupted(broker: BrokerProcess, stream: str) -> None:
+    bascule(broker, "pub", "--create", stream, "before")
+    command = [str(script("bascule")), "sub", stream, "--follow", "--server", broker.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        try:
+            assert reader.stdout.readline() == b"before\n"
+            bascule(broker, "pub", stream, "after")
+            assert reader.stdout.readline() == b"after\n"
+            reader.send_signal(signal.SIGINT)
+            out, err = reader.communicate(timeout=TIMEOUT_S)
+            assert (reader.returncode, out, err) == (130, b"", b"")
+        finally:
+            reader.kill()
+
+
+def test_a_missing_stream_is_one_line_with_the_next_step(broker: BrokerProcess, stream: str) -> None:
+    error = bascule(broker, "pub", stream, "x", code=1).stderr.decode()
+    assert error == f"error: no such stream: {stream}: `--create` creates it\n"
+    error = bascule(broker, "sub", stream, code=1).stderr.decode()
+    assert error == f"error: no such stream: {stream}: `bascule pub --create {stream} hello` makes one\n"
+
+
+def test_no_broker_is_one_line_with_the_next_step() -> None:
+    error = bascule(None, "sub", "s", "--server", f"127.0.0.1:{free_port()}", code=1).stderr.decode()
+    assert len(error.splitlines()) == 1
+    assert "`bascule up` starts one" in error
+
+
+def test_a_header_without_a_value_is_wrong_usage(broker: BrokerProcess, stream: str) -> None:
+    assert b"NAME=VALUE" in bascule(broker, "pub", stream, "x", "--header", "a", code=2).stderr
+
+
+@pytest.mark.parametrize("command", ["pub", "sub", "up"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"bascule {command} " in bascule(None, command, "--help").stdout.decode().partition("Examples:")[2] + " "
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield process
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, err.decode()
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_up_runs_nats_and_a_broker_and_keeps_the_data(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    ports = ["--port", str(free_port()), "--nats-port", str(free_port())]
+    command = [str(script("bascule")), "up", "--json", "--data-dir", str(data), *ports]
+    for expected in (b"hello\n", b"hello\nhello\n"):
+        with running(command) as up:
+            assert up.stdout is not None
+            info = json.loads(up.stdout.readline())
+            assert info["address"] == f"127.0.0.1:{ports[1]}"
+            assert urllib.parse.urlsplit(info["nats_url"]).port == int(ports[3])
+            assert info["data_dir"] == str(data)
+            bascule(None, "pub", "--create", "s", "hello", "--server", info["address"])
+            assert bascule(None, "sub", "s", "--server", info["address"]).stdout == expected
+
+
+def test_up_tells_people_what_to_try_next(tmp_path: Path) -> None:
+    port = str(free_port())
+    command = [str(script("bascule")), "up", "-d", str(tmp_path / "d"), "-p", port, "--nats-port", str(free_port())]
+    with running(command) as up:
+        assert up.stderr is not None
+        lines = [up.stderr.readline().decode() for _ in range(7)]
+        assert f"Data in {tmp_path / 'd'}" in lines[0]
+        assert f"bascule pub --server 127.0.0.1:{port} --create hello 'first message'" in lines[4]

@@ -1,0 +1,164 @@
+"""The client's own decisions, without a broker: bytes, addresses, positions, the choice of a partition."""
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bascule import errors, limits
+from bascule.client import AckPolicy, Message, Outgoing
+from bascule.client.failures import from_publish_code, from_status, passes_by_itself
+from bascule.client.requests import Encoder, Responses, TooLarge, partition_for
+from bascule.client.subscription import Reading, nanoseconds
+from bascule.client.values import Address, metadata_of, parse_address
+from bascule.errors import InvalidArgument, RpcError, Status
+from bascule.wire import kernels
+from bascule.wire.pb import api_pb2 as pb
+
+
+def requests(frames: bytes) -> list[pb.PublishRequest]:
+    consumed, messages, oversized = kernels.split_messages(frames, 0, len(frames), limits.GRPC_MAX_MESSAGE_BYTES)
+    assert (consumed, oversized) == (len(frames), 0)
+    return [pb.PublishRequest.FromString(message) for _, message in messages]
+
+
+def framed(message: bytes) -> bytes:
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("localhost", Address("localhost", 9292)),
+        ("broker.example:19292", Address("broker.example", 19292)),
+        ("[::1]:9393", Address("::1", 9393)),
+        (" 127.0.0.1:1 ", Address("127.0.0.1", 1)),
+    ],
+)
+def test_addresses_are_read_with_the_default_port(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", ":9292", "host:port", "host:0", "host:65536", "http://host:1", "a/b"])
+def test_a_bad_address_is_refused_with_the_way_to_write_one(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="write HOST:PORT"):
+        parse_address(text)
+
+
+def test_addresses_print_as_they_are_read() -> None:
+    for text in ("localhost:9292", "[::1]:9393"):
+        assert str(parse_address(text)) == text
+
+
+def test_a_key_chooses_the_same_partition_as_in_the_go_client() -> None:
+    # CRC-32 IEEE check value: crc32("123456789") = 0xCBF43926
+    assert partition_for(b"123456789", 1 << 32) == 0xCBF43926
+    assert partition_for(b"123456789", 3) == 0xCBF43926 % 3
+
+
+@given(
+    st.lists(
+        st.builds(
+            Outgoing,
+            st.binary(max_size=300),
+            st.none() | st.binary(max_size=20),
+            st.none() | st.dictionaries(st.text(max_size=8), st.binary(max_size=8), max_size=3),
+        ),
+        max_size=5,
+    ),
+    st.integers(0, 10**12),
+    st.sampled_from(list(AckPolicy)),
+    st.integers(0, 9999),
+)
+def test_encoded_requests_are_what_protobuf_reads(
+    messages: list[Outgoing], first: int, policy: AckPolicy, partition: int
+) -> None:
+    frames = Encoder("orders", policy).encode(messages, [partition] * len(messages), first)
+    read = requests(frames)
+    assert [(r.value, r.key, dict(r.headers)) for r in read] == [
+        (m.value, m.key or b"", dict(m.headers or {})) for m in messages
+    ]
+    assert [r.correlationId for r in read] == [str(first + n) for n in range(len(messages))]
+    assert all(r.stream == "orders" and r.partition == partition and int(r.ackPolicy) == int(policy) for r in read)
+    assert all(r.expectedOffset == -1 for r in read), "0 would be a real expectation"
+
+
+@given(st.lists(st.binary(max_size=20_000), max_size=5), st.integers(0, 10**6), st.integers(0, 20))
+def test_bare_values_are_encoded_like_any_other(values: list[bytes], first: int, partition: int) -> None:
+    encoder = Encoder("orders", AckPolicy.ALL)
+    slow = encoder.encode([Outgoing(value) for value in values], [partition] * len(values), first)
+    assert encoder.encode_values(values, partition, first) == slow
+
+
+def test_a_message_that_fits_no_request_is_named() -> None:
+    values = [b"", bytes(limits.GRPC_MAX_MESSAGE_BYTES)]
+    with pytest.raises(TooLarge, match="send it in parts") as caught:
+        Encoder("s", AckPolicy.ALL).encode_values(values, 0, 7)
+    assert caught.value.position == 1
+
+
+def test_responses_are_put_together_from_any_pieces() -> None:
+    good = pb.PublishResponse(ack=pb.Ack(stream="s", offset=5), correlationId="1")
+    inside = pb.PublishResponse(ack=pb.Ack(stream="s", offset=6, correlationId="2"))
+    error = pb.PublishAsyncError(code=pb.PublishAsyncError.READONLY, message="readonly partition: 0")
+    bad = pb.PublishResponse(ack=pb.Ack(), asyncError=error, correlationId="3")
+    data = b"".join(framed(r.SerializeToString()) for r in (good, inside, bad))
+    dice = random.Random(1)
+    for _ in range(20):
+        cuts = sorted(dice.choices(range(len(data)), k=6))
+        responses = Responses()
+        pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+        answers = [answer for piece in pieces for answer in responses.feed(piece)]
+        assert [(a.correlation_id, a.ack.offset, a.code) for a in answers] == [
+            ("1", 5, None),
+            ("2", 6, None),
+            ("3", 0, pb.PublishAsyncError.READONLY),
+        ]
+
+
+def test_statuses_become_the_errors_of_the_same_name() -> None:
+    assert type(from_status(RpcError(Status.NOT_FOUND, "x"))) is errors.NotFound
+    assert type(from_status(RpcError(Status.UNAVAILABLE, "x"))) is errors.Unavailable
+    assert type(from_status(RpcError(Status.ABORTED, "x"))) is RpcError
+    assert type(from_publish_code(pb.PublishAsyncError.INCORRECT_OFFSET, "x")) is errors.IncorrectOffset
+    assert type(from_publish_code(99, "x")) is errors.UnknownOutcome
+
+
+def test_only_failures_that_pass_are_tried_again() -> None:
+    assert passes_by_itself(errors.Unavailable("gone"))
+    assert passes_by_itself(errors.Internal("no known metadata leader"))
+    assert not passes_by_itself(errors.Internal("disk full"))
+    assert not passes_by_itself(errors.NotFound("no such stream"))
+    assert not passes_by_itself(errors.Unconfirmed("may be stored"))
+
+
+def test_positions_become_the_request_fields_they_name() -> None:
+    moment = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
+    read = pb.SubscribeRequest.FromString(Reading("s", 2, "new", moment, False, False).request(moment))
+    assert (read.stream, read.partition) == ("s", 2)
+    assert (read.startPosition, read.startTimestamp) == (pb.StartPosition.TIMESTAMP, nanoseconds(moment))
+    assert (read.stopPosition, read.stopTimestamp) == (pb.StopPosition.STOP_TIMESTAMP, nanoseconds(moment))
+    read = pb.SubscribeRequest.FromString(Reading("s", 0, 5, "latest", True, True).request(5))
+    assert (read.startPosition, read.startOffset, read.reverse, read.resume) == (1, 5, True, True)
+    assert read.stopPosition == pb.StopPosition.STOP_LATEST
+
+
+@given(st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1), timezones=st.just(UTC)))
+def test_times_go_to_nanoseconds_and_back_exactly(moment: datetime) -> None:
+    message = Message(0, b"", b"", nanoseconds(moment), "", 0, "", "", {})
+    assert message.time == moment
+
+
+def test_streams_the_broker_does_not_know_are_left_out_of_the_metadata() -> None:
+    response = pb.FetchMetadataResponse(
+        brokers=[pb.Broker(id="a", host="h", port=1)],
+        streamMetadata=[
+            pb.StreamMetadata(name="known", subject="k", partitions={0: pb.PartitionMetadata(id=0, leader="a")}),
+            pb.StreamMetadata(name="unknown", error=pb.StreamMetadata.UNKNOWN_STREAM),
+        ],
+    )
+    metadata = metadata_of(response)
+    assert list(metadata.streams) == ["known"]
+    assert metadata.streams["known"].partitions[0].leader == "a"
