@@ -30,7 +30,8 @@ class Write:
     position: int
     buffers: list[bytes]
     create: bool = False
-    """The file must not exist yet; its folder is synced too, before the commit counts."""
+    """The file must not exist yet; its folder is made if missing, and synced before the commit counts, even by a
+    commit that does not sync the data."""
 
 
 class Disk(Protocol):

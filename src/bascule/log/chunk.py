@@ -1,0 +1,152 @@
+"""Chunks: whole records out of a segment, each one verified, with damage stepped over.
+
+Theory of operation: a chunk is read, and one kernel call verifies every record in it. A record cut by the
+chunk's end is left for the next read; one that is larger than the chunk makes the read grow to its length,
+once. At a bad record the search for the next good one begins. If the bad record's own length leads to the end
+of the file or to a valid record, that is where it ends: its value may hold the bytes of other records, and
+those are not ours to find. Only if the length itself is damaged are the bytes searched one by one; a find
+counts only if a second record follows it, or the end of the file, for the same reason.
+
+Known to be imperfect: a record whose length is damaged and whose value holds two valid records back to back
+gives these up as records of the log.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bascule import limits
+from bascule.wire import kernels
+
+Read = Callable[[int, int], Awaitable[bytes]]
+"""(position, length) -> bytes; perhaps fewer than asked, none only at the end."""
+
+PREFIX_BYTES = 5
+_TRAILER_TAG = b"\x82\x7d\x0c"
+_MIN_READ_BYTES = 4 * limits.KIB
+_MAX_WHOLE_BYTES = PREFIX_BYTES + limits.MAX_RECORD_BYTES
+_INCOMPLETE = 1
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Whole valid records that stand back to back at `position`."""
+
+    position: int
+    data: bytes
+    count: int
+    first_offset: int
+    next_offset: int
+    last_timestamp: int
+    last_epoch: int
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.data)
+
+    def before(self, limit: int) -> "Chunk | None":
+        """Its records with an offset below `limit`, of which there may be none."""
+        if self.next_offset <= limit:
+            return self
+        cut = kernels.seek_record(self.data, 0, len(self.data), 0, limit)[0]
+        return self._part(self.position, self.data[:cut])
+
+    def since(self, offset: int) -> "Chunk | None":
+        """Its records from `offset` on, of which there may be none."""
+        if self.first_offset >= offset:
+            return self
+        cut = kernels.seek_record(self.data, 0, len(self.data), 0, offset)[0]
+        return self._part(self.position + cut, self.data[cut:])
+
+    def _part(self, position: int, data: bytes) -> "Chunk | None":
+        _, count, first, following, timestamp, epoch, _ = kernels.scan_records(data, 0, len(data), 0)
+        return Chunk(position, data, count, first, following, timestamp, epoch) if count else None
+
+
+async def read_chunk(
+    read: Read, position: int, max_bytes: int, size: int, min_offset: int, damage: dict[int, int]
+) -> Chunk | None:
+    """The first valid records at or after `position`, about `max_bytes` of them; None if none is left before `size`.
+
+    What is stepped over is noted in `damage`: where it begins -> where it ends.
+    """
+    length = max(max_bytes, _MIN_READ_BYTES)
+    while position < size:
+        data = await read(position, min(length, size - position))
+        if not data:  # the file is shorter by now
+            return None
+        good, count, first, following, timestamp, epoch, status = kernels.scan_records(data, 0, len(data), min_offset)
+        if count:
+            records = data if good == len(data) else data[:good]
+            return Chunk(position, records, count, first, following, timestamp, epoch)
+        needed = _record_bytes(data) if status == _INCOMPLETE else 0
+        if len(data) < needed <= size - position:
+            length = needed
+            continue
+        known = damage.get(position)
+        if known is None:
+            known = await next_record(read, position, size, min_offset)
+            if len(damage) < limits.MAX_DAMAGE_NOTES:
+                damage[position] = known
+        position = known
+    return None
+
+
+async def next_record(read: Read, position: int, size: int, min_offset: int) -> int:
+    """Where the first trustworthy record after the bad one at `position` begins; `size` if there is none."""
+    own_end = await _own_end(read, position, size)
+    if own_end == size or (own_end > 0 and await _record_end(read, own_end, size, min_offset) is not None):
+        return own_end
+    start = position + 1
+    while start < size:
+        window = await _read_fully(read, start, min(limits.RESYNC_BYTES + _MAX_WHOLE_BYTES, size - start))
+        if not window:
+            return size
+        last = start + len(window) == size
+        judged = len(window) if last else min(limits.RESYNC_BYTES, len(window))
+        at = kernels.find_record(window, 0, len(window), min_offset)
+        while 0 <= at < judged:
+            if await _is_followed(read, start + at, size, min_offset):
+                return start + at
+            at = kernels.find_record(window, at + 1, len(window), min_offset)
+        start += judged
+    return size
+
+
+async def _is_followed(read: Read, position: int, size: int, min_offset: int) -> bool:
+    end = await _record_end(read, position, size, min_offset)
+    return end is not None and (end == size or await _record_end(read, end, size, min_offset) is not None)
+
+
+async def _own_end(read: Read, position: int, size: int) -> int:
+    """Where the record at `position` says it ends, if a trailer stands there; else 0."""
+    length = _record_bytes(await _read_fully(read, position, min(PREFIX_BYTES, size - position)))
+    end = position + length
+    if not PREFIX_BYTES + limits.MIN_RECORD_PAYLOAD_BYTES <= length <= _MAX_WHOLE_BYTES or end > size:
+        return 0
+    tag = await _read_fully(read, end - limits.RECORD_TRAILER_BYTES, len(_TRAILER_TAG))
+    return end if tag == _TRAILER_TAG else 0
+
+
+async def _record_end(read: Read, position: int, size: int, min_offset: int) -> int | None:
+    """Where the record at `position` ends, if it is valid."""
+    length = _record_bytes(await _read_fully(read, position, min(PREFIX_BYTES, size - position)))
+    if not 0 < length <= min(size - position, _MAX_WHOLE_BYTES):
+        return None
+    data = await _read_fully(read, position, length)
+    good = kernels.scan_records(data, 0, len(data), min_offset)[0]
+    return position + length if good == length else None
+
+
+async def _read_fully(read: Read, position: int, length: int) -> bytes:
+    data = await read(position, length)
+    while len(data) < length:
+        more = await read(position + len(data), length - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _record_bytes(data: bytes) -> int:
+    """The whole length of the record that begins here, as its prefix says; 0 if there is no whole prefix."""
+    return PREFIX_BYTES + int.from_bytes(data[1:PREFIX_BYTES], "big") if len(data) >= PREFIX_BYTES else 0

@@ -1,0 +1,445 @@
+"""A partition's log on one broker: segments, appended at the end, promised once they are on the disk.
+
+Theory of operation: `append` never waits. It queues the records and enlists with the sync scheduler; when a
+round has stored them `promised_end` moves up and `on_promised` is told. `visible_end` is what consumers may
+see; the node sets it (the high watermark) and the readers that wait wake up. Positions are exclusive ends, in
+this order:
+
+start <= visible_end <= promised_end <= end
+
+A write or sync that fails ends the log's writing: everything not promised is forgotten at once (`end` falls
+back to `promised_end`, so its offsets will name other records), `on_failed` is told once and appends raise
+the error. Reads go on. `reopen` sets aside what the failed write may have left in the file and writes on in a
+fresh file: a failed sync says nothing about the pages it covered, now or later, so the old file is never
+written again.
+
+A partition has no files, and no folder, before its first record.
+"""
+
+import asyncio
+import errno
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bascule import limits
+from bascule.errors import LogError
+from bascule.log.index import FileIndex, entries_intact
+from bascule.log.lookup import offset_at_or_after, offset_at_or_before, seek
+from bascule.log.quarantine import Quarantine
+from bascule.log.reader import Reader, ReverseReader
+from bascule.log.recovery import Recovery, rewrite, scan_segment
+from bascule.log.segment import Mark, Segment
+from bascule.log.sync import SyncScheduler
+from bascule.log.waiters import Waiters
+from bascule.ports import Clock, Disk, Write
+from bascule.wire import kernels
+
+_log = logging.getLogger("bascule.log")
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    segment_max_bytes: int
+    segment_max_age_ns: int = 0
+    """How old a segment's first record may be before the next append starts a new one; 0 = any age."""
+
+
+class CommitLog:
+    def __init__(
+        self,
+        disk: Disk,
+        scheduler: SyncScheduler,
+        folder: str,
+        config: LogConfig,
+        clock: Clock,
+        on_promised: Callable[[int], None],
+        on_failed: Callable[[LogError], None],
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.failed: LogError | None = None
+        self.end = self.promised_end = self.visible_end = 0
+        self.last_timestamp = self.last_epoch = 0
+        self.segments: list[Segment] = []
+        self.waiters = Waiters()
+        self._disk = disk
+        self._scheduler = scheduler
+        self._clock = clock
+        self._on_promised = on_promised
+        self._on_failed = on_failed
+        self._quarantine = Quarantine(disk, clock)
+        self._bases: list[int] = []
+        self._active: Segment | None = None
+        self._waiting: list[Segment] = []  # segments with records that wait for the disk, oldest first
+        self._waiting_bytes = 0
+        self._sealed: list[Segment] = []  # segments whose index is not on the disk yet
+        self._in_flight: list[tuple[Segment, Mark]] = []
+        self._in_flight_bytes = 0
+        self._in_flight_indexes: list[Segment] = []
+        self._unsynced: list[Segment] = []  # promised by an interval sync that is still to come
+        self._in_flight_syncs: list[tuple[Segment, Mark]] = []
+        self._settled: list[asyncio.Future[None]] = []
+
+    @classmethod
+    async def open(
+        cls,
+        disk: Disk,
+        scheduler: SyncScheduler,
+        folder: str,
+        config: LogConfig,
+        clock: Clock,
+        on_promised: Callable[[int], None],
+        on_failed: Callable[[LogError], None],
+    ) -> "CommitLog":
+        """Recover the folder: what is found counts as promised, for it is synced when this returns."""
+        log = cls(disk, scheduler, folder, config, clock, on_promised, on_failed)
+        try:
+            segments = await Recovery(disk, log._quarantine, folder).run()
+        except OSError as error:
+            raise LogError(f"{folder}: cannot be recovered: {error}; check the disk, then start again") from error
+        log._adopt(segments)
+        return log
+
+    def _adopt(self, segments: list[Segment]) -> None:
+        for segment in segments:
+            self._add(segment)
+        if not segments:
+            return
+        self._active = segments[-1]
+        self._sealed = [segment for segment in segments[:-1] if not isinstance(segment.index, FileIndex)]
+        self.end = self.promised_end = segments[-1].appended.end
+        last = segments[-2].appended if segments[-1].empty and len(segments) > 1 else segments[-1].appended
+        self.last_timestamp, self.last_epoch = last.last_timestamp, last.last_epoch
+        if self._sealed:
+            self._scheduler.enlist(self)
+
+    # --- what is in it ------------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        """The oldest record's offset; `end` if there is none."""
+        return next((segment.first_offset for segment in self.segments if not segment.empty), self.end)
+
+    @property
+    def oldest_timestamp(self) -> int:
+        """Of the oldest record; 0 if there is none."""
+        return next((segment.first_timestamp for segment in self.segments if not segment.empty), 0)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.appended.size for segment in self.segments)
+
+    def segment_at(self, offset: int) -> Segment | None:
+        """The segment that holds this offset if any does; the first one for offsets before it."""
+        if not self.segments:
+            return None
+        return self.segments[max(bisect_right(self._bases, offset) - 1, 0)]
+
+    def segment_after(self, segment: Segment) -> Segment | None:
+        number = bisect_right(self._bases, segment.base)
+        return self.segments[number] if number < len(self.segments) else None
+
+    def segment_before(self, segment: Segment) -> Segment | None:
+        number = bisect_right(self._bases, segment.base - 1) - 1
+        return self.segments[number] if number >= 0 else None
+
+    def set_visible_end(self, hw_end: int) -> None:
+        """Consumers may see everything below `hw_end`. It never goes down."""
+        if hw_end > self.visible_end:
+            self.visible_end = hw_end
+            self.waiters.wake()
+
+    # --- appending ----------------------------------------------------------------------------------------
+
+    def append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
+        """Queue whole records, with offsets from `end` on, the last of which is `next_offset - 1`."""
+        if self.failed is not None:
+            raise LogError(str(self.failed))
+        if self.waiters.ended is not None:
+            raise LogError(f"{self.folder}: this log is {self.waiters.ended}; nothing can be appended to it")
+        if not count:
+            return
+        if next_offset - count < self.end:
+            raise ValueError(f"{self.folder}: {count} records before offset {next_offset}, but the end is {self.end}")
+        self._scheduler.reserve(len(records))
+        segment = self._active
+        if segment is None or self._is_full(segment, len(records)):
+            segment = self._roll(kernels.seek_record(records, 0, len(records), 0, 0)[1])
+        if not self._waiting or self._waiting[-1] is not segment:
+            self._waiting.append(segment)
+        segment.append(records, next_offset, last_timestamp)
+        self._waiting_bytes += len(records)
+        self.end = next_offset
+        self.last_timestamp = last_timestamp
+        self.last_epoch = segment.appended.last_epoch
+        self._scheduler.enlist(self)
+
+    def _is_full(self, segment: Segment, more: int) -> bool:
+        size = segment.appended.size
+        if size == 0:
+            return False
+        if size >= self.config.segment_max_bytes or size + more > limits.MAX_SEGMENT_BYTES:
+            return True
+        max_age_ns = self.config.segment_max_age_ns
+        return max_age_ns > 0 and self._clock.time_ns() - segment.first_timestamp >= max_age_ns
+
+    def _roll(self, base: int) -> Segment:
+        if self._active is not None:
+            self._sealed.append(self._active)
+        self._active = Segment(self._disk, self.folder, base)
+        self._add(self._active)
+        return self._active
+
+    def _add(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        self._bases.append(segment.base)
+
+    def _forget_last(self) -> None:
+        self.segments.pop().retired = True
+        self._bases.pop()
+
+    # --- rounds: called by the scheduler ------------------------------------------------------------------
+
+    def take(self) -> list[Write]:
+        writes: list[Write] = []
+        if self.failed is None and self.waiters.ended != "deleted":
+            for segment in self._waiting:
+                write = segment.take()
+                if write is not None:
+                    writes.append(write)
+                    self._in_flight.append((segment, segment.appended))
+            self._in_flight_bytes, self._waiting_bytes = self._waiting_bytes, 0
+            self._waiting = []
+            for segment in self._sealed:
+                if segment.synced.size == segment.appended.size:
+                    writes.append(segment.index_write())
+                    self._in_flight_indexes.append(segment)
+            self._sealed = [segment for segment in self._sealed if segment.synced.size < segment.appended.size]
+        return writes
+
+    def settle(self, errors: list[OSError | None]) -> None:
+        flights, self._in_flight = self._in_flight, []
+        indexes, self._in_flight_indexes = self._in_flight_indexes, []
+        self._scheduler.release(self._in_flight_bytes)
+        self._in_flight_bytes = 0
+        failure = None if self.failed is None else OSError()  # forgotten meanwhile: what was written does not count
+        promised = self.promised_end
+        for (segment, mark), error in zip(flights, errors, strict=False):
+            failure = failure or error
+            if failure is None:
+                segment.settle(mark, synced=not self._scheduler.mode.interval_ns)
+                promised = mark.end
+                if segment.synced.size < mark.size and segment not in self._unsynced:
+                    self._unsynced.append(segment)
+            elif self.failed is None:
+                self._fail(segment.path, failure, promised)
+        for segment, error in zip(indexes, errors[len(flights) :], strict=True):
+            self._index_stored(segment, error)
+        if promised > self.promised_end:
+            self.promised_end = promised
+            if self.waiters.ended != "deleted":
+                self._on_promised(promised)
+        self._enlist_for_indexes()
+        self._tell_settled()
+
+    def take_unsynced(self) -> list[Write]:
+        if self.failed is None and self.waiters.ended != "deleted":
+            self._in_flight_syncs = [(segment, segment.promised) for segment in self._unsynced]
+            self._unsynced = []
+        return [Write(segment.path, mark.size, []) for segment, mark in self._in_flight_syncs]
+
+    def settle_synced(self, errors: list[OSError | None]) -> None:
+        flights, self._in_flight_syncs = self._in_flight_syncs, []
+        for (segment, mark), error in zip(flights, errors, strict=True):
+            if error is None:
+                segment.synced = mark
+            elif self.failed is None:
+                self._fail(segment.path, error, self.promised_end)
+        self._enlist_for_indexes()
+        self._tell_settled()
+
+    def _enlist_for_indexes(self) -> None:
+        if self.failed is None and any(segment.synced.size == segment.appended.size for segment in self._sealed):
+            self._scheduler.enlist(self)
+
+    def _index_stored(self, segment: Segment, error: OSError | None) -> None:
+        if error is None:
+            segment.index_written()
+        else:
+            _log.warning("%s: cannot be written (%s); it stays in memory", segment.index_path, error)
+
+    def _storage_error(self, path: str, error: OSError) -> LogError:
+        advice = "free space on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk"
+        return LogError(
+            f"{path}: storing records failed: {error.strerror or error}; nothing that was acked is lost, reads go on; "
+            f"{advice}, then reopen the partition"
+        )
+
+    def _fail(self, path: str, error: OSError, promised_end: int) -> None:
+        self.failed = self._storage_error(path, error)
+        self._scheduler.release(self._waiting_bytes)
+        self._waiting_bytes = 0
+        self._waiting = []
+        for segment in self.segments:
+            if segment.appended.size > segment.promised.size:
+                segment.cut_to(segment.promised)
+        self.end = promised_end
+        _log.error("%s", self.failed)
+        self._on_failed(self.failed)
+
+    def _tell_settled(self) -> None:
+        waiting, self._settled = self._settled, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def settled(self) -> None:
+        """Wait until nothing of this log waits for the disk or is on its way there."""
+        while self._in_flight or self._in_flight_indexes or self._in_flight_syncs or self._waiting:
+            future = asyncio.get_running_loop().create_future()
+            self._settled.append(future)
+            await future
+
+    # --- the ends of a log --------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Store what was appended, then refuse more. Readers wake up and learn that it is closed."""
+        self.waiters.end("closed")
+        await self.settled()
+        writes = self.take_unsynced()
+        if writes:
+            self.settle_synced(await self._disk.commit(writes, sync=True))
+        self._scheduler.leave(self)
+
+    async def delete(self) -> None:
+        """Remove the folder, durably. Readers wake up and learn that it is deleted."""
+        self.waiters.end("deleted")
+        self._scheduler.release(self._waiting_bytes)
+        self._waiting_bytes = 0
+        self._waiting, self._sealed = [], []
+        await self.settled()
+        self._scheduler.leave(self)
+        for segment in self.segments:
+            segment.retired = True
+        self.segments, self._bases, self._active = [], [], None
+        await self._disk.remove(self.folder)
+        try:
+            await self._disk.sync_folder(self.folder.rpartition("/")[0])
+        except FileNotFoundError:
+            pass  # there never was a record
+
+    async def reopen(self) -> None:
+        """After a failure: set aside what was not promised, and write on in a fresh file. Raises LogError."""
+        if self.failed is None:
+            return
+        await self.settled()
+        try:
+            await self._drop_unpromised()
+        except OSError as error:
+            raise self._storage_error(self.folder, error) from error
+        self._start_fresh()
+        self.failed = None
+
+    async def _drop_unpromised(self) -> None:
+        while self.segments and self.segments[-1].promised.size == 0:
+            await self._set_aside(self.segments[-1], 0)
+            await self._remove_files(self.segments[-1])
+            self._forget_last()
+        for segment in self.segments:
+            if segment.synced.size < segment.promised.size:  # relaxed: promised, but the pages may be lost
+                await rewrite(self._disk, segment.path, [(0, segment.promised.size)])
+                segment.synced = segment.promised
+        self._unsynced = []
+        if self.segments:
+            segment = self.segments[-1]
+            if await self._set_aside(segment, segment.promised.size):
+                await self._disk.truncate(segment.path, segment.promised.size)
+
+    async def _set_aside(self, segment: Segment, position: int) -> bool:
+        """Keep what stands in the file from here on; whether anything does."""
+        size = await self._disk.size(segment.path) or 0
+        if size <= position:
+            return False
+        copy = await self._quarantine.keep(segment.path, position, size)
+        if copy is not None:
+            _log.warning("%s: %d bytes past position %d set aside as %s", segment.path, size - position, position, copy)
+        return True
+
+    async def _remove_files(self, segment: Segment) -> None:
+        await self._disk.remove(segment.path)
+        await self._disk.remove(segment.index_path)
+        try:
+            await self._disk.sync_folder(self.folder)
+        except FileNotFoundError:
+            pass  # the first file of all, and it was never made
+
+    def _start_fresh(self) -> None:
+        """The next append begins a new segment."""
+        last = self.segments[-1] if self.segments else None
+        if last is not None and not isinstance(last.index, FileIndex) and last not in self._sealed:
+            self._sealed.append(last)
+            self._scheduler.enlist(self)
+        self._sealed = [segment for segment in self._sealed if not segment.retired]
+        self._active = None
+
+    async def truncate(self, end: int) -> None:
+        """Cut every record from offset `end` on, aside: they are another leader's past, not ours."""
+        if end < self.visible_end:
+            raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; cannot cut at {end}")
+        await self.settled()
+        while self.segments and self.segments[-1].base >= end:
+            await self._set_aside(self.segments[-1], 0)
+            await self._remove_files(self.segments[-1])
+            self._forget_last()
+        if self.segments and self.segments[-1].appended.end > end:
+            await self._cut(self.segments[-1], end)
+        self._start_fresh()
+        self.end = self.promised_end = min(self.end, end)
+        last = self.segments[-1].appended if self.segments else Mark(0, 0, 0, 0)
+        self.last_timestamp, self.last_epoch = last.last_timestamp, last.last_epoch
+
+    async def _cut(self, segment: Segment, end: int) -> None:
+        found = await seek(self, segment, 0, end)
+        if found is None:
+            return
+        await self._set_aside(segment, found.position)
+        await self._disk.remove(segment.index_path)
+        await self._disk.truncate(segment.path, found.position)
+        scan = await scan_segment(self._disk, segment.path, segment.base, found.position)
+        fresh = Segment.recovered(self._disk, self.folder, scan.footer(), scan.index, verified=True)
+        self._forget_last()
+        self._add(fresh)
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def reader(self, start: int) -> Reader:
+        return Reader(self, start)
+
+    def reverse_reader(self, start: int, oldest: int = 0) -> ReverseReader:
+        return ReverseReader(self, start, oldest)
+
+    async def offset_at_or_after(self, timestamp: int) -> int:
+        """The first record written at that time or later; `end` if there is none."""
+        return await offset_at_or_after(self, timestamp)
+
+    async def offset_at_or_before(self, timestamp: int) -> int | None:
+        """The last record written at that time or earlier; None if there is none."""
+        return await offset_at_or_before(self, timestamp)
+
+    async def verify_index(self, segment: Segment) -> None:
+        """Before the first use of an index file: are its entries what was written? If not, scan for them."""
+        if segment.index_verified or not isinstance(segment.index, FileIndex):
+            return
+        segment.index_verified = True
+        if await entries_intact(self._disk, segment.index):
+            return
+        _log.warning(
+            "%s: its entries are not what was written; scanning its segment to make it anew", segment.index_path
+        )
+        scan = await scan_segment(self._disk, segment.path, segment.base, segment.promised.size)
+        await self._disk.remove(segment.index_path)
+        segment.index = scan.index
+        self._sealed.append(segment)
+        self._scheduler.enlist(self)

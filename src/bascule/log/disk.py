@@ -1,0 +1,322 @@
+"""The real disk: files below one data folder, reached by threads so that the event loop never waits for the
+device.
+
+Theory of operation: a group commit is one hop to a thread, which writes every partition's bytes and then
+makes them durable: `fdatasync` for each of a few dirty files, one `syncfs` for many (a journalling file
+system commits its journal for every fdatasync; a hundred of them are ten times slower than one syncfs). A new
+file's folder is synced in the same hop, whether or not the data is: an entry that vanishes would take synced
+bytes with it later. A failed sync is reported for everything it covered and never tried again, because the
+kernel may have marked the pages clean.
+
+Reads come from the page cache on the caller's thread (`preadv` with RWF_NOWAIT never waits) or else from a
+thread.
+
+Known to be imperfect: `syncfs` also writes what other programs left dirty on the same file system.
+"""
+
+import asyncio
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import TypeVar
+
+from bascule import limits
+from bascule.errors import StartError
+from bascule.log.files import OpenFile, OpenFiles
+from bascule.ports import Write
+
+_IOV_MAX = 1024
+_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_Result = TypeVar("_Result")
+
+
+class FileDisk:
+    """`ports.Disk` on a real folder. `lock` it before use, `close` it after."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = os.path.abspath(os.fspath(root))
+        self._files = OpenFiles(self._root)
+        self._writers = ThreadPoolExecutor(limits.SYNC_THREADS, thread_name_prefix="bascule-sync")
+        self._readers = ThreadPoolExecutor(limits.READ_THREADS, thread_name_prefix="bascule-read")
+        self._scratch = memoryview(bytearray(limits.READ_SCRATCH_BYTES))
+        self._lock_descriptor = -1
+        self._root_descriptor = -1
+        self._root_lock = Lock()
+
+    # --- life cycle ---------------------------------------------------------------------------------------
+
+    def lock(self) -> None:
+        """Make the data folder if need be and take it for this process alone. Raises StartError."""
+        try:
+            _make_folders(self._root, [])
+            path = os.path.join(self._root, "lock")
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except (NotADirectoryError, FileExistsError):
+            raise StartError(f"data folder {self._root}: not a folder; name another one (data.dir)") from None
+        except OSError as error:
+            raise StartError(
+                f"data folder {self._root}: cannot be written ({error.strerror}); "
+                "give this user the right to write there, or name another folder (data.dir)"
+            ) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise StartError(
+                f"data folder {self._root}: another broker (process {owner}) uses it; "
+                "stop that one, or give this one its own folder (data.dir)"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._lock_descriptor = descriptor
+
+    def close(self) -> None:
+        """Wait for the threads, close every file, let the folder go."""
+        self._writers.shutdown()
+        self._readers.shutdown()
+        self._files.close_all()
+        for descriptor in (self._lock_descriptor, self._root_descriptor):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._lock_descriptor = self._root_descriptor = -1
+
+    # --- group commit -------------------------------------------------------------------------------------
+
+    async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
+        return await self._in_thread(self._writers, self._commit, writes, sync)
+
+    def _commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
+        errors: list[OSError | None] = [None] * len(writes)
+        files: list[OpenFile | None] = [None] * len(writes)
+        folders: dict[str, list[int]] = {}  # entries changed in here, by these writes
+        try:
+            for number, write in enumerate(writes):
+                try:
+                    files[number] = self._write(write, number, folders)
+                except OSError as error:
+                    errors[number] = error
+            self._make_durable(files if sync else [], folders, errors)
+        finally:
+            for file in files:
+                if file is not None:
+                    self._files.give_back(file)
+        return errors
+
+    def _write(self, write: Write, number: int, folders: dict[str, list[int]]) -> OpenFile:
+        file = self._open(write, number, folders)
+        if write.buffers:
+            try:
+                if not file.writable:
+                    raise OSError(errno.EROFS, os.strerror(errno.EROFS), write.path)
+                _write_all(file.descriptor, write.buffers, write.position)
+            except OSError:
+                try:
+                    os.ftruncate(file.descriptor, write.position)
+                except OSError:
+                    pass  # the first error is the one to report; recovery cuts what is left
+                self._files.give_back(file)
+                raise
+        return file
+
+    def _open(self, write: Write, number: int, folders: dict[str, list[int]]) -> OpenFile:
+        if not write.create:
+            return self._files.borrow(write.path)
+        folder = os.path.dirname(self._files.absolute(write.path))
+        changed = [folder]
+        try:
+            file = self._files.create(write.path)
+        except FileNotFoundError:
+            _make_folders(folder, changed)
+            file = self._files.create(write.path)
+        for path in changed:
+            folders.setdefault(path, []).append(number)
+        return file
+
+    def _make_durable(
+        self,
+        files: Sequence[OpenFile | None],
+        folders: dict[str, list[int]],
+        errors: list[OSError | None],
+    ) -> None:
+        dirty: dict[int, list[int]] = {}
+        for number, file in enumerate(files):
+            if file is not None:
+                dirty.setdefault(file.descriptor, []).append(number)
+        if len(dirty) + len(folders) >= limits.SYNCFS_FROM_FILES:
+            covered = [number for numbers in (*dirty.values(), *folders.values()) for number in numbers]
+            _try_sync(self._sync_file_system, covered, errors)
+            return
+        for descriptor, numbers in dirty.items():
+            _try_sync(lambda descriptor=descriptor: os.fdatasync(descriptor), numbers, errors)  # type: ignore[misc]
+        for folder, numbers in folders.items():
+            _try_sync(lambda folder=folder: _sync_folder(folder), numbers, errors)  # type: ignore[misc]
+
+    def _sync_file_system(self) -> None:
+        """One descriptor for the disk's whole life: the kernel tells each of them every write-back error
+        once.
+        """
+        with self._root_lock:
+            if self._root_descriptor < 0:
+                self._root_descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if _LIBC.syncfs(self._root_descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), self._root)
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def read_cached(self, path: str, position: int, length: int) -> bytes | None:
+        file = self._files.peek(path)
+        if file is None:
+            return None
+        try:
+            buffer = self._scratch if length <= len(self._scratch) else memoryview(bytearray(length))
+            count = os.preadv(file.descriptor, [buffer[:length]], position, _RWF_NOWAIT)
+            if count < length and position + count < os.fstat(file.descriptor).st_size:
+                return None  # a part of it is not in the page cache
+            return bytes(buffer[:count])
+        except OSError:  # EAGAIN: not cached; EOPNOTSUPP: this file system cannot tell
+            return None
+        finally:
+            self._files.give_back(file)
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        return await self._in_thread(self._readers, self._read, path, position, length)
+
+    def _read(self, path: str, position: int, length: int) -> bytes:
+        file = self._files.borrow(path)
+        try:
+            data = os.pread(file.descriptor, length, position)
+            while len(data) < length:
+                more = os.pread(file.descriptor, length - len(data), position + len(data))
+                if not more:
+                    break
+                data += more
+            return data
+        finally:
+            self._files.give_back(file)
+
+    async def size(self, path: str) -> int | None:
+        return await self._in_thread(self._readers, _size, self._files.absolute(path))
+
+    async def list(self, folder: str) -> list[str]:
+        return await self._in_thread(self._readers, _list, self._files.absolute(folder))
+
+    # --- changing the tree --------------------------------------------------------------------------------
+
+    async def make_folder(self, folder: str) -> None:
+        await self._in_thread(self._writers, self._make_folder, self._files.absolute(folder))
+
+    def _make_folder(self, folder: str) -> None:
+        changed: list[str] = []
+        _make_folders(folder, changed)
+        for path in changed:
+            _sync_folder(path)
+
+    async def truncate(self, path: str, size: int) -> None:
+        await self._in_thread(self._writers, self._truncate, path, size)
+
+    def _truncate(self, path: str, size: int) -> None:
+        file = self._files.borrow(path)
+        try:
+            os.ftruncate(file.descriptor, size)
+            os.fsync(file.descriptor)
+        finally:
+            self._files.give_back(file)
+
+    async def rename(self, source: str, target: str) -> None:
+        await self._in_thread(self._writers, self._rename, source, target)
+
+    def _rename(self, source: str, target: str) -> None:
+        os.rename(self._files.absolute(source), self._files.absolute(target))
+        self._files.forget(source)
+        self._files.forget(target)
+
+    async def remove(self, path: str) -> None:
+        await self._in_thread(self._writers, self._remove, path)
+
+    def _remove(self, path: str) -> None:
+        absolute = self._files.absolute(path)
+        try:
+            os.unlink(absolute)
+        except FileNotFoundError:
+            pass
+        except (IsADirectoryError, PermissionError):
+            if not os.path.isdir(absolute):
+                raise
+            shutil.rmtree(absolute)
+        self._files.forget(path)
+
+    async def sync_folder(self, folder: str) -> None:
+        await self._in_thread(self._writers, _sync_folder, self._files.absolute(folder))
+
+    @staticmethod
+    async def _in_thread(pool: ThreadPoolExecutor, work: Callable[..., _Result], *arguments: object) -> _Result:
+        return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
+
+
+def _write_all(descriptor: int, buffers: Sequence[bytes], position: int) -> None:
+    waiting: list[bytes | memoryview] = list(buffers)
+    first = 0
+    while first < len(waiting):
+        part = waiting[first : first + _IOV_MAX]
+        written = os.pwritev(descriptor, part, position)
+        if written == 0 and any(part):
+            raise OSError(errno.EIO, "the device takes no more bytes and says no reason")
+        position += written
+        while first < len(waiting) and written >= len(waiting[first]):
+            written -= len(waiting[first])
+            first += 1
+        if written:
+            waiting[first] = memoryview(waiting[first])[written:]
+
+
+def _try_sync(sync: Callable[[], None], covered: Sequence[int], errors: list[OSError | None]) -> None:
+    try:
+        sync()
+    except OSError as error:
+        for number in covered:
+            errors[number] = errors[number] or error
+
+
+def _sync_folder(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_folders(folder: str, changed: list[str]) -> None:
+    """Make `folder` and its parents; name in `changed` the folders that got a new entry, outermost last."""
+    try:
+        os.mkdir(folder, 0o755)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            raise
+        return
+    except FileNotFoundError:
+        _make_folders(os.path.dirname(folder), changed)
+        _make_folders(folder, changed)
+        return
+    changed.append(os.path.dirname(folder))
+
+
+def _size(path: str) -> int | None:
+    try:
+        return None if os.path.isdir(path) else os.stat(path).st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _list(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return []

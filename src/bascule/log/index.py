@@ -1,0 +1,158 @@
+"""A segment's sparse index: where, roughly, an offset, a position or a time lies in it.
+
+Theory of operation: entries are 24 bytes (`<qqq` offset, position, timestamp), one for the first record of a
+segment and then one for the first record after every INDEX_INTERVAL_BYTES. All three fields grow from entry
+to entry, so one binary search serves all three. A lookup gives the last entry at or before its target; a
+kernel walks on from there.
+
+The active segment's entries live in memory, as one bytearray. When a segment is sealed they are written to
+its `.index` file, followed by a footer that says what the segment holds and how long it must be. The file is
+only a shortcut: a footer that is missing, wrong or disagrees with the segment, or entries whose CRC is wrong
+(checked at their first use), mean that the segment is scanned and the index made anew, with the same answers.
+"""
+
+import struct
+from typing import NamedTuple, Protocol
+
+from bascule import limits
+from bascule.ports import Disk
+from bascule.wire import kernels
+
+OFFSET, POSITION, TIMESTAMP = 0, 1, 2
+"""The fields of an entry, to look up by."""
+
+ENTRY = struct.Struct("<qqq")
+_FOOTER = struct.Struct("<8sqqqqqqqIII")
+_MAGIC = b"BSCINDX1"
+_BLOCK_ENTRIES = 4 * limits.KIB // ENTRY.size
+_VERIFY_BYTES = limits.MIB
+
+
+class Entry(NamedTuple):
+    offset: int
+    position: int
+    timestamp: int
+
+
+class Footer(NamedTuple):
+    """What a sealed segment holds."""
+
+    base: int
+    first_offset: int
+    end: int
+    size: int
+    first_timestamp: int
+    last_timestamp: int
+    last_epoch: int
+
+
+class Index(Protocol):
+    async def floor(self, field: int, target: int) -> Entry | None:
+        """The last entry whose field is at most `target`; None if there is none."""
+
+
+class MemoryIndex:
+    """The index of a segment that still grows."""
+
+    __slots__ = ("_since", "entries")
+
+    def __init__(self) -> None:
+        self.entries = bytearray()
+        self._since = limits.INDEX_INTERVAL_BYTES  # the first record always gets an entry
+
+    def add(self, records: bytes | memoryview, position: int) -> None:
+        """These records stand at this position of the file, right after the ones before."""
+        entries, self._since = kernels.index_records(records, position, self._since, limits.INDEX_INTERVAL_BYTES)
+        self.entries += entries
+
+    async def floor(self, field: int, target: int) -> Entry | None:
+        return floor_in(self.entries, field, target)
+
+    def cut(self, position: int) -> None:
+        """Forget the entries at and past this position; the next record gets one at once."""
+        keep = _count_at_most(self.entries, POSITION, position - 1)
+        del self.entries[keep * ENTRY.size :]
+        self._since = limits.INDEX_INTERVAL_BYTES
+
+
+class FileIndex:
+    """The index of a sealed segment, read piece by piece."""
+
+    __slots__ = ("_count", "_disk", "path")
+
+    def __init__(self, disk: Disk, path: str, count: int) -> None:
+        self._disk = disk
+        self.path = path
+        self._count = count
+
+    async def floor(self, field: int, target: int) -> Entry | None:
+        low, high = (
+            0,
+            self._count,
+        )  # entries before `low` are at most the target, those from `high` on are past it
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            entry = ENTRY.unpack(await self._read(middle, 1))
+            if entry[field] <= target:
+                low = middle
+            else:
+                high = middle
+        return floor_in(await self._read(low, high - low), field, target)
+
+    async def _read(self, first: int, count: int) -> bytes:
+        return await read_some(self._disk, self.path, first * ENTRY.size, count * ENTRY.size)
+
+
+async def read_some(disk: Disk, path: str, position: int, length: int) -> bytes:
+    """From the page cache if it is there, else from a thread."""
+    data = disk.read_cached(path, position, length)
+    return await disk.read(path, position, length) if data is None else data
+
+
+def floor_in(entries: bytes | bytearray, field: int, target: int) -> Entry | None:
+    count = _count_at_most(entries, field, target)
+    return Entry(*ENTRY.unpack_from(entries, (count - 1) * ENTRY.size)) if count else None
+
+
+def _count_at_most(entries: bytes | bytearray, field: int, target: int) -> int:
+    low, high = 0, len(entries) // ENTRY.size
+    while low < high:
+        middle = (low + high) // 2
+        if ENTRY.unpack_from(entries, middle * ENTRY.size)[field] <= target:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def encode_footer(footer: Footer, entries: bytes | bytearray) -> bytes:
+    count = len(entries) // ENTRY.size
+    packed = _FOOTER.pack(_MAGIC, *footer, count, kernels.crc32c(entries), 0)[:-4]
+    return packed + struct.pack("<I", kernels.crc32c(packed))
+
+
+async def read_footer(disk: Disk, path: str) -> tuple[Footer, FileIndex] | None:
+    """What the index file says about its segment; None if there is no whole index file."""
+    size = await disk.size(path)
+    if size is None or size < _FOOTER.size:
+        return None
+    packed = await disk.read(path, size - _FOOTER.size, _FOOTER.size)
+    if len(packed) != _FOOTER.size:
+        return None
+    magic, *fields, count, _, crc = _FOOTER.unpack(packed)
+    if magic != _MAGIC or crc != kernels.crc32c(packed[:-4]) or size != count * ENTRY.size + _FOOTER.size:
+        return None
+    return Footer(*fields), FileIndex(disk, path, count)
+
+
+async def entries_intact(disk: Disk, index: FileIndex) -> bool:
+    """Whether the entries are the ones that were written: reads them all, so once per segment and process."""
+    size = await disk.size(index.path)
+    if size is None or size < _FOOTER.size:
+        return False
+    crc = 0
+    end = size - _FOOTER.size
+    for position in range(0, end, _VERIFY_BYTES):
+        crc = kernels.crc32c(await disk.read(index.path, position, min(_VERIFY_BYTES, end - position)), crc)
+    packed = await disk.read(index.path, end, _FOOTER.size)
+    return len(packed) == _FOOTER.size and int(_FOOTER.unpack(packed)[-2]) == crc

@@ -1,0 +1,78 @@
+"""Finding records by offset or time: the index gives a place to start, verified chunks the answer.
+
+Timestamps strictly increase within a partition, so a time is looked up like an offset.
+"""
+
+from typing import TYPE_CHECKING
+
+from bascule import limits
+from bascule.log.chunk import read_chunk
+from bascule.log.index import POSITION, TIMESTAMP, Entry
+from bascule.log.segment import Segment
+from bascule.wire import kernels
+
+if TYPE_CHECKING:
+    from bascule.log.commitlog import CommitLog
+
+_STEP_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
+
+
+async def floor_position(log: "CommitLog", segment: Segment, field: int, target: int) -> int:
+    """Where to start looking for `target` in this segment."""
+    await log.verify_index(segment)
+    entry = await segment.index.floor(field, target)
+    return 0 if entry is None else entry.position
+
+
+async def seek(log: "CommitLog", segment: Segment, field: int, target: int) -> Entry | None:
+    """The first record whose offset or timestamp is at least `target`, appended ones included."""
+    position = await floor_position(log, segment, field, target)
+    size = segment.appended.size
+    while True:
+        chunk = await read_chunk(segment.read, position, _STEP_BYTES, size, segment.base, segment.damage)
+        if chunk is None:
+            return None
+        data = chunk.data
+        found, offset, timestamp = kernels.seek_record(data, 0, len(data), int(field == TIMESTAMP), target)
+        if offset >= 0:
+            return Entry(offset, chunk.position + found, timestamp)
+        position = chunk.end
+
+
+async def offset_at_or_after(log: "CommitLog", timestamp: int) -> int:
+    """The first record written at that time or later; the log's end if there is none."""
+    for segment in list(log.segments):
+        if not segment.empty and segment.appended.last_timestamp >= timestamp:
+            found = await seek(log, segment, TIMESTAMP, timestamp)
+            if found is not None:
+                return found.offset
+    return log.end
+
+
+async def offset_at_or_before(log: "CommitLog", timestamp: int) -> int | None:
+    """The last record written at that time or earlier; None if there is none."""
+    for segment in reversed(list(log.segments)):
+        if segment.empty or segment.first_timestamp > timestamp:
+            continue
+        found = await seek(log, segment, TIMESTAMP, timestamp + 1)
+        position = segment.appended.size if found is None else found.position
+        offset = await _last_before(log, segment, position)
+        if offset is not None:
+            return offset
+    return None
+
+
+async def _last_before(log: "CommitLog", segment: Segment, position: int) -> int | None:
+    """The offset of the last record that ends at or before `position`."""
+    start = position
+    while start > 0:
+        start = at = await floor_position(log, segment, POSITION, start - 1)
+        offset = None
+        while at < position:
+            chunk = await read_chunk(segment.read, at, _STEP_BYTES, position, segment.base, segment.damage)
+            if chunk is None:
+                break
+            offset, at = chunk.next_offset - 1, chunk.end
+        if offset is not None:
+            return offset
+    return None

@@ -1,0 +1,184 @@
+"""Readers: byte ranges of a log, as subscribers receive them.
+
+Theory of operation: a reader stands at a place in a segment. `read` takes the next stretch of the file, one
+kernel call verifies it, and the bytes go out as they are: no record becomes a Python object. Offsets may have
+gaps (holes left by damage, compaction); a reader does not mind. Damage met on the way is reported once,
+stepped over and never served. At the visible end `read` gives None, and `wait` sleeps until there is more.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Literal
+
+from bascule import limits
+from bascule.errors import LogError
+from bascule.log.chunk import Chunk, read_chunk
+from bascule.log.index import OFFSET, POSITION
+from bascule.log.lookup import floor_position, seek
+from bascule.log.segment import Segment
+from bascule.wire import kernels
+
+if TYPE_CHECKING:
+    from bascule.log.commitlog import CommitLog
+
+_log = logging.getLogger("bascule.log")
+
+Wake = Literal["data", "closed", "deleted"]
+
+
+class Reader:
+    """From an offset up. `next_offset` is where it stands; `count` is how many records the last read gave."""
+
+    def __init__(self, log: "CommitLog", start: int) -> None:
+        self.next_offset = start
+        self.count = 0
+        self._log = log
+        self._segment: Segment | None = None
+        self._position = 0
+
+    async def read(self, max_bytes: int = limits.SUBSCRIBER_BUFFER_BYTES, stop_end: int | None = None) -> bytes | None:
+        """The next whole records, about `max_bytes` and at least one; None if there is none to see now.
+
+        Never gives a record with offset `stop_end` or above; once `next_offset` has reached it, it never will.
+        """
+        while True:
+            limit = self._limit(stop_end)
+            if self.next_offset >= limit:
+                return None
+            segment = await self._place()
+            if segment is None:
+                return None
+            size = segment.promised.size
+            chunk = await read_verified(segment, self._position, max_bytes, size)
+            if segment.retired:
+                continue
+            if chunk is not None:
+                self._position = chunk.end
+                data = self._fit(chunk, limit)
+                if data:
+                    return data
+            elif not self._next_segment(segment):
+                self.next_offset = limit
+                return None
+
+    def _limit(self, stop_end: int | None) -> int:
+        limit = min(self._log.visible_end, self._log.promised_end)
+        return limit if stop_end is None else min(limit, stop_end)
+
+    async def _place(self) -> Segment | None:
+        """The segment to read in, with `_position` set."""
+        if self._segment is None or self._segment.retired:
+            segment = self._log.segment_at(self.next_offset)
+            if segment is not None:
+                self._position = await floor_position(self._log, segment, OFFSET, self.next_offset)
+            self._segment = segment
+        return self._segment
+
+    def _next_segment(self, segment: Segment) -> bool:
+        following = self._log.segment_after(segment)
+        if following is None:
+            return False
+        self._segment, self._position = following, 0
+        return True
+
+    def _fit(self, chunk: Chunk, limit: int) -> bytes | None:
+        """What of the chunk lies between `next_offset` and `limit`; moves on past it."""
+        fitting = chunk.since(self.next_offset)
+        if fitting is not None and fitting.next_offset > limit:
+            inside = fitting.before(limit)
+            self._position = fitting.position if inside is None else inside.end
+            self.next_offset = limit
+            fitting = inside
+        if fitting is None:
+            return None
+        self.next_offset = max(self.next_offset, fitting.next_offset)
+        self.count = fitting.count
+        return fitting.data
+
+    async def wait(self) -> Wake:
+        """Until there may be something to read, or the log is closed or deleted. It may wake for nothing."""
+        waiters = self._log.waiters
+        if waiters.ended is None and self.next_offset >= self._limit(None):
+            await waiters.wait()
+        return waiters.ended or "data"
+
+
+class ReverseReader:
+    """From an offset down to `oldest`, or the oldest record. `next_offset` is the newest one not given yet, or a gap above
+    it.
+    """
+
+    def __init__(self, log: "CommitLog", start: int, oldest: int = 0) -> None:
+        self._oldest = oldest
+        self.next_offset = min(start, log.visible_end - 1, log.promised_end - 1)
+        self.count = 0
+        self._log = log
+        self._segment: Segment | None = None
+        self._position = 0  # the records before this one in the segment have not been given
+
+    async def read(self, max_bytes: int = limits.SUBSCRIBER_BUFFER_BYTES) -> bytes | None:
+        """Whole records, newest first, about `max_bytes` of them; None when the oldest was given."""
+        while self.next_offset >= self._oldest:
+            segment = await self._place()
+            if segment is None:
+                break
+            position, start = self._position, 0
+            if position > max_bytes:
+                start = await floor_position(self._log, segment, POSITION, position - max_bytes)
+            chunks = await self._collect(segment, start, position)
+            if segment.retired:
+                continue
+            self._position = start
+            if chunks:
+                self.next_offset = chunks[0].first_offset - 1
+                chunks = [part for chunk in chunks if (part := chunk.since(self._oldest))]
+            if chunks:
+                self.count = sum(chunk.count for chunk in chunks)
+                data = b"".join(chunk.data for chunk in chunks)
+                return kernels.reverse_records(data, 0, len(data))
+        self.next_offset = -1
+        return None
+
+    async def _place(self) -> Segment | None:
+        """The segment to read in, with something before `_position` in it."""
+        log = self._log
+        if self._segment is None or self._segment.retired:
+            segment = log.segment_at(self.next_offset)
+            if segment is None:
+                return None
+            found = await seek(log, segment, OFFSET, self.next_offset + 1)
+            self._segment = segment
+            self._position = segment.promised.size if found is None else found.position
+        while self._segment is not None and self._position == 0:
+            self._segment = log.segment_before(self._segment)
+            self._position = 0 if self._segment is None else self._segment.promised.size
+        return self._segment
+
+    async def _collect(self, segment: Segment, start: int, end: int) -> list[Chunk]:
+        chunks = []
+        while start < end:
+            chunk = await read_verified(segment, start, end - start, end)
+            if chunk is None:
+                break
+            chunks.append(chunk)
+            start = chunk.end
+        return chunks
+
+
+async def read_verified(segment: Segment, position: int, max_bytes: int, size: int) -> Chunk | None:
+    """A chunk of the segment; damage on the way is said, the first time anybody meets it."""
+    known = len(segment.damage)
+    try:
+        chunk = await read_chunk(segment.read, position, max_bytes, size, segment.base, segment.damage)
+    except OSError as error:
+        if segment.retired:
+            return None
+        raise LogError(f"{segment.path}: reading failed: {error.strerror or error}; check the disk") from error
+    for start, end in list(segment.damage.items())[known:]:
+        _log.error(
+            "%s: %d bytes at position %d are damaged and left out; "
+            "another replica may have them, and a restart sets them aside",
+            segment.path,
+            end - start,
+            start,
+        )
+    return chunk

@@ -1,0 +1,232 @@
+"""Recovery: what a partition's folder holds after a stop of any kind, made good.
+
+Theory of operation: only the last segment was being written, so only it is scanned; a sealed one is scanned
+if its index is missing or says another size than the file has. A bad stretch with no valid record after it is
+a torn tail, the rest of a write that was never promised: it is cut. With a valid record after it, it is
+damage: the stretch is left out of a new copy of the segment, which takes the old one's place. Both are set
+aside first unless they are all zero. The offsets of a damaged stretch are a hole that is never filled again
+from here: later offsets are in use, and readers step over it.
+
+Afterwards every segment is valid records back to back, every sealed one has an index, and all of it is
+synced. A clean log costs a list, a footer per sealed segment, and one pass of a kernel over the last segment.
+"""
+
+import logging
+import re
+from dataclasses import dataclass, field
+
+from bascule import limits
+from bascule.log.chunk import Chunk, read_chunk
+from bascule.log.index import Footer, MemoryIndex, read_footer
+from bascule.log.quarantine import Quarantine
+from bascule.log.segment import NAME_DIGITS, Segment, index_path, segment_path
+from bascule.ports import Disk, Write
+from bascule.wire import kernels
+
+TEMPORARY_SUFFIX = ".tmp"
+_NAME = re.compile(rf"([0-9]{{{NAME_DIGITS}}})\.(log|index)")
+_log = logging.getLogger("bascule.log")
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a pass over a segment file found, and where it stands while it runs."""
+
+    base: int
+    size: int
+    end: int
+    first_offset: int = -1
+    first_timestamp: int = -1
+    last_timestamp: int = 0
+    last_epoch: int = 0
+    position: int = 0
+    index: MemoryIndex = field(default_factory=MemoryIndex)
+    bad: list[tuple[int, int]] = field(default_factory=list)
+    """Stretches that hold no valid record, as (start, end)."""
+
+    @property
+    def torn_at(self) -> int | None:
+        """Where the bad stretch begins that ends the file."""
+        return self.bad[-1][0] if self.bad and self.bad[-1][1] == self.size else None
+
+    @property
+    def damaged(self) -> bool:
+        """Whether a valid record follows a bad stretch."""
+        return bool(self.bad) and self.torn_at != self.bad[0][0]
+
+    def footer(self) -> Footer:
+        return Footer(
+            self.base,
+            self.first_offset,
+            self.end,
+            self.size,
+            self.first_timestamp,
+            self.last_timestamp,
+            self.last_epoch,
+        )
+
+    def add(self, chunk: Chunk) -> None:
+        if chunk.position > self.position:
+            self.bad.append((self.position, chunk.position))
+        if self.first_offset < 0:
+            data = chunk.data
+            _, self.first_offset, self.first_timestamp = kernels.seek_record(data, 0, len(data), 0, 0)
+        self.index.add(chunk.data, chunk.position)
+        self.end, self.position = chunk.next_offset, chunk.end
+        self.last_timestamp, self.last_epoch = chunk.last_timestamp, chunk.last_epoch
+
+
+async def scan_segment(disk: Disk, path: str, base: int, size: int, limit: int | None = None) -> Scan:
+    """Verify every record of the file. From offset `limit` on everything counts as bad: the next file has it."""
+
+    async def read(position: int, length: int) -> bytes:
+        return await disk.read(path, position, length)
+
+    scan = Scan(base, size, end=base)
+    while scan.position < size:
+        chunk = await read_chunk(read, scan.position, limits.RECOVERY_READ_BYTES, size, scan.end, {})
+        beyond = chunk is not None and limit is not None and chunk.next_offset > limit
+        if chunk is not None and limit is not None and beyond:
+            chunk = chunk.before(limit)
+        if chunk is not None:
+            scan.add(chunk)
+        if chunk is None or beyond:
+            break
+    if scan.position < size:
+        scan.bad.append((scan.position, size))
+    return scan
+
+
+async def rewrite(disk: Disk, path: str, ranges: list[tuple[int, int]]) -> None:
+    """Put a synced copy of these ranges of the file in its place, atomically."""
+    copy = path + TEMPORARY_SUFFIX
+    await disk.remove(copy)
+    await commit_one(disk, Write(copy, 0, [], create=True), sync=False)
+    size = 0
+    for start, end in ranges:
+        for position in range(start, end, limits.RECOVERY_READ_BYTES):
+            data = await disk.read(path, position, min(limits.RECOVERY_READ_BYTES, end - position))
+            await commit_one(disk, Write(copy, size, [data]), sync=False)
+            size += len(data)
+    await commit_one(disk, Write(copy, size, []), sync=True)
+    await disk.rename(copy, path)
+    await disk.sync_folder(path.rpartition("/")[0])
+
+
+async def commit_one(disk: Disk, write: Write, sync: bool) -> None:
+    (error,) = await disk.commit([write], sync)
+    if error is not None:
+        raise error
+
+
+class Recovery:
+    """The recovery of one partition's folder."""
+
+    def __init__(self, disk: Disk, quarantine: Quarantine, folder: str) -> None:
+        self._disk = disk
+        self._quarantine = quarantine
+        self._folder = folder
+        self._unsynced: list[Write] = []
+
+    async def run(self) -> list[Segment]:
+        """The folder's segments, oldest first; the last one may be empty, and has its index in memory."""
+        bases = await self._sort_files(await self._disk.list(self._folder))
+        segments: list[Segment] = []
+        for number, base in enumerate(bases):
+            limit = bases[number + 1] if number + 1 < len(bases) else None
+            segment = await self._recover(base, limit)
+            if segment.empty and limit is not None:
+                await self._remove_empty(segment)
+            else:
+                segments.append(segment)
+        await self._make_durable(segments)
+        return segments
+
+    async def _sort_files(self, names: list[str]) -> list[int]:
+        """The bases of the segments; what else lies here is dealt with."""
+        present = dict.fromkeys(names)
+        bases = []
+        for name in names:
+            match = _NAME.fullmatch(name)
+            path = f"{self._folder}/{name}"
+            if match is not None and match[2] == "log":
+                bases.append(int(match[1]))
+            elif match is not None:
+                if match[1] + ".log" not in present:
+                    _log.warning("%s: an index without its segment; removing it", path)
+                    await self._disk.remove(path)
+            elif name.endswith(TEMPORARY_SUFFIX):
+                _log.warning("%s: a copy that was not finished; removing it, its source is in place", path)
+                await self._disk.remove(path)
+            else:
+                _log.warning("%s: not a file of this log; leaving it alone", path)
+        return bases
+
+    async def _recover(self, base: int, limit: int | None) -> Segment:
+        path = segment_path(self._folder, base)
+        size = await self._disk.size(path) or 0
+        if limit is not None:
+            sealed = await self._sealed(base, size, limit)
+            if sealed is not None:
+                return sealed
+        await self._disk.remove(index_path(self._folder, base))
+        scan = await scan_segment(self._disk, path, base, size, limit)
+        if scan.bad:
+            scan = await self._repair(path, scan, limit)
+        self._unsynced.append(Write(path, scan.size, []))
+        return Segment.recovered(self._disk, self._folder, scan.footer(), scan.index, verified=True)
+
+    async def _sealed(self, base: int, size: int, limit: int) -> Segment | None:
+        path = index_path(self._folder, base)
+        found = await read_footer(self._disk, path)
+        if found is None:
+            _log.warning("%s: missing or not whole; scanning its segment to make it anew", path)
+            return None
+        footer, index = found
+        if footer.base != base or footer.size != size or footer.end > limit:
+            _log.warning("%s: disagrees with its segment (%d bytes); scanning that to make it anew", path, size)
+            return None
+        return Segment.recovered(self._disk, self._folder, footer, index, verified=False)
+
+    async def _repair(self, path: str, scan: Scan, limit: int | None) -> Scan:
+        for start, end in scan.bad:
+            kind = "damage" if scan.damaged or limit is not None else "a torn tail"
+            copy = await self._quarantine.keep(path, start, end)
+            _log.warning(
+                "%s: %s, %d bytes at position %d hold no valid record; %s",
+                path,
+                kind,
+                end - start,
+                start,
+                f"set aside as {copy}" if copy else "they are all zero",
+            )
+        if not scan.damaged:
+            size = scan.bad[0][0]
+            await self._disk.truncate(path, size)
+            scan.size, scan.bad = size, []
+            return scan
+        edges = [0, *(edge for stretch in scan.bad for edge in stretch), scan.size]
+        ranges = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+        await rewrite(self._disk, path, ranges)
+        size = sum(end - start for start, end in ranges)
+        return await scan_segment(self._disk, path, scan.base, size, limit)
+
+    async def _remove_empty(self, segment: Segment) -> None:
+        _log.warning("%s: holds no record; removing it", segment.path)
+        self._unsynced = [write for write in self._unsynced if write.path != segment.path]
+        await self._disk.remove(segment.path)
+
+    async def _make_durable(self, segments: list[Segment]) -> None:
+        """What a killed process wrote may be in the page cache only, entries of its folders too."""
+        if self._unsynced:
+            for error in await self._disk.commit(self._unsynced, sync=True):
+                if error is not None:
+                    raise error
+        if segments:
+            folder = self._folder
+            await self._disk.sync_folder(folder)
+            while len(segments) == 1 and "/" in folder:
+                folder = folder.rpartition("/")[0]
+                await self._disk.sync_folder(folder)
+            if len(segments) == 1:
+                await self._disk.sync_folder("")

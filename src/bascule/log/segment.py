@@ -1,0 +1,175 @@
+"""A segment: records back to back in one file, named by a lower bound of its offsets.
+
+Theory of operation: bytes pass three marks. *Appended*: in memory, in `_tail`, waiting for the disk.
+*Promised*: on the disk as firmly as the sync mode promises; only these are read by consumers. *Synced*:
+surely durable; the same as promised under `group`. A mark says how long the file is there and what the last
+record before it was, so that cutting back to a mark needs no scan.
+
+`damage` remembers the bad stretches that readers met, so that each is searched and reported once. `retired`
+is set when the file is removed or rewritten: a reader that stands in it must look up its place again.
+"""
+
+from bisect import bisect_right
+from typing import NamedTuple
+
+from bascule.log.index import (
+    ENTRY,
+    FileIndex,
+    Footer,
+    MemoryIndex,
+    encode_footer,
+    read_some,
+)
+from bascule.ports import Disk, Write
+from bascule.wire import kernels
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+NAME_DIGITS = 20
+_EPOCH_AND_CRC_BYTES = 12
+
+
+class Mark(NamedTuple):
+    """How far a segment goes: its bytes, its exclusive end offset, and its last record's time and epoch."""
+
+    size: int
+    end: int
+    last_timestamp: int
+    last_epoch: int
+
+
+def segment_path(folder: str, base: int) -> str:
+    return f"{folder}/{base:0{NAME_DIGITS}}{LOG_SUFFIX}"
+
+
+def index_path(folder: str, base: int) -> str:
+    return f"{folder}/{base:0{NAME_DIGITS}}{INDEX_SUFFIX}"
+
+
+class Segment:
+    __slots__ = (
+        "_disk",
+        "_tail",
+        "_tail_starts",
+        "_taken",
+        "appended",
+        "base",
+        "damage",
+        "exists",
+        "first_offset",
+        "first_timestamp",
+        "index",
+        "index_path",
+        "index_verified",
+        "path",
+        "promised",
+        "retired",
+        "synced",
+    )
+
+    def __init__(self, disk: Disk, folder: str, base: int) -> None:
+        self._disk = disk
+        self.base = base
+        self.path = segment_path(folder, base)
+        self.index_path = index_path(folder, base)
+        self.exists = False
+        self.retired = False
+        self.first_offset = self.first_timestamp = -1
+        self.appended = self.promised = self.synced = Mark(0, base, 0, 0)
+        self.index: MemoryIndex | FileIndex = MemoryIndex()
+        self.index_verified = True
+        self.damage: dict[int, int] = {}
+        self._tail: list[bytes] = []
+        self._tail_starts: list[int] = []
+        self._taken = 0  # how many buffers of the tail the running round writes
+
+    @classmethod
+    def recovered(
+        cls, disk: Disk, folder: str, footer: Footer, index: MemoryIndex | FileIndex, verified: bool
+    ) -> "Segment":
+        """A segment whose file is there and holds what `footer` says."""
+        segment = cls(disk, folder, footer.base)
+        segment.exists = True
+        segment.first_offset, segment.first_timestamp = footer.first_offset, footer.first_timestamp
+        mark = Mark(footer.size, footer.end, footer.last_timestamp, footer.last_epoch)
+        segment.appended = segment.promised = segment.synced = mark
+        segment.index, segment.index_verified = index, verified
+        return segment
+
+    @property
+    def empty(self) -> bool:
+        return self.appended.size == 0
+
+    # --- growing ------------------------------------------------------------------------------------------
+
+    def append(self, records: bytes, end: int, last_timestamp: int) -> None:
+        assert isinstance(self.index, MemoryIndex), "a sealed segment does not grow"
+        size = self.appended.size
+        if size == 0:
+            _, self.first_offset, self.first_timestamp = kernels.seek_record(records, 0, len(records), 0, 0)
+        self.index.add(records, size)
+        self._tail.append(records)
+        self._tail_starts.append(size)
+        epoch = int.from_bytes(records[-_EPOCH_AND_CRC_BYTES:-4], "little")
+        self.appended = Mark(size + len(records), end, last_timestamp, epoch)
+
+    def take(self) -> Write | None:
+        """What waits for the disk, for one round; `settle` follows."""
+        if not self._tail:
+            return None
+        self._taken = len(self._tail)
+        return Write(self.path, self.promised.size, self._tail[:], create=not self.exists)
+
+    def settle(self, mark: Mark, synced: bool) -> None:
+        """The round that took everything up to `mark` is on the disk."""
+        self.exists = True
+        self.promised = mark
+        if synced:
+            self.synced = mark
+        del self._tail[: self._taken]
+        del self._tail_starts[: self._taken]
+        self._taken = 0
+
+    def cut_to(self, mark: Mark) -> None:
+        """Forget everything past `mark`; the caller cuts the file."""
+        assert isinstance(self.index, MemoryIndex), "a sealed segment is not cut in place"
+        self.index.cut(mark.size)
+        self._tail, self._tail_starts, self._taken = [], [], 0
+        self.appended = mark
+        self.promised = min(self.promised, mark)
+        self.synced = min(self.synced, mark)
+        if mark.size == 0:
+            self.first_offset = self.first_timestamp = -1
+
+    def footer(self) -> Footer:
+        mark = self.appended
+        return Footer(
+            self.base,
+            self.first_offset,
+            mark.end,
+            mark.size,
+            self.first_timestamp,
+            mark.last_timestamp,
+            mark.last_epoch,
+        )
+
+    def index_write(self) -> Write:
+        """The index file of this segment, now that nothing is added any more."""
+        assert isinstance(self.index, MemoryIndex), "the index is on the disk already"
+        entries = bytes(self.index.entries)
+        return Write(self.index_path, 0, [entries, encode_footer(self.footer(), entries)], create=True)
+
+    def index_written(self) -> None:
+        assert isinstance(self.index, MemoryIndex)
+        self.index = FileIndex(self._disk, self.index_path, len(self.index.entries) // ENTRY.size)
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def read(self, position: int, length: int) -> bytes:
+        """Bytes at `position`: at least one if the segment goes on there, and perhaps fewer than asked."""
+        if position < self.promised.size or not self._tail:
+            length = max(min(length, self.promised.size - position), 0)
+            return await read_some(self._disk, self.path, position, length)
+        number = bisect_right(self._tail_starts, position) - 1
+        start = position - self._tail_starts[number]
+        return self._tail[number][start : start + length]

@@ -1,0 +1,300 @@
+"""A disk in memory, with a page cache that a power loss empties: what stands behind `ports.Disk` in tests.
+
+Theory of operation: every file has the bytes that reads see and the bytes that are durable; a sync brings the
+second up to the first. A failed sync forgets what it covered, as Linux does: later syncs succeed and these
+bytes are still not durable. Folder entries are durable once their folder is synced; an entry whose parents
+are not durable goes with them.
+
+`crash()` is a power loss: only what is durable stays. With a random source it is harsher and more like a
+device: each write since the last sync may have arrived whole, in part or not at all, and so may changes of
+folders.
+
+Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do. `capacity_bytes`
+bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time.
+"""
+
+import asyncio
+import errno
+import os
+import random
+from collections.abc import Callable, Sequence
+
+from bascule.ports import Write
+
+_Work = Callable[[Write], None]
+
+
+class _File:
+    __slots__ = ("data", "durable", "unsynced")
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.durable = bytearray()
+        self.unsynced: list[tuple[int, bytes | None]] = []  # (position, bytes), or (size, None) for a truncation
+
+    def change(self, position: int, piece: bytes | None) -> None:
+        _apply(self.data, position, piece)
+        self.unsynced.append((position, piece))
+
+    def sync(self) -> None:
+        for position, piece in self.unsynced:
+            _apply(self.durable, position, piece)
+        self.unsynced = []
+
+    def crash(self, chance: random.Random | None) -> None:
+        if chance is not None:
+            for position, piece in self.unsynced:
+                fate = chance.random()
+                if fate < 0.4:
+                    _apply(self.durable, position, piece)
+                elif fate < 0.7 and piece:
+                    _apply(self.durable, position, piece[: chance.randrange(len(piece))])
+        self.data = bytearray(self.durable)
+        self.unsynced = []
+
+
+class MemoryDisk:
+    """`ports.Disk` for tests and the simulator."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.capacity_bytes: int | None = None
+        self.sync_delay_s = 0.0
+        self.cached = True
+        """Whether `read_cached` finds anything."""
+        self._faults: dict[int, int] = {}
+        self._files: dict[str, _File] = {}
+        self._durable_files: dict[str, _File] = {}
+        self._folders: dict[str, None] = {"": None}
+        self._durable_folders: dict[str, None] = {"": None}
+        self._crashes = 0
+
+    # --- what tests do to it ------------------------------------------------------------------------------
+
+    def fail_at(self, step: int, error_number: int = errno.EIO, times: int = 1) -> None:
+        """The step with this number (counted from the disk's making, the first is 1) fails, and `times` - 1
+        more.
+        """
+        self._faults.update(dict.fromkeys(range(step, step + times), error_number))
+
+    def heal(self) -> None:
+        """No more injected faults."""
+        self._faults = {}
+
+    def crash(self, chance: random.Random | None = None) -> None:
+        """Lose power: keep what is durable, and by chance more."""
+        self._crashes += 1
+        if chance is not None:
+            for folder in list(self._folders):
+                if chance.random() < 0.5:
+                    self._make_durable(folder)
+        for file in self._files.values():
+            file.crash(chance)
+        for file in self._durable_files.values():
+            file.crash(None)
+        self._durable_folders = {path: None for path in self._durable_folders if self._reachable(path)}
+        self._durable_files = {
+            path: file for path, file in self._durable_files.items() if self._reachable(_parent(path))
+        }
+        self._files = dict(self._durable_files)
+        self._folders = dict(self._durable_folders)
+
+    def copy(self) -> "MemoryDisk":
+        """Another disk that holds the same, all of it durable."""
+        other = MemoryDisk()
+        for path, file in self._files.items():
+            other.put(path, bytes(file.data))
+        return other
+
+    def put(self, path: str, data: bytes) -> None:
+        """A durable file, whatever was there before."""
+        self._make_folders(_parent(path))
+        file = _File()
+        file.change(0, data)
+        file.sync()
+        self._files[path] = file
+        for folder in _parents(path):
+            self._make_durable(folder)
+
+    def content(self, path: str) -> bytes:
+        return bytes(self._file(path).data)
+
+    def paths(self) -> list[str]:
+        return sorted(self._files)
+
+    # --- the port -----------------------------------------------------------------------------------------
+
+    async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
+        crashes = self._crashes
+        errors = [self._caught(self._write, write) for write in writes]
+        await asyncio.sleep(self.sync_delay_s if sync else 0)
+        if crashes != self._crashes:
+            return [OSError(errno.EIO, "the power was lost")] * len(writes)
+        synced: dict[str, OSError | None] = {}
+        for number, write in enumerate(writes):
+            if errors[number] is None and write.create:
+                errors[number] = self._caught(self._sync_parents, write)
+            if sync and errors[number] is None:
+                if write.path not in synced:
+                    synced[write.path] = self._caught(self._sync, write)
+                errors[number] = synced[write.path]
+        return errors
+
+    def read_cached(self, path: str, position: int, length: int) -> bytes | None:
+        file = self._files.get(path)
+        return bytes(file.data[position : position + length]) if self.cached and file is not None else None
+
+    async def read(self, path: str, position: int, length: int) -> bytes:
+        await asyncio.sleep(0)
+        self._step(path)
+        return bytes(self._file(path).data[position : position + length])
+
+    async def size(self, path: str) -> int | None:
+        file = self._files.get(path)
+        return None if file is None else len(file.data)
+
+    async def list(self, folder: str) -> list[str]:
+        self._step(folder)
+        return sorted(_name(path) for path in (*self._files, *self._folders) if path and _parent(path) == folder)
+
+    async def make_folder(self, folder: str) -> None:
+        self._step(folder)
+        self._make_folders(folder)
+        for parent in _parents(folder):
+            self._make_durable(parent)
+
+    async def truncate(self, path: str, size: int) -> None:
+        self._step(path)
+        file = self._file(path)
+        file.change(size, None)
+        file.sync()
+
+    async def rename(self, source: str, target: str) -> None:
+        self._step(source)
+        if source in self._folders:
+            for path in [path for path in self._folders if _inside(path, source)]:
+                del self._folders[path]
+                self._folders[target + path[len(source) :]] = None
+            for path in [path for path in self._files if _inside(path, source)]:
+                self._files[target + path[len(source) :]] = self._files.pop(path)
+        else:
+            self._files[target] = self._file(source)
+            del self._files[source]
+
+    async def remove(self, path: str) -> None:
+        self._step(path)
+        self._files = {name: file for name, file in self._files.items() if not _inside(name, path)}
+        self._folders = {name: None for name in self._folders if not _inside(name, path)}
+
+    async def sync_folder(self, folder: str) -> None:
+        self._step(folder)
+        if folder not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        self._make_durable(folder)
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _step(self, path: str) -> None:
+        self.steps += 1
+        number = self._faults.get(self.steps)
+        if number is not None:
+            raise OSError(number, os.strerror(number), path)
+
+    @staticmethod
+    def _caught(work: _Work, write: Write) -> OSError | None:
+        try:
+            work(write)
+        except OSError as error:
+            return error
+        return None
+
+    def _write(self, write: Write) -> None:
+        if write.create and write.path in self._files:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), write.path)
+        if not write.create:
+            self._file(write.path)
+        self._step(write.path)
+        if write.create:
+            self._make_folders(_parent(write.path))
+            self._files[write.path] = _File()
+        file = self._files[write.path]
+        data = b"".join(write.buffers)
+        if self.capacity_bytes is not None:
+            used = sum(len(other.data) for other in self._files.values())
+            if used + max(write.position + len(data) - len(file.data), 0) > self.capacity_bytes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), write.path)
+        if data:
+            file.change(write.position, data)
+
+    def _sync(self, write: Write) -> None:
+        file = self._file(write.path)
+        try:
+            self._step(write.path)
+        except OSError:
+            file.unsynced = []
+            raise
+        file.sync()
+
+    def _sync_parents(self, write: Write) -> None:
+        self._step(_parent(write.path))
+        for folder in _parents(write.path):
+            self._make_durable(folder)
+
+    def _file(self, path: str) -> _File:
+        file = self._files.get(path)
+        if file is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return file
+
+    def _make_folders(self, folder: str) -> None:
+        for path in (*reversed(_parents(folder)), folder):
+            self._folders[path] = None
+
+    def _make_durable(self, folder: str) -> None:
+        """The entries of this folder are on the device as they are now."""
+        gone = [
+            path for path in self._durable_folders if path and _parent(path) == folder and path not in self._folders
+        ]
+        self._durable_folders = {
+            path: None for path in self._durable_folders if not any(_inside(path, one) for one in gone)
+        }
+        self._durable_files = {
+            path: file
+            for path, file in self._durable_files.items()
+            if _parent(path) != folder and not any(_inside(path, one) for one in gone)
+        }
+        self._durable_files.update({path: file for path, file in self._files.items() if _parent(path) == folder})
+        self._durable_folders.update({path: None for path in self._folders if path and _parent(path) == folder})
+
+    def _reachable(self, folder: str) -> bool:
+        return all(path in self._durable_folders for path in (folder, *_parents(folder)))
+
+
+def _apply(data: bytearray, position: int, piece: bytes | None) -> None:
+    if piece is None:
+        del data[position:]
+        return
+    if len(data) < position:
+        data.extend(bytes(position - len(data)))
+    data[position : position + len(piece)] = piece
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _parents(path: str) -> list[str]:
+    """Its folder, that one's folder, and so on to the root."""
+    found = []
+    while path:
+        path = _parent(path)
+        found.append(path)
+    return found
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")

@@ -1,0 +1,56 @@
+"""Records for tests, made by the kernel that makes real ones."""
+
+import struct
+from collections.abc import Sequence
+
+from bascule.wire import kernels
+from bascule.wire.record import origin
+
+SUBJECT = b"test.subject"
+
+
+Encoded = tuple[bytes, int, int, int]
+"""What `CommitLog.append` takes: records, their count, next offset, last timestamp."""
+
+
+def pack_batch(payloads: Sequence[bytes], subject: bytes = SUBJECT) -> bytes:
+    """As NATS would deliver them to one subscription."""
+    return b"".join(struct.pack("<HHI", len(subject), 0, len(body)) + subject + body for body in payloads)
+
+
+def encode(
+    payloads: Sequence[bytes], offset: int = 0, timestamp: int = 1, epoch: int = 1, stream: str = "test"
+) -> Encoded:
+    """Records with offsets from `offset` and timestamps from `timestamp`, each one more than the last."""
+    constant = origin(stream, 0)
+    tail = kernels.record_tail(constant, SUBJECT, b"")
+    records, count, next_offset, last_timestamp, *_ = kernels.encode_records(
+        pack_batch(payloads),
+        constant,
+        SUBJECT,
+        tail,
+        offset,
+        epoch,
+        timestamp,
+        timestamp - 1,
+        1 << 30,
+        False,
+        b"",
+    )
+    return records, count, next_offset, last_timestamp
+
+
+def split(records: bytes) -> list[bytes]:
+    """Records back to back -> one by one."""
+    parts, position = [], 0
+    while position < len(records):
+        end = position + 5 + int.from_bytes(records[position + 1 : position + 5], "big")
+        parts.append(records[position:end])
+        position = end
+    return parts
+
+
+def values(records: bytes) -> list[tuple[int, bytes]]:
+    """Offset and value of each record."""
+    decoded = kernels.decode_records(records, 0, len(records), len(records))[1]
+    return [(record[0], record[2]) for record in decoded]
