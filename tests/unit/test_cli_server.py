@@ -38,7 +38,7 @@ class FakeServer:
             raise self.error
         self.config = config
         if ready is not None:
-            ready(types.SimpleNamespace(broker_id="b1", host="h", port=7, nats_url="nats://n:4222", data_dir="/d"))
+            ready(types.SimpleNamespace(broker_id="b1", host="h", port=7, nats_url="nats://u:p@n:4222", data_dir="/d"))
         return self.exit_code
 
 
@@ -155,7 +155,7 @@ def test_the_start_names_the_kernels_and_the_warnings(fake: FakeServer, tmp_path
     lines = result.stderr.splitlines()
     assert f"INFO  bascule.cli.server: bascule {__version__} starting: kernels {TWIN}" in lines[0]
     assert any("WARN" in line and "relaxed" in line for line in lines)
-    assert "ready: broker b1 serves clients at h:7 over NATS at nats://n:4222" in lines[-1]
+    assert "ready: clients connect to h:7, NATS is at nats://***@n:4222" in lines[-1]
 
 
 def test_debug_shows_the_settings_and_no_secret(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import ConfigError
-from bascule.node.config import Address, Config, SyncPolicy, load
+from bascule.node.config import Address, Config, SyncMode, load
 from bascule.node.durations import UNIT_NS
 from bascule.node.settings import BY_KEY, SECTIONS, SETTINGS, Kind, Setting, nearest
 
@@ -54,7 +54,7 @@ def test_defaults_are_the_go_servers() -> None:
 
 def test_defaults_of_our_own_settings() -> None:
     config = load(None, HOME)
-    assert config.streams.sync == SyncPolicy("group")
+    assert config.streams.sync == SyncMode("group")
     assert not config.streams.sync.relaxed
     assert config.clustering.min_replication_factor == 0
 
@@ -515,7 +515,7 @@ def test_min_isr_is_at_least_one() -> None:
 @pytest.mark.parametrize(("text", "mode", "interval_ns"), [("os", "os", 0), ("interval:100ms", "interval", 10**8)])
 def test_relaxed_sync_is_called_relaxed(text: str, mode: str, interval_ns: int) -> None:
     config = load(None, HOME, {"streams.sync": text})
-    assert config.streams.sync == SyncPolicy(mode, interval_ns)
+    assert config.streams.sync == SyncMode(mode, interval_ns)
     assert str(config.streams.sync) == text
     assert "relaxed" in config.warnings[0]
 

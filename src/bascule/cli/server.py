@@ -20,8 +20,9 @@ from click.shell_completion import CompletionItem
 
 from bascule import __version__
 from bascule.cli.logs import set_up
-from bascule.node.config import Config, load
+from bascule.node.config import Address, Config, load
 from bascule.node.settings import BY_KEY, SETTINGS, Kind, Setting
+from bascule.node.values import mask_url
 from bascule.wire.kernels import TWIN
 
 if TYPE_CHECKING:
@@ -137,9 +138,11 @@ def _overrides(flags: dict[str, str | bool | tuple[str, ...] | None]) -> dict[st
 
 def _announce(config: Config) -> None:
     logger.info(
-        "bascule %s starting: kernels %s, Python %s, namespace %s, sync %s, data in %s",
-        *(__version__, TWIN, platform.python_version()),
-        *(config.clustering.namespace, config.streams.sync, config.data_dir),
+        "bascule %s starting: kernels %s, Python %s, namespace %s",
+        __version__,
+        TWIN,
+        platform.python_version(),
+        config.clustering.namespace,
     )
     if TWIN == "pure":
         logger.warning("the kernels are in plain Python, many times slower: reinstall where a C compiler is present")
@@ -151,10 +154,4 @@ def _announce(config: Config) -> None:
 
 
 def _ready(info: "RunningInfo") -> None:
-    logger.info(
-        "ready: broker %s serves clients at %s:%d over NATS at %s",
-        info.broker_id,
-        info.host,
-        info.port,
-        info.nats_url,
-    )
+    logger.info("ready: clients connect to %s, NATS is at %s", Address(info.host, info.port), mask_url(info.nats_url))

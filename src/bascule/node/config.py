@@ -14,13 +14,14 @@ from typing import Any
 from urllib.parse import quote
 
 from bascule.errors import ConfigError
+from bascule.log.sync import SyncMode
 from bascule.node.config_environment import ENCRYPTION_KEY, encryption_key, read_environment
 from bascule.node.config_file import read_file
 from bascule.node.durations import UNIT_NS, format_duration, is_plain_number
 from bascule.node.settings import BY_KEY, SECTIONS, SETTINGS, Kind, nearest
-from bascule.node.values import Address, Raw, SyncPolicy, Value, parse, show
+from bascule.node.values import Address, Raw, Value, parse, show
 
-__all__ = ["Address", "Config", "SyncPolicy", "load"]
+__all__ = ["Address", "Config", "SyncMode", "load"]
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
 _MIN_SEGMENT_AGE_NS = UNIT_NS["s"]
@@ -76,7 +77,7 @@ class NatsConfig:
 
 @dataclass(frozen=True, slots=True)
 class StreamsConfig:
-    sync: SyncPolicy
+    sync: SyncMode
     retention_max_bytes: int
     retention_max_messages: int
     retention_max_age_ns: int
@@ -331,9 +332,9 @@ def _doubts(values: Mapping[str, Any], given: Mapping[str, Raw], key: bytes) -> 
             "clustering.replica.max.idle.wait should be shorter than clustering.replica.max.lag.time: idle "
             "followers will leave the in-sync set"
         )
-    sync: SyncPolicy = values["streams.sync"]
+    sync: SyncMode = values["streams.sync"]
     if sync.relaxed:
-        loss = f"up to {format_duration(sync.interval_ns)} of" if sync.mode == "interval" else "recently"
+        loss = f"up to {format_duration(sync.interval_ns)} of" if sync.name == "interval" else "recently"
         warnings.append(
             f"streams.sync is {sync} (relaxed): {loss} acked messages are lost if several brokers lose power "
             "at once, or the only one does; use group for data that matters"

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from bascule.errors import ConfigError
 from bascule.limits import MAX_ID_BYTES
+from bascule.log.sync import SyncMode
 from bascule.node.durations import format_duration, parse_duration
 from bascule.node.settings import INT64_MAX, Kind, Setting
 
@@ -35,22 +36,6 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class SyncPolicy:
-    """`group`: an ack leaves after its message is on disk. The others are relaxed."""
-
-    mode: str
-    """`group`, `interval` or `os`."""
-    interval_ns: int = 0
-
-    @property
-    def relaxed(self) -> bool:
-        return self.mode != "group"
-
-    def __str__(self) -> str:
-        return f"interval:{format_duration(self.interval_ns)}" if self.mode == "interval" else self.mode
-
-
-@dataclass(frozen=True, slots=True)
 class Raw:
     """What was written, and where."""
 
@@ -58,7 +43,7 @@ class Raw:
     source: str
 
 
-Value = str | int | bool | tuple[str, ...] | Address | SyncPolicy | None
+Value = str | int | bool | tuple[str, ...] | Address | SyncMode | None
 
 
 def parse(setting: Setting, raw: Raw) -> Value:
@@ -97,7 +82,7 @@ def show(setting: Setting, value: Value) -> str:
         return "true" if value else "false"
     if setting.kind is Kind.DURATION and isinstance(value, int):
         return format_duration(value)
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and not isinstance(value, SyncMode):
         return ", ".join(mask_url(item) for item in value)
     return str(value)
 
@@ -224,16 +209,16 @@ def _server(text: str) -> str:
     return f"{parts.scheme}://{userinfo}{at}{Address(parts.hostname, NATS_PORT if port is None else port)}"
 
 
-def _sync(_setting: Setting, text: str) -> SyncPolicy:
+def _sync(_setting: Setting, text: str) -> SyncMode:
     mode, colon, interval = text.strip().partition(":")
     if mode in ("group", "os") and not colon:
-        return SyncPolicy(mode)
+        return SyncMode(mode)
     if mode != "interval" or not interval:
         raise ValueError("expected group, os or interval:T with a duration T, such as interval:100ms")
     interval_ns = parse_duration(interval)
     if interval_ns <= 0:
         raise ValueError("the interval must be longer than 0; to sync before every ack use group")
-    return SyncPolicy(mode, interval_ns)
+    return SyncMode(mode, interval_ns)
 
 
 _PARSERS: dict[Kind, Callable[[Setting, str], Value]] = {
