@@ -148,6 +148,10 @@ class Call:
     async def send(self, frames: bytes) -> None:
         """Framed messages, and wait until the transport has them all, within the client's windows."""
         self.write(frames)
+        await self.drained()
+
+    async def drained(self) -> None:
+        """Wait until the transport has everything that was written."""
         while self._connection.queued_bytes(self._stream_id):
             if self._send_waiter is None or self._send_waiter.done():
                 self._send_waiter = self._protocol.loop.create_future()

@@ -50,9 +50,7 @@ class Api:
             "CreateStream": self._unary(api.CreateStreamRequest, self.create_stream),
             "DeleteStream": self._unary(api.DeleteStreamRequest, self.delete_stream),
             "FetchMetadata": self._unary(api.FetchMetadataRequest, self.fetch_metadata),
-            "FetchPartitionMetadata": self._unary(
-                api.FetchPartitionMetadataRequest, self.fetch_partition_metadata
-            ),
+            "FetchPartitionMetadata": self._unary(api.FetchPartitionMetadataRequest, self.fetch_partition_metadata),
             "Publish": self._unary(api.PublishRequest, publisher.publish),
             "PublishToSubject": self._unary(api.PublishToSubjectRequest, publisher.publish_to_subject),
             "PublishAsync": publisher.publish_async,
@@ -115,9 +113,7 @@ class Api:
 
     # --- metadata -----------------------------------------------------------------------------------------------
 
-    async def fetch_metadata(
-        self, request: api.FetchMetadataRequest, call: Call
-    ) -> api.FetchMetadataResponse:
+    async def fetch_metadata(self, request: api.FetchMetadataRequest, call: Call) -> api.FetchMetadataResponse:
         metadata = self._broker.store.metadata
         names = request.streams or sorted(metadata.streams)
         response = api.FetchMetadataResponse(brokers=[self._describe_self()])
@@ -210,10 +206,7 @@ def describe_partition(partition: Partition, driver: PartitionDriver | None) -> 
 
 def _check_group(group: str) -> None:
     """It becomes a NATS queue name on the SUB line."""
-    if (
-        any(char.isspace() or ord(char) < 0x20 or ord(char) == 0x7F for char in group)
-        or len(group.encode()) > 200
-    ):
+    if any(char.isspace() or ord(char) < 0x20 or ord(char) == 0x7F for char in group) or len(group.encode()) > 200:
         raise InvalidArgument("Group is invalid: at most 200 bytes, without blanks or control characters")
 
 

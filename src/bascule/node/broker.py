@@ -4,6 +4,7 @@ gRPC server calls `api`, NATS comes through the Bus, files through the Disk. So 
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
 from bascule.core.metadata.commands import CreateStream, DeleteStream
@@ -52,12 +53,7 @@ class Broker:
         await self._set_strays_aside()
         self.environment.inboxes.listen(self.environment.publishes_bus)
         streams = [self.store.metadata.streams[name] for name in sorted(self.store.metadata.streams)]
-        led = [
-            (stream, item)
-            for stream in streams
-            for item in stream
-            if item.leader == self.environment.broker_id
-        ]
+        led = [(stream, item) for stream in streams for item in stream if item.leader == self.environment.broker_id]
         for first in range(0, len(led), OPEN_AT_ONCE):
             opened = await asyncio.gather(
                 *(PartitionDriver.open(self.environment, *pair) for pair in led[first : first + OPEN_AT_ONCE])
@@ -77,7 +73,8 @@ class Broker:
         for driver in self._drivers.values():
             driver.stop_listening()
         await self._flush_quietly(self.environment.streams_bus.flush())
-        await self.environment.scheduler.settle()
+        for driver in self._drivers.values():
+            await driver.log.settled()
         await self._flush_quietly(self.environment.publishes_bus.flush())
 
     async def close(self) -> None:
@@ -138,9 +135,7 @@ class Broker:
             # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
             await self.environment.streams_bus.flush()
         except BusUnavailable as error:
-            logger.warning(
-                "stream %s exists, but NATS is away and cannot deliver yet: %s", stream.name, error
-            )
+            logger.warning("stream %s exists, but NATS is away and cannot deliver yet: %s", stream.name, error)
 
     async def _erase_stream(self, stream: Stream) -> None:
         self.routes.drop_stream(stream)
@@ -152,9 +147,7 @@ class Broker:
             await self.environment.disk.remove(stream_folder(stream))
             await self.environment.disk.sync_folder("streams")
         except OSError as error:
-            raise Internal(
-                f"Failed to delete stream: its files stay until the next start: {error}"
-            ) from error
+            raise Internal(f"Failed to delete stream: its files stay until the next start: {error}") from error
 
     def _change_stream(self, stream: Stream) -> None:
         for item in stream:
@@ -184,15 +177,13 @@ class Broker:
             folder = f"streams/{name}"
             if folder not in known:
                 aside = f"quarantine/{self.environment.clock.time_ns()}-{name}"
-                logger.warning(
-                    "%s belongs to no stream: moved to %s, delete it if you do not miss it", folder, aside
-                )
+                logger.warning("%s belongs to no stream: moved to %s, delete it if you do not miss it", folder, aside)
                 await disk.make_folder("quarantine")
                 await disk.rename(folder, aside)
                 await disk.sync_folder("quarantine")
                 await disk.sync_folder("streams")
 
-    async def _flush_quietly(self, flush: "asyncio._CoroutineLike[None]") -> None:
+    async def _flush_quietly(self, flush: Awaitable[None]) -> None:
         try:
             await flush
         except BusUnavailable as error:

@@ -26,7 +26,8 @@ class GroupMembers:
             epoch, older = self._current[group]
             if consumer.groupEpoch < epoch:
                 raise FailedPrecondition("Consumer is not currently assigned this partition")
-            older.done() or older.set_result(None)
+            if not older.done():
+                older.set_result(None)
         self._current[group] = (consumer.groupEpoch, replaced)
         try:
             yield replaced

@@ -1,7 +1,7 @@
 """The metadata of this broker: commands made durable, then applied, one at a time.
 
 With one broker the command log is local. A proposal is checked, written and synced, and only then applied, so that
-what a client was told survives a crash. Commands carry all they need; applying them again at start gives the same state.
+what a client was told survives a crash. Commands carry all they need: applied again at start they give the same state.
 """
 
 import asyncio

@@ -46,9 +46,7 @@ def stream_folder(stream: Stream) -> str:
 class PartitionDriver:
     """Leads one partition of one stream."""
 
-    def __init__(
-        self, environment: Environment, stream: Stream, partition: Partition, log: CommitLog
-    ) -> None:
+    def __init__(self, environment: Environment, stream: Stream, partition: Partition, log: CommitLog) -> None:
         self.stream = stream
         self.partition = partition
         self.log = log
@@ -97,9 +95,7 @@ class PartitionDriver:
             optimistic_concurrency=environment.defaults.optimistic_concurrency_of(stream.config),
             refused_prefix=b"" if stream.name in RESERVED_STREAMS else environment.cluster_prefix,
         )
-        commit = Commit(
-            environment.broker_id, partition.isr, environment.defaults.min_isr_of(stream.config), hw_end=0
-        )
+        commit = Commit(environment.broker_id, partition.isr, environment.defaults.min_isr_of(stream.config), hw_end=0)
         leader = Leader(identity, commit, environment.broker_id, self.log.end, self.log.last_timestamp)
         leader.step(SetReadonly(partition.readonly))
         return leader
@@ -109,9 +105,7 @@ class PartitionDriver:
     def lead(self) -> None:
         """Recommit what the log kept, then take messages. The caller flushes the bus to know NATS agreed."""
         if self._leader.commit.below_min_isr:
-            logger.error(
-                "%s is below its minimal in-sync set: nothing is committed until it has grown", self._name
-            )
+            logger.error("%s is below its minimal in-sync set: nothing is committed until it has grown", self._name)
         self._on_promised(self.log.promised_end)
         self._subscription = self._environment.streams_bus.subscribe(
             self._subject, self._on_batch, self.stream.group.encode()
@@ -179,9 +173,7 @@ class PartitionDriver:
                 case Expose(hw_end):
                     self.log.set_visible_end(hw_end)
                 case DropAcks(nbytes):
-                    logger.error(
-                        "%s: too many acks wait; %d bytes of them will never be sent", self._name, nbytes
-                    )
+                    logger.error("%s: too many acks wait; %d bytes of them will never be sent", self._name, nbytes)
 
     def _send_acks(self, owed: bytes) -> None:
         environment = self._environment

@@ -35,7 +35,7 @@ from bascule.wire.envelope import decode as decode_envelope
 from bascule.wire.envelope import encode as encode_envelope
 from bascule.wire.grpc import frame
 from bascule.wire.kernels import route_publishes
-from bascule.wire.nats import messages, pub
+from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.subjects import usable_subject
 
@@ -60,10 +60,10 @@ RefusalReason = Callable[[str, int], str | None]
 """Why a partition of this broker takes no writes, asked by stream and partition."""
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """One publish that cannot go out, with both of its answers."""
 
-    def __init__(self, code: "Code.ValueType", error: BasculeError) -> None:
+    def __init__(self, code: api.PublishAsyncError.Code, error: BasculeError) -> None:
         super().__init__(str(error))
         self.code = code
         self.error = error
@@ -84,7 +84,7 @@ class Publisher:
             raise InvalidArgument("no stream provided")
         try:
             subject = self._subject_of(request)
-        except Refused as refused:
+        except RefusedError as refused:
             raise refused.error from None
         message = _message_of(request, subject)
         ack = await self._publish_and_wait(subject, message, call)
@@ -118,9 +118,7 @@ class Publisher:
     async def _publish_and_wait(self, subject: bytes, message: api.Message, call: Call) -> api.Ack | None:
         """The first ack; None at once if the caller asked for none or set no deadline (as clients expect)."""
         if message.ackInbox and not usable_subject(message.ackInbox.encode()):
-            raise InvalidArgument(
-                "ackInbox is invalid: it must be a NATS subject without blanks or wildcards"
-            )
+            raise InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
         waits = message.ackPolicy != api.NONE and call.time_remaining() is not None
         arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
@@ -141,9 +139,7 @@ class Publisher:
         finally:
             self._inboxes.close(inbox)
 
-    async def _through_foreign_inbox(
-        self, subject: bytes, message: api.Message, waits: bool
-    ) -> api.Ack | None:
+    async def _through_foreign_inbox(self, subject: bytes, message: api.Message, waits: bool) -> api.Ack | None:
         """The caller named an inbox of its own: listen there too while the call lasts."""
         if not waits:
             self._send(subject, message)
@@ -170,7 +166,8 @@ class Publisher:
         if len(payload) > self._bus.max_payload:
             raise UnknownOutcome("failed to publish to NATS: nats: maximum payload exceeded")
         try:
-            self._bus.send(pub(subject, payload))
+            # A stream's own subject may hold wildcards; NATS takes it literally, and it was checked at CreateStream.
+            self._bus.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload))
         except BusUnavailable as error:
             raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
 
@@ -178,19 +175,19 @@ class Publisher:
         """The checks every publish passes, in the protocol's order."""
         routes = self._routes.table.get(request.stream.encode())
         if routes is None:
-            raise Refused(Code.NOT_FOUND, NotFound(f"no such stream: {request.stream}"))
+            raise RefusedError(Code.NOT_FOUND, NotFound(f"no such stream: {request.stream}"))
         route = routes[request.partition] if 0 <= request.partition < len(routes) else None
         if route is None:
-            raise Refused(Code.NOT_FOUND, NotFound(f"no such partition: {request.partition}"))
+            raise RefusedError(Code.NOT_FOUND, NotFound(f"no such partition: {request.partition}"))
         subject, flags = route
         if flags & READONLY:
-            raise Refused(Code.READONLY, FailedPrecondition(f"readonly partition: {request.partition}"))
+            raise RefusedError(Code.READONLY, FailedPrecondition(f"readonly partition: {request.partition}"))
         if flags & NEEDS_ACK_POLICY and request.ackPolicy not in (api.LEADER, api.ALL):
             text = "stream with concurrency control must have AckPolicy set"
-            raise Refused(Code.BAD_REQUEST, InvalidArgument(text))
+            raise RefusedError(Code.BAD_REQUEST, InvalidArgument(text))
         if flags & REFUSES_WRITES:
             reason = self._refusal(request.stream, request.partition)
-            raise Refused(Code.INTERNAL, Internal(f"partition {request.partition} takes no writes: {reason}"))
+            raise RefusedError(Code.INTERNAL, Internal(f"partition {request.partition} takes no writes: {reason}"))
         return subject
 
     # --- streaming ----------------------------------------------------------------------------------------------
@@ -234,7 +231,7 @@ class Publisher:
             message.ackInbox = inbox.decode()
             self._send(subject, message)
             session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
-        except Refused as refused:
+        except RefusedError as refused:
             session.refuse(request, refused.code, str(refused))
         except BasculeError as error:
             session.refuse(request, Code.INTERNAL, str(error))
@@ -251,20 +248,22 @@ class _Session:
     def on_frames(self, frames: bytes, count: int) -> None:
         # Several streams may ack one message, so the count may run below zero.
         self.outstanding = max(0, self.outstanding - count)
-        self._call.write(frames)
         self._changed.set()
+        if not self._call.ended:
+            self._call.write(frames)
 
-    def refuse(self, request: api.PublishRequest, code: "Code.ValueType", message: str) -> None:
+    def refuse(self, request: api.PublishRequest, code: api.PublishAsyncError.Code, message: str) -> None:
         response = api.PublishResponse(
             correlationId=request.correlationId,
             asyncError=api.PublishAsyncError(code=code, message=message),
             ack=api.Ack(),
         )
-        self._call.write(frame(response.SerializeToString()))
+        if not self._call.ended:
+            self._call.write(frame(response.SerializeToString()))
 
     async def room(self) -> None:
         """Returns when more may be read: acks are neither too many nor stuck behind a client that does not read."""
-        if self._call.pending > SUBSCRIBER_BUFFER_BYTES:
+        if self._call.queued_bytes > SUBSCRIBER_BUFFER_BYTES:
             await self._call.drained()
         if self.outstanding > PUBLISH_OUTSTANDING_ACKS:
             await self._until(PUBLISH_OUTSTANDING_ACKS // 2, STALLED_ACKS_S)
@@ -310,9 +309,7 @@ def _message_of(request: api.PublishRequest, subject: bytes) -> api.Message:
 def _problem(problem: int, data: bytes, consumed: int) -> BasculeError:
     if problem == _TOO_LARGE:
         size = int.from_bytes(data[consumed + 1 : consumed + 5], "big")
-        return ResourceExhausted(
-            f"grpc: received message larger than max ({size} vs. {GRPC_MAX_MESSAGE_BYTES})"
-        )
+        return ResourceExhausted(f"grpc: received message larger than max ({size} vs. {GRPC_MAX_MESSAGE_BYTES})")
     if problem == _COMPRESSED:
         return Internal("grpc: compressed flag set with identity or empty encoding")
     return Internal("grpc: error unmarshalling request: not a valid PublishRequest")

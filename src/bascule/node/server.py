@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from bascule.errors import ConfigError, StartError, Status
 from bascule.log.disk import FileDisk
-from bascule.log.sync import SyncScheduler
+from bascule.log.sync import SyncMode, SyncScheduler
 from bascule.net.embedded import EmbeddedNats
 from bascule.net.grpc import GrpcServer
 from bascule.net.health import Health
@@ -95,7 +95,7 @@ class Server:
         nats_servers = await self._nats_servers(stack)
         streams_bus = await self._connect(stack, nats_servers, broker_id, "streams")
         publishes_bus = await self._connect(stack, nats_servers, broker_id, "publishes")
-        scheduler = SyncScheduler(disk, clock, config.streams.sync)
+        scheduler = SyncScheduler(disk, clock, _sync_mode(config))
         stack.push_async_callback(scheduler.close)
         environment = Environment(
             broker_id=broker_id,
@@ -170,6 +170,13 @@ class Server:
         return connection
 
 
+def _sync_mode(config: Config) -> SyncMode:
+    sync = config.streams.sync
+    if sync.relaxed:
+        logger.warning("relaxed sync (%s): a power loss may take acked messages; `group` keeps them", sync)
+    return sync
+
+
 def _defaults(config: Config) -> StreamDefaults:
     return StreamDefaults(
         segment_max_bytes=config.streams.segment_max_bytes,
@@ -183,17 +190,11 @@ def _defaults(config: Config) -> StreamDefaults:
 def _refuse_what_is_not_there_yet(config: Config) -> None:
     """A setting that promises safety this version cannot give is refused, not ignored."""
     if config.streams.encryption:
-        raise ConfigError(
-            "streams.encryption: this version cannot encrypt yet; remove the setting to store as plain"
-        )
+        raise ConfigError("streams.encryption: this version cannot encrypt yet; remove the setting to store as plain")
     if config.tls.client_authz_enabled:
-        raise ConfigError(
-            "tls.client.authz.enabled: this version has no authorization yet; remove the setting"
-        )
+        raise ConfigError("tls.client.authz.enabled: this version has no authorization yet; remove the setting")
     if config.clustering.raft_bootstrap_peers:
-        raise StartError(
-            "clustering.raft.bootstrap.peers: this version runs one broker; use raft.bootstrap.seed"
-        )
+        raise StartError("clustering.raft.bootstrap.peers: this version runs one broker; use raft.bootstrap.seed")
 
 
 def _server_tls(config: Config) -> ssl.SSLContext | None:

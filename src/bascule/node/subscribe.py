@@ -17,7 +17,7 @@ from bascule.errors import (
 )
 from bascule.limits import SUBSCRIBER_READ_BYTES
 from bascule.log.commitlog import CommitLog
-from bascule.log.reader import LogClosed, LogDeleted, ReverseReader
+from bascule.log.reader import Reader
 from bascule.net.grpc import Call
 from bascule.node.broker import Broker
 from bascule.node.partition import PartitionDriver
@@ -55,20 +55,16 @@ async def _serve(
 ) -> None:
     span = await _span(driver, request)
     reader = driver.log.reader(span.start)
+    replaced.add_done_callback(lambda _: driver.log.waiters.wake())
     await call.send(HANDSHAKE)
-    try:
-        while not replaced.done():
-            records = await reader.read(SUBSCRIBER_READ_BYTES, span.stop_end)
-            if records:
-                await call.send(records)
-            elif span.stop_end is not None and reader.position >= span.stop_end:
-                raise ResourceExhausted("Stop offset reached")
-            else:
-                await reader.wait()
-    except LogDeleted:
-        raise NotFound("commit log was deleted") from None
-    except LogClosed:
-        raise Unavailable("commit log was closed") from None
+    while not replaced.done():
+        records = await reader.read(SUBSCRIBER_READ_BYTES, span.stop_end)
+        if records:
+            await call.send(records)
+        elif span.stop_end is not None and reader.next_offset >= span.stop_end:
+            raise ResourceExhausted("Stop offset reached")
+        else:
+            await _more(driver.log, reader)
 
 
 async def _serve_reverse(
@@ -81,18 +77,22 @@ async def _serve_reverse(
     stop = await _stop(log, request)
     if stop is not None and stop > start:
         raise InvalidArgument(f"Stop offset is after start offset: {stop} > {start}")
-    reader = ReverseReader(log, start)
+    reader = log.reverse_reader(start, oldest=0 if stop is None else stop)
     await call.send(HANDSHAKE)
-    try:
-        while not replaced.done():
-            records = await reader.read(SUBSCRIBER_READ_BYTES, 0 if stop is None else stop)
-            if not records:
-                raise ResourceExhausted("Stop offset reached")
-            await call.send(records)
-    except LogDeleted:
-        raise NotFound("commit log was deleted") from None
-    except LogClosed:
-        raise Unavailable("commit log was closed") from None
+    while not replaced.done():
+        records = await reader.read(SUBSCRIBER_READ_BYTES)
+        if not records:
+            raise ResourceExhausted("Stop offset reached")
+        await call.send(records)
+
+
+async def _more(log: CommitLog, reader: Reader) -> None:
+    """Returns when it is worth reading again; raises if it never will be."""
+    match await reader.wait():
+        case "deleted":
+            raise NotFound("commit log was deleted")
+        case "closed":
+            raise Unavailable("commit log was closed")
 
 
 async def _span(driver: PartitionDriver, request: api.SubscribeRequest) -> Span:
@@ -144,9 +144,7 @@ async def _stop(log: CommitLog, request: api.SubscribeRequest) -> int | None:
         case api.STOP_TIMESTAMP:
             stop = await log.offset_at_or_before(request.stopTimestamp)
             if stop is None:
-                raise Internal(
-                    "Failed to lookup offset for timestamp: timestamp is before the beginning of the log"
-                )
+                raise Internal("Failed to lookup offset for timestamp: timestamp is before the beginning of the log")
             return stop
         case unknown:
             raise InvalidArgument(f"Unknown StopPosition {unknown}")
