@@ -28,6 +28,12 @@ cdef extern from *:
     static inline uint64_t any64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
     static inline uint32_t any32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 
+    /* Shortens a bytes object that only we hold, without giving memory back. */
+    static inline void bytes_end_here(PyObject *owner, Py_ssize_t size) {
+        Py_SET_SIZE((PyVarObject *)owner, size);
+        PyBytes_AS_STRING(owner)[size] = 0;
+    }
+
     static inline uint32_t varint_size(uint64_t v) {
         return (9 * (64 - (uint32_t)__builtin_clzll(v | 1)) + 64) >> 6;
     }
@@ -43,6 +49,7 @@ cdef extern from *:
     uint64_t any64(const uint8_t *p) noexcept nogil
     uint32_t any32(const uint8_t *p) noexcept nogil
     uint32_t varint_size(uint64_t v) noexcept nogil
+    void bytes_end_here(PyObject *owner, Py_ssize_t size) noexcept
 
 cdef extern from "Python.h":
     PyObject *new_bytes "PyBytes_FromStringAndSize" (const char *source, Py_ssize_t size) except NULL
@@ -87,6 +94,11 @@ cdef int open_range(Py_buffer *view, object source, Py_ssize_t start, Py_ssize_t
 
 # --- output -----------------------------------------------------------------------------------------------
 
+cdef enum:
+    # From this size on, up to half as much again is left allocated behind the end. Giving it back would make the C
+    # library map and unmap every large output anew (it learns sizes from what is freed): 120 ns a message.
+    KEEP_ROOM_FROM_BYTES = 65536
+
 cdef struct Out:
     # A bytes object being filled. All zero is a valid, empty one.
     PyObject *owner
@@ -126,7 +138,9 @@ cdef bytes out_take(Out *out):
     if out.size == 0:
         out_drop(out)
         return b""
-    if out.size != out.room:
+    if out.room >= KEEP_ROOM_FROM_BYTES and out.room - out.size <= out.size // 2:
+        bytes_end_here(out.owner, <Py_ssize_t>out.size)
+    elif out.size != out.room:
         resize_bytes(&out.owner, <Py_ssize_t>out.size)
     result = <object>out.owner
     Py_DECREF(result)

@@ -31,18 +31,46 @@ cdef extern from *:
     static uint32_t (*crc_step)(uint32_t crc, const uint8_t *p, size_t n) = crc_by_table;
 
     #if defined(__x86_64__) && defined(__GNUC__)
-    __attribute__((target("sse4.2")))
-    static uint32_t crc_by_instruction(uint32_t start, const uint8_t *p, size_t n) {
-        uint64_t crc = start;
-        while (n >= 8) { crc = __builtin_ia32_crc32di(crc, any64(p)); p += 8; n -= 8; }
-        if (n & 4) { crc = __builtin_ia32_crc32si((uint32_t)crc, any32(p)); p += 4; }
-        if (n & 2) {
-            crc = __builtin_ia32_crc32qi((uint32_t)crc, p[0]);
-            crc = __builtin_ia32_crc32qi((uint32_t)crc, p[1]);
-            p += 2;
+    #include <immintrin.h>
+    #define CRC_SHORT 64
+    #define CRC_LONG 1024
+    static uint32_t crc_shift_short[2], crc_shift_long[2];
+
+    /* x^n modulo the polynomial, bits reversed as everything here. */
+    static uint32_t crc_power(uint32_t n) {
+        uint32_t power = 0x80000000u;
+        while (n--) power = (power >> 1) ^ (0x82F63B78u & (0u - (power & 1)));
+        return power;
+    }
+
+    /* Moves a CRC over as many zero bytes as `shift` was made for. The product of two reversed numbers is one bit
+       short and the instruction itself multiplies by x^32: so `shift` is x^(8 * bytes - 33). */
+    #define CRC_OVER(crc, shift) _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(_mm_clmulepi64_si128( \
+        _mm_cvtsi32_si128((int)(crc)), _mm_cvtsi32_si128((int)(shift)), 0)))
+
+    /* The instruction takes three cycles but can start every cycle: three stretches side by side, joined after. */
+    #define CRC_THREE(stretch, shifts) \
+        while (n >= 3 * stretch) { \
+            uint64_t two = 0, three = 0; \
+            for (size_t i = 0; i < stretch; i += 8) { \
+                one = _mm_crc32_u64(one, any64(p + i)); \
+                two = _mm_crc32_u64(two, any64(p + stretch + i)); \
+                three = _mm_crc32_u64(three, any64(p + 2 * stretch + i)); \
+            } \
+            one = CRC_OVER(one, shifts[1]) ^ CRC_OVER(two, shifts[0]) ^ three; \
+            p += 3 * stretch; n -= 3 * stretch; \
         }
-        if (n & 1) crc = __builtin_ia32_crc32qi((uint32_t)crc, *p);
-        return (uint32_t)crc;
+
+    __attribute__((target("sse4.2,pclmul")))
+    static uint32_t crc_by_instruction(uint32_t start, const uint8_t *p, size_t n) {
+        uint64_t one = start;
+        CRC_THREE(CRC_LONG, crc_shift_long)
+        CRC_THREE(CRC_SHORT, crc_shift_short)
+        while (n >= 8) { one = _mm_crc32_u64(one, any64(p)); p += 8; n -= 8; }
+        if (n & 4) { one = _mm_crc32_u32((uint32_t)one, any32(p)); p += 4; }
+        if (n & 2) { one = _mm_crc32_u16((uint32_t)one, (uint16_t)get_le16(p)); p += 2; }
+        if (n & 1) one = _mm_crc32_u8((uint32_t)one, *p);
+        return (uint32_t)one;
     }
     #endif
 
@@ -50,8 +78,13 @@ cdef extern from *:
         crc_make_tables();
         crc_step = crc_by_table;
     #if defined(__x86_64__) && defined(__GNUC__)
+        crc_shift_short[0] = crc_power(8 * CRC_SHORT - 33);
+        crc_shift_short[1] = crc_power(16 * CRC_SHORT - 33);
+        crc_shift_long[0] = crc_power(8 * CRC_LONG - 33);
+        crc_shift_long[1] = crc_power(16 * CRC_LONG - 33);
         __builtin_cpu_init();
-        if (!table_only && __builtin_cpu_supports("sse4.2")) crc_step = crc_by_instruction;
+        if (!table_only && __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
+            crc_step = crc_by_instruction;
     #endif
     }
 
