@@ -33,7 +33,7 @@ class Finding:
 class Report:
     machine: str
     file_system: str
-    rounds: list[Round]
+    rounds: Sequence[Round]
     findings: list[Finding]
     date: str = field(default_factory=lambda: datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"))
 
