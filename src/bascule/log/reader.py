@@ -95,7 +95,8 @@ class Reader:
         return fitting.data
 
     async def wait(self) -> Wake:
-        """Until there may be something to read, or the log is closed or deleted. It may wake for nothing."""
+        """Until it is worth reading again, or the log is closed or deleted. Others may wake us for reasons of theirs:
+        "data" is a hint, no promise."""
         waiters = self._log.waiters
         if waiters.ended is None and self.next_offset >= self._limit(None):
             await waiters.wait()
@@ -136,6 +137,7 @@ class ReverseReader:
                 data = b"".join(chunk.data for chunk in chunks)
                 return kernels.reverse_records(data, 0, len(data))
         self.next_offset = -1
+        self.count = 0
         return None
 
     async def _place(self) -> Segment | None:
@@ -159,8 +161,10 @@ class ReverseReader:
             chunk = await read_verified(segment, start, end - start, end)
             if chunk is None:
                 break
-            chunks.append(chunk)
             start = chunk.end
+            wanted = chunk.since(self._oldest)
+            if wanted is not None:
+                chunks.append(wanted)
         return chunks
 
 

@@ -37,16 +37,16 @@ _UNIT_NS = {
 
 
 class SyncMode(NamedTuple):
-    name: str
+    mode: str
     interval_ns: int = 0
 
     @property
     def relaxed(self) -> bool:
         """Whether a promise may be broken by a power loss."""
-        return self.name != "group"
+        return self.mode != "group"
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.interval_ns / 1e6:g}ms" if self.interval_ns else self.name
+        return f"{self.mode}:{self.interval_ns / 1e6:g}ms" if self.interval_ns else self.mode
 
 
 GROUP = SyncMode("group")

@@ -1,0 +1,67 @@
+"""Checkpoints: small files that are replaced whole, and are never seen half written.
+
+Theory of operation: the new content goes to a temporary file, which is synced; the present file becomes the
+previous generation, the temporary one the present; then the folder is synced. At every point of that one of
+the two names holds what the last finished write wrote. A present file that is torn, empty or changed fails
+its CRC: it is set aside, and the previous generation answers. The caller learns nothing about a file but its
+bytes, or None if there never was one.
+
+Known to be imperfect: after damage the answer may be one generation old; that is said in the log.
+"""
+
+import logging
+import struct
+
+from bascule import limits
+from bascule.ports import Disk, Write
+from bascule.wire import kernels
+
+_HEADER = struct.Struct("<4sII")  # magic, length, CRC of what follows
+_MAGIC = b"BSCP"
+_TEMPORARY, _PREVIOUS, _DAMAGED = ".tmp", ".previous", ".damaged"
+_log = logging.getLogger("bascule.log")
+
+
+async def read_checkpoint(disk: Disk, path: str) -> bytes | None:
+    """What was written last; None if there is no whole generation."""
+    data = await _read_valid(disk, path)
+    if data is not None:
+        return data
+    present = await disk.size(path) is not None
+    previous = await _read_valid(disk, path + _PREVIOUS)
+    if present:
+        _log.error(
+            "%s: torn or damaged; %s",
+            path,
+            "going on with the one before it" if previous is not None else "there is none before it to go on with",
+        )
+    return previous
+
+
+async def write_checkpoint(disk: Disk, path: str, data: bytes) -> None:
+    """Durable when it returns. One write of a path at a time."""
+    if len(data) > limits.MAX_CHECKPOINT_BYTES:
+        raise ValueError(f"{path}: {len(data)} bytes are too many for a checkpoint")
+    temporary = path + _TEMPORARY
+    await disk.remove(temporary)
+    header = _HEADER.pack(_MAGIC, len(data), kernels.crc32c(data))
+    (error,) = await disk.commit([Write(temporary, 0, [header, data], create=True)], sync=True)
+    if error is not None:
+        raise error
+    if await disk.size(path) is not None:
+        valid = await _read_valid(disk, path) is not None
+        await disk.rename(path, path + (_PREVIOUS if valid else _DAMAGED))
+    await disk.rename(temporary, path)
+    await disk.sync_folder(path.rpartition("/")[0])
+
+
+async def _read_valid(disk: Disk, path: str) -> bytes | None:
+    size = await disk.size(path)
+    if size is None or not _HEADER.size <= size <= _HEADER.size + limits.MAX_CHECKPOINT_BYTES:
+        return None
+    content = await disk.read(path, 0, size)
+    if len(content) < _HEADER.size:
+        return None
+    magic, length, crc = _HEADER.unpack_from(content)
+    data = content[_HEADER.size :]
+    return data if magic == _MAGIC and length == len(data) and crc == kernels.crc32c(data) else None

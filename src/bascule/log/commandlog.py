@@ -1,0 +1,226 @@
+"""The metadata's command log: every command durable before it is applied, with snapshots to keep it short.
+
+Theory of operation: commands are entries in files named by their first index, `<index, 20 digits>.commands`;
+a snapshot is a checkpoint `<index>.snapshot` of the state after that command. A snapshot ends the present
+file of commands, and drops the files and snapshots that the snapshot *before* it covers: if the newest one
+turns out damaged, the one before and the commands since give the same state. An entry is magic, length,
+index, CRC (of index and command), command. Indexes have no gaps.
+
+A bad entry at the very end, with nothing valid after it, is the rest of an append that was never confirmed:
+it is set aside and cut. Anything else that is bad stops the start: a missing command may be the one that
+created a stream, and a broker that forgets streams is a broker that loses data.
+
+Known to be imperfect: a last command that was confirmed and then damaged looks like one that was not.
+"""
+
+import logging
+import re
+import struct
+
+from bascule.errors import CorruptError, LogError
+from bascule.log.checkpoint import read_checkpoint, write_checkpoint
+from bascule.log.recovery import TEMPORARY_SUFFIX, commit_one, rewrite
+from bascule.ports import Disk, Write
+from bascule.wire import kernels
+
+_ENTRY = struct.Struct("<4sIQI")  # magic, length of the command, index, CRC
+_MAGIC = b"BSCC"
+_COMMANDS = re.compile(r"([0-9]{20})\.commands")
+_SNAPSHOT = re.compile(r"([0-9]{20})\.snapshot")
+_log = logging.getLogger("bascule.log")
+
+Command = tuple[int, bytes]
+
+
+class CommandLog:
+    """One writer at a time: callers await each append before the next."""
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._last = 0
+        self._path: str | None = None  # of the file that grows; None = the next append makes one
+        self._position = 0
+        self._failed: LogError | None = None
+
+    async def open(self) -> tuple[int, bytes | None, list[Command]]:
+        """The newest whole snapshot, its index (0 if none), and the commands after it. Raises CorruptError."""
+        names = await self._clean_names()
+        snapshot_index, snapshot = await self._newest_snapshot(_numbers(_SNAPSHOT, names))
+        commands = await self._read_commands(_numbers(_COMMANDS, names), snapshot_index)
+        self._last = commands[-1][0] if commands else snapshot_index
+        await self._make_durable()
+        self._failed = None
+        return snapshot_index, snapshot, commands
+
+    async def append(self, index: int, command: bytes) -> None:
+        """Durable when it returns. Raises LogError, ever after, until the log is opened again."""
+        if self._failed is not None:
+            raise self._failed
+        if index != self._last + 1:
+            raise ValueError(f"{self._folder}: command {index} cannot follow {self._last}")
+        entry = _encode(index, command)
+        path = self._path or self._commands_path(index)
+        write = Write(path, self._position, [entry], create=self._path is None)
+        (error,) = await self._disk.commit([write], sync=True)
+        if error is not None:
+            self._failed = LogError(
+                f"{path}: a metadata change could not be stored: {error.strerror or error}; nothing that was "
+                "confirmed is lost; see to the disk, then restart the broker"
+            )
+            raise self._failed from error
+        self._path, self._position, self._last = path, self._position + len(entry), index
+
+    async def snapshot(self, index: int, state: bytes) -> None:
+        """Keep this state, which holds every command up to `index`; drop what the snapshot before covers."""
+        if index != self._last:
+            raise ValueError(f"{self._folder}: a snapshot of {index}, but the last command is {self._last}")
+        await write_checkpoint(self._disk, self._snapshot_path(index), state)
+        self._path, self._position = None, 0
+        names = await self._disk.list(self._folder)
+        older = [number for number in _numbers(_SNAPSHOT, names) if number < index]
+        if older:
+            await self._drop_covered(names, older[-1])
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _commands_path(self, first_index: int) -> str:
+        return f"{self._folder}/{first_index:020}.commands"
+
+    def _snapshot_path(self, index: int) -> str:
+        return f"{self._folder}/{index:020}.snapshot"
+
+    async def _clean_names(self) -> list[str]:
+        names = await self._disk.list(self._folder)
+        for name in names:
+            if name.endswith(TEMPORARY_SUFFIX):
+                await self._disk.remove(f"{self._folder}/{name}")
+        return names
+
+    async def _newest_snapshot(self, indexes: list[int]) -> tuple[int, bytes | None]:
+        for index in reversed(indexes):
+            state = await read_checkpoint(self._disk, self._snapshot_path(index))
+            if state is not None:
+                return index, state
+            _log.error("%s: cannot be used; trying the snapshot before it", self._snapshot_path(index))
+        return 0, None
+
+    async def _read_commands(self, firsts: list[int], snapshot_index: int) -> list[Command]:
+        commands: list[Command] = []
+        expected = None
+        self._path, self._position = None, 0
+        for first in firsts:
+            path = self._commands_path(first)
+            content = await self._disk.read(path, 0, await self._disk.size(path) or 0)
+            entries, end = _decode(content)
+            if end < len(content):
+                await self._judge_rest(path, content, end, last=first == firsts[-1])
+            if entries and (entries[0][0] != first or (expected is not None and first != expected)):
+                raise self._corrupt(path, f"begins with command {entries[0][0]}, expected {expected or first}")
+            if entries:
+                expected = entries[-1][0] + 1
+            commands += [entry for entry in entries if entry[0] > snapshot_index]
+            self._path, self._position = (path, end) if first == firsts[-1] else (None, 0)
+        if commands and commands[0][0] != snapshot_index + 1:
+            raise self._corrupt(self._folder, f"command {snapshot_index + 1} is missing, {commands[0][0]} is there")
+        if expected is None or expected - 1 <= snapshot_index:  # a snapshot ends the file before it
+            self._path, self._position = None, 0
+        return commands
+
+    async def _judge_rest(self, path: str, content: bytes, end: int, last: bool) -> None:
+        """What follows the valid entries: the rest of an unconfirmed append is cut, anything else is an
+        error.
+        """
+        if not last or _entry_follows(content, end):
+            raise self._corrupt(path, f"is damaged at position {end}, with commands after it")
+        rest = content[end:]
+        if rest.strip(b"\0"):
+            aside = await self._free_path(f"{path}.cut-at-{end}")
+            await commit_one(self._disk, Write(aside, 0, [rest], create=True), sync=True)
+            _log.warning("%s: %d bytes of a change that was never confirmed; set aside as %s", path, len(rest), aside)
+        await self._disk.truncate(path, end)
+
+    async def _free_path(self, stem: str) -> str:
+        path, number = stem, 1
+        while await self._disk.size(path) is not None:
+            path, number = f"{stem}-{number}", number + 1
+        return path
+
+    async def _make_durable(self) -> None:
+        """What a killed process wrote may be in the page cache only."""
+        if self._path is None:
+            return
+        if self._position == 0:  # nothing in it was ever confirmed; the next append makes it again
+            await self._disk.remove(self._path)
+            self._path = None
+            return
+        if self._failed is not None:  # a second sync of the same pages would say nothing
+            await rewrite(self._disk, self._path, [(0, self._position)])
+        await commit_one(self._disk, Write(self._path, self._position, []), sync=True)
+        folder = self._folder
+        await self._disk.sync_folder(folder)
+        while folder:
+            folder = folder.rpartition("/")[0]
+            await self._disk.sync_folder(folder)
+
+    async def _drop_covered(self, names: list[str], covered: int) -> None:
+        """`covered` is the index of the snapshot to keep beside the newest."""
+        firsts = _numbers(_COMMANDS, names)
+        for first, following in zip(firsts, [*firsts[1:], self._last + 1], strict=True):
+            if following <= covered + 1:
+                await self._disk.remove(self._commands_path(first))
+        for index in _numbers(_SNAPSHOT, names):
+            if index < covered:
+                await self._disk.remove(self._snapshot_path(index))
+        await self._disk.sync_folder(self._folder)
+
+    def _corrupt(self, path: str, problem: str) -> CorruptError:
+        return CorruptError(
+            f"{path}: {problem}; streams may be missing, so the broker does not start on it: restore the folder "
+            f"{self._folder} from a copy, or move it away to start with no streams (their data stays on the disk)"
+        )
+
+
+def _numbers(pattern: re.Pattern[str], names: list[str]) -> list[int]:
+    return [int(match[1]) for match in map(pattern.fullmatch, names) if match]
+
+
+def _encode(index: int, command: bytes) -> bytes:
+    crc = kernels.crc32c(command, kernels.crc32c(struct.pack("<Q", index)))
+    return _ENTRY.pack(_MAGIC, len(command), index, crc) + command
+
+
+def _entry_at(content: bytes, position: int) -> tuple[Command, int] | None:
+    """The valid entry that begins here, and where it ends."""
+    start = position + _ENTRY.size
+    if start > len(content):
+        return None
+    magic, length, index, crc = _ENTRY.unpack_from(content, position)
+    command = content[start : start + length]
+    if magic != _MAGIC or len(command) != length:
+        return None
+    if crc != kernels.crc32c(command, kernels.crc32c(struct.pack("<Q", index))):
+        return None
+    return (index, command), start + length
+
+
+def _decode(content: bytes) -> tuple[list[Command], int]:
+    """The valid entries at the beginning, in unbroken order, and where they end."""
+    entries: list[Command] = []
+    position = 0
+    while (found := _entry_at(content, position)) is not None:
+        entry, end = found
+        if entries and entry[0] != entries[-1][0] + 1:
+            break
+        entries.append(entry)
+        position = end
+    return entries, position
+
+
+def _entry_follows(content: bytes, position: int) -> bool:
+    """Whether a valid entry begins anywhere at or after `position`."""
+    while (position := content.find(_MAGIC, position)) >= 0:
+        if _entry_at(content, position) is not None:
+            return True
+        position += 1
+    return False
