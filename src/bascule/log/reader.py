@@ -104,12 +104,12 @@ class Reader:
 
 
 class ReverseReader:
-    """From an offset down to `oldest`, or the oldest record. `next_offset` is the newest one not given yet, or a gap above
-    it.
+    """From an offset down to `oldest`, or the oldest record there is. `next_offset` is the newest one not
+    given yet.
     """
 
     def __init__(self, log: "CommitLog", start: int, oldest: int = 0) -> None:
-        self._oldest = oldest
+        self._oldest = max(oldest, 0)
         self.next_offset = min(start, log.visible_end - 1, log.promised_end - 1)
         self.count = 0
         self._log = log
@@ -131,8 +131,6 @@ class ReverseReader:
             self._position = start
             if chunks:
                 self.next_offset = chunks[0].first_offset - 1
-                chunks = [part for chunk in chunks if (part := chunk.since(self._oldest))]
-            if chunks:
                 self.count = sum(chunk.count for chunk in chunks)
                 data = b"".join(chunk.data for chunk in chunks)
                 return kernels.reverse_records(data, 0, len(data))
