@@ -52,6 +52,7 @@ class ClientConnection(Http2Protocol):
         elif isinstance(event, StreamReset):
             call = self.calls.get(event.stream_id)
             if call is not None:
+                call.refused = event.code == ErrorCode.REFUSED_STREAM
                 who = "the server" if event.by_peer else "a protocol error of the server"
                 call.end(grpc.status_of_reset(event.code), f"{who} reset the call ({error_name(event.code)})")
         elif isinstance(event, SettingsReceived):
@@ -159,22 +160,36 @@ class Channel:
         return call
 
     async def unary(self, path: str, request: bytes, *, timeout: float | None = None) -> bytes:
-        """One message there, one back. RpcError if the call ends otherwise."""
-        call = self.stream(path, timeout=timeout)
-        try:
-            call.write(grpc.frame(request))
-            call.half_close()
-            parts: list[bytes] = []
-            size = 0
-            while (part := await call.receive()) is not None:
-                parts.append(part)
-                size += len(part)
-                if size > self._max_message + grpc.PREFIX_BYTES:
-                    error = grpc.too_large(size - grpc.PREFIX_BYTES, self._max_message)
-                    raise RpcError(error.status, str(error))
-            return _single_message(b"".join(parts))
-        finally:
-            call.cancel()
+        """One message there, one back. RpcError if the call ends otherwise.
+
+        A server may refuse a stream unseen, even one within its own bound when the end of another has not quite
+        arrived there; such a call is made again."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        for retry in range(limits.GRPC_REFUSED_RETRIES):
+            call = self.stream(path, timeout=None if deadline is None else deadline - loop.time())
+            try:
+                return await self._exchange(call, request)
+            except RpcError:
+                if not call.refused or self.closed:
+                    raise
+            finally:
+                call.cancel()
+            await asyncio.sleep(limits.GRPC_REFUSED_PAUSE_S * (1 << retry))
+        raise RpcError(Status.UNAVAILABLE, f"the server refused {path} again and again: it is at its bound of calls")
+
+    async def _exchange(self, call: "ClientCall", request: bytes) -> bytes:
+        call.write(grpc.frame(request))
+        call.half_close()
+        parts: list[bytes] = []
+        size = 0
+        while (part := await call.receive()) is not None:
+            parts.append(part)
+            size += len(part)
+            if size > self._max_message + grpc.PREFIX_BYTES:
+                error = grpc.too_large(size - grpc.PREFIX_BYTES, self._max_message)
+                raise RpcError(error.status, str(error))
+        return _single_message(b"".join(parts))
 
     async def close(self) -> None:
         """End all calls and the connection."""
@@ -208,6 +223,8 @@ class ClientCall:
         self.status: Status | None = None
         """How the call ended; None while it has not."""
         self.message = ""
+        self.refused = False
+        """The server did not look at it: making the call again is safe."""
         self.inbound = Inbound(channel.connection, 0)
         self._channel = channel
         self._protocol = channel.connection
