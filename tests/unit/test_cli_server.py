@@ -6,6 +6,7 @@ import json
 import logging
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -149,12 +150,12 @@ def test_every_flag_of_the_table_is_in_the_help() -> None:
 
 
 def test_the_start_names_the_kernels_and_the_warnings(fake: FakeServer, tmp_path: Path) -> None:
-    (tmp_path / "cfg.yml").write_text("streams.sync: os\n")
+    (tmp_path / "cfg.yml").write_text("clustering.replica.max.lag.time: 5s\n")
     result = CliRunner().invoke(cli, ["server", "-c", str(tmp_path / "cfg.yml")])
     assert result.stdout == ""
     lines = result.stderr.splitlines()
     assert f"INFO  bascule.cli.server: bascule {__version__} starting: kernels {TWIN}" in lines[0]
-    assert any("WARN" in line and "relaxed" in line for line in lines)
+    assert any("WARN" in line and "clustering.replica.max.idle.wait" in line for line in lines)
     assert "ready: clients connect to h:7, NATS is at nats://***@n:4222" in lines[-1]
 
 
@@ -191,6 +192,15 @@ def test_a_broker_that_cannot_start_says_so_in_one_line(fake: FakeServer) -> Non
     assert "Traceback" not in result.output
 
 
+def test_what_the_system_refuses_is_one_line_with_the_path(fake: FakeServer) -> None:
+    fake.error = PermissionError(13, "Permission denied", "/var/lib/x")
+    result = CliRunner().invoke(cli, ["server"])
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == "error: /var/lib/x: Permission denied"
+    debug = CliRunner().invoke(cli, ["server", "-l", "debug"])
+    assert "Traceback" in debug.stderr
+
+
 def test_the_exit_code_is_the_brokers(fake: FakeServer) -> None:
     fake.exit_code = 3
     assert CliRunner().invoke(cli, ["server"]).exit_code == 3
@@ -219,23 +229,50 @@ def test_an_event_is_one_line_even_with_a_traceback() -> None:
     assert len(text.splitlines()) == 1
 
 
-def test_levels_and_the_switches_for_raft_and_nats(fake: FakeServer) -> None:
+def test_levels_and_the_switch_for_raft(fake: FakeServer) -> None:
     stream = io.StringIO()
     for overrides, expected in (
         ({"logging.level": "info"}, ["i"]),
         ({"logging.level": "error"}, []),
         ({"logging.level": "info", "logging.raft": True}, ["i", "r"]),
-        ({"logging.level": "info", "logging.nats": True}, ["i", "n"]),
+        ({"logging.level": "debug"}, ["d", "i"]),
     ):
         stream.seek(0)
         stream.truncate()
         set_up(load(None, {"HOME": "/"}, overrides).logging, stream)
         logging.getLogger("bascule.node").debug("d")
         logging.getLogger("bascule.node").info("i")
-        logging.getLogger("bascule.raft").info("r")
-        logging.getLogger("bascule.nats").info("n")
+        logging.getLogger("bascule.node.raft").info("r")
         logging.getLogger("hpack").info("library")
         assert [line.rsplit(" ", 1)[1] for line in stream.getvalue().splitlines()] == expected
+
+
+# --- a real broker ------------------------------------------------------------------------------------------
+
+
+def test_a_wrapper_stands_in_for_the_go_binary(tmp_path: Path) -> None:
+    """Start as clients' pipelines do, wait until it serves, and stop by SIGTERM with exit code 0."""
+    wrapper, nats, config, log = (tmp_path / name for name in ("liftbridge", "nats.conf", "cfg.yml", "log"))
+    wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m bascule.cli.main server "$@"\n')
+    wrapper.chmod(0o700)
+    nats.write_text("host: 127.0.0.1\nport: -1\n")
+    config.write_text(f"listen: 127.0.0.1:0\nport: 0\nnats.embedded.config: {nats}\n")
+    flags = ["-c", str(config), "-d", str(tmp_path / "data"), "--embedded-nats", "--raft-bootstrap-seed"]
+    with log.open("w") as stderr:
+        process = subprocess.Popen([str(wrapper), *flags], stderr=stderr, stdout=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 30
+        while "ready: clients connect to" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        process.terminate()
+        stdout, _ = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, stdout) == (0, b"")
+    assert f"kernels {TWIN}" in log.read_text()
 
 
 # --- the group and version ----------------------------------------------------------------------------------

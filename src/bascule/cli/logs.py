@@ -1,8 +1,7 @@
 """Logs are text on stderr, one line for each event: time in UTC, level, logger, message.
 
 Line ends inside a message or a traceback are written as \\n, so that an event is one line for grep and for
-whatever collects the logs. Raft's details and the embedded NATS server's output have switches of their own;
-warnings of both always show.
+whatever collects the logs. Raft's details have a switch of their own; its warnings always show.
 """
 
 import logging
@@ -13,8 +12,7 @@ from typing import IO
 from bascule.node.config import LoggingConfig
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
-RAFT_LOGGERS = ("bascule.raft", "bascule.core.raft", "bascule.node.raft")
-NATS_LOGGERS = ("bascule.nats",)
+RAFT_LOGGER = "bascule.node.raft"
 
 
 class OneLineFormatter(logging.Formatter):
@@ -40,7 +38,5 @@ def set_up(config: LoggingConfig, stream: IO[str] | None = None) -> None:
     # Other libraries only speak up when something is wrong.
     root.setLevel(max(LEVELS[config.level], logging.WARNING))
     logging.getLogger("bascule").setLevel(LEVELS[config.level])
-    for names, shown in ((RAFT_LOGGERS, config.raft), (NATS_LOGGERS, config.nats)):
-        for name in names:
-            level = logging.NOTSET if shown else max(LEVELS[config.level], logging.WARNING)
-            logging.getLogger(name).setLevel(level)
+    quiet = logging.NOTSET if config.raft else max(LEVELS[config.level], logging.WARNING)
+    logging.getLogger(RAFT_LOGGER).setLevel(quiet)

@@ -1,12 +1,14 @@
 """What every command says to people goes to stderr, so that stdout stays clean for data.
 
 An expected failure is one line, `error: ...`, and exit code 1, never a traceback. `reported` turns any
-BasculeError of the lower layers into that; wrong usage of a command is click's own, with exit code 2.
+BasculeError or OSError of the lower layers into that; wrong usage of a command is click's own, with exit code 2.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
@@ -17,6 +19,8 @@ from bascule.errors import BasculeError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+logger = logging.getLogger(__name__)
 
 
 @functools.cache
@@ -47,3 +51,9 @@ def reported() -> Iterator[None]:
         yield
     except BasculeError as error:
         raise CommandFailed(str(error) or type(error).__name__) from error
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # the reader of stdout has gone: click ends quietly
+            raise
+        logger.debug("the system refused something", exc_info=True)
+        about = f"{error.filename}: " if error.filename else ""
+        raise CommandFailed(f"{about}{error.strerror or error}") from error

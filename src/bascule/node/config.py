@@ -17,7 +17,7 @@ from bascule.errors import ConfigError
 from bascule.log.sync import SyncMode
 from bascule.node.config_environment import ENCRYPTION_KEY, encryption_key, read_environment
 from bascule.node.config_file import read_file
-from bascule.node.durations import UNIT_NS, format_duration, is_plain_number
+from bascule.node.durations import UNIT_NS, is_plain_number
 from bascule.node.settings import BY_KEY, SECTIONS, SETTINGS, Kind, nearest
 from bascule.node.values import Address, Raw, Value, parse, show
 
@@ -331,13 +331,6 @@ def _doubts(values: Mapping[str, Any], given: Mapping[str, Raw], key: bytes) -> 
         warnings.append(
             "clustering.replica.max.idle.wait should be shorter than clustering.replica.max.lag.time: idle "
             "followers will leave the in-sync set"
-        )
-    sync: SyncMode = values["streams.sync"]
-    if sync.relaxed:
-        loss = f"up to {format_duration(sync.interval_ns)} of" if sync.name == "interval" else "recently"
-        warnings.append(
-            f"streams.sync is {sync} (relaxed): {loss} acked messages are lost if several brokers lose power "
-            "at once, or the only one does; use group for data that matters"
         )
     if key and len(key) not in _ENCRYPTION_KEY_BYTES:
         warnings.append(f"{ENCRYPTION_KEY} has {len(key)} bytes and must have 16 or 32: encryption will fail")
