@@ -18,8 +18,7 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    config = {"cursors.stream.partitions": 1, "cursors.stream.auto.pause.time": 0}
-    with start_broker(tmp_path_factory.mktemp("interop"), config=config) as running:
+    with start_broker(tmp_path_factory.mktemp("interop")) as running:
         yield running
 
 

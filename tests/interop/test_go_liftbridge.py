@@ -329,45 +329,13 @@ def test_a_subscription_ends_when_its_stream_is_deleted(go: JsonProgram, stream:
         assert reading.next("end")["is"] == "ErrStreamDeleted"
 
 
-def test_a_paused_stream_ends_subscriptions_and_resumes_on_publish(go: JsonProgram, stream: str) -> None:
-    filled(go, stream, 2)
-    with go.start("subscribe", stream=stream, start="earliest") as reading:
-        for name in ("subscribed", "message", "message"):
-            reading.next(name)
-        assert go.one("pause", stream=stream)["event"] == "paused"
-        assert reading.next("end")["is"] == "ErrPartitionPaused"
-    assert go.one("publish", stream=stream, policy="all")["offset"] == 2
-    assert offsets(go("subscribe", stream=stream, start="earliest", count=3)) == [0, 1, 2]
-
-
-def test_a_readonly_stream_is_read_to_its_end_and_not_written(go: JsonProgram, stream: str) -> None:
-    filled(go, stream, 3)
-    assert go.one("readonly", stream=stream)["event"] == "readonly"
-    assert go.one("publish", stream=stream)["is"] == "ErrReadonlyPartition"
-    read = go("subscribe", stream=stream, start="earliest")
-    assert (offsets(read), ending(read)) == ([0, 1, 2], "ErrReadonlyPartition")
-    go.one("readonly", stream=stream, off=True)
-    assert go.one("publish", stream=stream)["offset"] == 3
-
-
-# --- cursors and groups -----------------------------------------------------------------------------------
-
-
-def test_a_cursor_is_remembered(go: JsonProgram, stream: str) -> None:
-    assert go.one("fetch-cursor", stream=stream, cursor="c")["offset"] == -1
-    assert go.one("set-cursor", stream=stream, cursor="c", offset=7)["event"] == "cursor"
-    assert go.one("fetch-cursor", stream=stream, cursor="c")["offset"] == 7
-    assert go.one("fetch-cursor", stream=stream, cursor="other")["offset"] == -1
-
-
-def test_a_consumer_group_goes_on_where_its_last_member_stopped(go: JsonProgram, stream: str) -> None:
-    filled(go, stream, 6)
-    group = f"group-{stream}"
-    first = go("consume", stream=stream, group=group, consumer="a", count=6)
-    assert offsets(first) == [0, 1, 2, 3, 4, 5]
-    go("publish", stream=stream, count=2, value="later #", policy="all")
-    second = go("consume", stream=stream, group=group, consumer="b", count=2)
-    assert values(second) == ["later 0", "later 1"]
+@pytest.mark.parametrize("action", ["pause", "readonly"])
+def test_what_this_version_lacks_says_so(go: JsonProgram, stream: str, action: str) -> None:
+    go.one("create", stream=stream)
+    refused = go.one(action, stream=stream)
+    assert refused["event"] == "error"
+    assert "Unimplemented" in refused["text"]
+    assert "is not implemented in this version" in refused["text"]
 
 
 # --- restarts ---------------------------------------------------------------------------------------------

@@ -113,22 +113,6 @@ def test_gufo_is_told_when_there_is_no_such_stream(broker: BrokerProcess) -> Non
     run(work())
 
 
-def test_gufo_resumes_from_its_cursor(broker: BrokerProcess, stream: str) -> None:
-    async def work() -> None:
-        async with LiftbridgeClient([broker.address]) as client:
-            await client.create_stream(stream, wait_for_stream=True)
-            await client.wait_for_cursors()
-            for number in range(6):
-                await client.publish(b"%d" % number, stream=stream)
-            assert await client.get_cursor(stream, 0, "me") == -1
-            await client.set_cursor(stream, 0, "me", 3)
-            assert await client.get_cursor(stream, 0, "me") == 4, "gufo stores the next offset, not the last"
-            resumed = client.subscribe(stream, start_position=StartPosition.RESUME, cursor_id="me")
-            assert [message.value for message in await take(resumed, 2)] == [b"4", b"5"]
-
-    run(work())
-
-
 @pytest.mark.slow
 def test_gufo_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
     async def work(broker: BrokerProcess) -> None:

@@ -43,9 +43,6 @@ var commands = map[string]command{
 	"subscribe":          subscribe,
 	"metadata":           metadata,
 	"partition-metadata": partitionMetadata,
-	"set-cursor":         setCursor,
-	"fetch-cursor":       fetchCursor,
-	"consume":            consume,
 }
 
 func main() {

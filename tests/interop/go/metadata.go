@@ -61,29 +61,3 @@ func brokerIDs(brokers []*lift.BrokerInfo) []string {
 	sort.Strings(ids)
 	return ids
 }
-
-func setCursor(s *session) func(context.Context) error {
-	id := s.flags.String("cursor", "", "cursor id")
-	partition := s.flags.Int("partition", 0, "which partition")
-	offset := s.flags.Int64("offset", 0, "the offset to remember")
-	return func(ctx context.Context) error {
-		if err := s.client.SetCursor(ctx, *id, s.stream, int32(*partition), *offset); err != nil {
-			return err
-		}
-		emit("cursor", fields{"offset": *offset})
-		return nil
-	}
-}
-
-func fetchCursor(s *session) func(context.Context) error {
-	id := s.flags.String("cursor", "", "cursor id")
-	partition := s.flags.Int("partition", 0, "which partition")
-	return func(ctx context.Context) error {
-		offset, err := s.client.FetchCursor(ctx, *id, s.stream, int32(*partition))
-		if err != nil {
-			return err
-		}
-		emit("cursor", fields{"offset": offset})
-		return nil
-	}
-}
