@@ -76,6 +76,7 @@ def test_every_flipped_bit_is_found(kernels: ModuleType) -> None:
         sealed(b"\x08\x00\x82\x7d\x0b" + bytes(8)),
         sealed(b"\x08\x80" + TRAILER),
         sealed(b"\x08" + b"\xff" * 9 + b"\x01" + TRAILER),
+        sealed(b"\x08" + b"\xff" * 8 + b"\x7f" + TRAILER),
         sealed(b"\x08" + b"\xff" * 10 + b"\x01" + TRAILER),
         struct.pack(">BI", 0, MAX_RECORD_BYTES + 1) + b"\x08",
         struct.pack(">BI", 0, 16) + b"\x08",

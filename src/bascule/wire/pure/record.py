@@ -22,6 +22,7 @@ _PREFIX = struct.Struct(">BI")
 _PREFIX_BYTES = 5
 _TRAILER = b"\x82\x7d\x0c"
 _WHOLE, _INCOMPLETE, _BAD = 0, 1, 2
+_MAX_OFFSET = (1 << 63) - 2  # there is a next one
 _STRINGS = frozenset((0x2A, 0x3A, 0x42, 0x52, 0x5A))
 
 Decoded = tuple[int, bytes, bytes, int, str, int, str, str, dict[str, bytes]]
@@ -52,8 +53,9 @@ def _head(data: bytes, position: int) -> _Head | int:
         number, position = read_varint(data, start + 1, trailer)
     except MalformedError:
         return _BAD
-    offset = signed64(number)
-    return _BAD if offset < 0 else _Head(offset, _timestamp(data, position, trailer), end)
+    if number > _MAX_OFFSET:
+        return _BAD
+    return _Head(number, _timestamp(data, position, trailer), end)
 
 
 def _timestamp(data: bytes, position: int, trailer: int) -> int:
