@@ -13,8 +13,8 @@ from bascule.limits import MAX_PARTITIONS, MAX_STREAM_NAME_BYTES, MAX_SUBJECT_BY
 
 _UNUSABLE = bytes(range(0x21)) + b"\x7f*>"
 _MAX_STREAM_SUBJECT_BYTES = MAX_SUBJECT_BYTES - len(f".{MAX_PARTITIONS - 1}")
-_NOT_IN_NAMES = ("/", "\\")
-_WHOLE_NAMES_REFUSED = (".", "..", "*", ">")
+_NOT_IN_NAMES = ("/", "\\", "*", ">")
+_WHOLE_NAMES_REFUSED = (".", "..")
 
 
 def usable_subject(subject: bytes) -> bool:
