@@ -11,7 +11,6 @@ from bascule.client import AckPolicy, BlockingClient, Client, Message, Outgoing
 from bascule.client.requests import partition_for
 from bascule.errors import (
     AlreadyExists,
-    FailedPrecondition,
     IncorrectOffset,
     InvalidArgument,
     NotFound,
@@ -176,18 +175,6 @@ def test_an_expected_offset_is_checked_where_the_stream_asks_for_it(broker: Brok
         with pytest.raises(IncorrectOffset):
             await client.publish(stream, b"again", expected_offset=0)
         assert (await client.publish(stream, b"any")).offset == 1
-
-    run(broker, use)
-
-
-def test_a_readonly_stream_refuses_messages_and_ends_its_readers(broker: BrokerProcess, stream: str) -> None:
-    async def use(client: Client) -> None:
-        await client.create_stream(stream)
-        await client.publish(stream, b"last")
-        await client.set_stream_readonly(stream)
-        with pytest.raises(FailedPrecondition, match="readonly partition: 0"):
-            await client.publish(stream, b"too late")
-        assert [m.value async for m in client.subscribe(stream, start="earliest")] == [b"last"]
 
     run(broker, use)
 

@@ -68,11 +68,11 @@ def pub(
     """Publish messages to STREAM: each MESSAGE, or each line of stdin if there is none."""
     template = Outgoing(b"", key.encode() if key else None, dict(map(_header, headers)) or None)
     if not messages and sys.stdin.isatty():
-        console().print("Type messages, one per line; Ctrl-D ends.")
+        click.echo("Type messages, one per line; Ctrl-D ends.", err=True)
     with missing_stream_explained("`--create` creates it"):
         published = asyncio.run(_publish(server, stream, messages, template, create, partition, ack, as_json))
     if not as_json:
-        console().print(f"published {published} to {stream}")
+        click.echo(f"published {published} to {stream}", err=True)
 
 
 async def _publish(

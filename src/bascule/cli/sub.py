@@ -16,7 +16,6 @@ from datetime import datetime
 import click
 
 from bascule.cli.connect import ServerOption, connected, missing_stream_explained
-from bascule.cli.output import console
 from bascule.client import Client, Message, StartAt
 
 EPILOG = """\b
@@ -109,7 +108,7 @@ async def _say_nothing_there(client: Client, stream: str, partition: int, newest
     partitions = len((await client.fetch_metadata([stream])).streams[stream].partitions)
     where = f"partition {partition} of {partitions} of stream {stream}" if partitions > 1 else f"stream {stream}"
     state = "is empty" if newest < 0 else f"has nothing there yet (its newest offset is {newest})"
-    console().print(f"{where} {state}; --follow waits for messages")
+    click.echo(f"{where} {state}; --follow waits for messages", err=True)
 
 
 def _write_values(batch: list[Message]) -> None:

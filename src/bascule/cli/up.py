@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import click
 
 from bascule.cli.logs import set_up
-from bascule.cli.output import console
 from bascule.node.config import load
 
 if TYPE_CHECKING:
@@ -83,11 +82,13 @@ def _print_json(info: RunningInfo) -> None:
 def _greet(info: RunningInfo) -> None:
     address = f"{info.host}:{info.port}"
     server = "" if info.port == 9292 else f" --server {address}"
-    say = console()
-    say.print(f"[bold]Bascule is running.[/bold] Data in {info.data_dir}")
-    say.print(f"  Liftbridge clients  {address}")
-    say.print(f"  NATS clients        {info.nats_url}")
-    say.print("Try in another terminal:")
-    say.print(f"  bascule pub{server} --create hello 'first message'")
-    say.print(f"  bascule sub{server} hello")
-    say.print("Ctrl-C stops it; the data stays.")
+    lines = [
+        f"{click.style('Bascule is running.', bold=True)} Data in {info.data_dir}",
+        f"  Liftbridge clients  {address}",
+        f"  NATS clients        {info.nats_url}",
+        "Try in another terminal:",
+        f"  bascule pub{server} --create hello 'first message'",
+        f"  bascule sub{server} hello",
+        "Ctrl-C stops it; the data stays.",
+    ]
+    click.echo("\n".join(lines), err=True)

@@ -157,30 +157,6 @@ class Client:
         await self._ask("DeleteStream", pb.DeleteStreamRequest(name=name).SerializeToString(), Deadline(timeout))
         self._cluster.forget(name)
 
-    async def pause_stream(
-        self,
-        name: str,
-        partitions: Sequence[int] = (),
-        *,
-        resume_all: bool = False,
-        timeout: float = limits.CLIENT_TIMEOUT_S,
-    ) -> None:
-        """All partitions, if none is named. The next publish resumes one, or all of them."""
-        request = pb.PauseStreamRequest(name=name, partitions=partitions, resumeAll=resume_all)
-        await self._ask("PauseStream", request.SerializeToString(), Deadline(timeout))
-        self._cluster.forget(name)
-
-    async def set_stream_readonly(
-        self,
-        name: str,
-        partitions: Sequence[int] = (),
-        *,
-        readonly: bool = True,
-        timeout: float = limits.CLIENT_TIMEOUT_S,
-    ) -> None:
-        request = pb.SetStreamReadonlyRequest(name=name, partitions=partitions, readonly=readonly)
-        await self._ask("SetStreamReadonly", request.SerializeToString(), Deadline(timeout))
-
     async def fetch_metadata(self, streams: Sequence[str] = (), timeout: float = limits.CLIENT_TIMEOUT_S) -> Metadata:
         """Brokers, and these streams or all. A stream the cluster does not know is left out."""
         return await self._cluster.refresh(streams, Deadline(timeout))
