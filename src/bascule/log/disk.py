@@ -54,7 +54,7 @@ class FileDisk:
     def lock(self) -> None:
         """Make the data folder if need be and take it for this process alone. Raises StartError."""
         try:
-            _make_folders(self._root, [])
+            self._make_folder(self._root)
             path = os.path.join(self._root, "lock")
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except (NotADirectoryError, FileExistsError):
@@ -302,9 +302,11 @@ def _make_folders(folder: str, changed: list[str]) -> None:
             raise
         return
     except FileNotFoundError:
-        _make_folders(os.path.dirname(folder), changed)
-        _make_folders(folder, changed)
-        return
+        parent = os.path.dirname(folder)
+        if os.path.isdir(parent):
+            raise  # a file system that makes no folders
+        _make_folders(parent, changed)
+        os.mkdir(folder, 0o755)
     changed.append(os.path.dirname(folder))
 
 

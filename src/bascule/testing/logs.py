@@ -1,0 +1,81 @@
+"""A commit log on a bench: opened on any disk, with what it told its owner written down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bascule.errors import LogError
+from bascule.log.commitlog import CommitLog, LogConfig
+from bascule.log.sync import GROUP, SyncMode, SyncScheduler
+from bascule.ports import Disk
+from bascule.testing.records import encode, values
+
+FOLDER = "streams/test@1/0"
+
+
+class ManualClock:
+    """`ports.Clock` that stands still until told otherwise."""
+
+    def __init__(self, now_ns: int = 1_000_000) -> None:
+        self.now_ns = now_ns
+
+    def time_ns(self) -> int:
+        return self.now_ns
+
+    def monotonic_ns(self) -> int:
+        return self.now_ns
+
+
+@dataclass
+class Bench:
+    disk: Disk
+    scheduler: SyncScheduler
+    clock: ManualClock
+    promises: list[int] = field(default_factory=list)
+    failures: list[LogError] = field(default_factory=list)
+    log: CommitLog = field(init=False)
+
+    def append(self, bodies: Sequence[bytes], offset: int | None = None, epoch: int = 1) -> None:
+        """Queue one batch; record n gets timestamp n * 10 at least."""
+        first = self.log.end if offset is None else offset
+        self.log.append(*encode(bodies, first, max(first * 10, self.log.last_timestamp + 1), epoch))
+
+    async def store(self, bodies: Sequence[bytes], offset: int | None = None) -> None:
+        """Append one batch, and wait until it is promised and visible, or the log has failed."""
+        self.append(bodies, offset)
+        await self.log.settled()
+        self.log.set_visible_end(self.log.promised_end)
+
+    async def read_all(self, start: int = 0, max_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:
+        self.log.set_visible_end(self.log.promised_end)
+        reader = self.log.reader(start)
+        found: list[tuple[int, bytes]] = []
+        while (records := await reader.read(max_bytes)) is not None:
+            found += values(records)
+        return found
+
+    async def close(self) -> None:
+        await self.log.close()
+        await self.scheduler.close()
+
+
+async def open_bench(
+    disk: Disk,
+    segment_max_bytes: int = 1 << 20,
+    segment_max_age_ns: int = 0,
+    mode: SyncMode = GROUP,
+    clock: ManualClock | None = None,
+    folder: str = FOLDER,
+    scheduler: SyncScheduler | None = None,
+) -> Bench:
+    clock = clock or ManualClock()
+    bench = Bench(disk, scheduler or SyncScheduler(disk, clock, mode), clock)
+    bench.log = await CommitLog.open(
+        disk,
+        bench.scheduler,
+        folder,
+        LogConfig(segment_max_bytes, segment_max_age_ns),
+        clock,
+        bench.promises.append,
+        bench.failures.append,
+    )
+    return bench

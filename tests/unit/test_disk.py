@@ -1,0 +1,354 @@
+"""The real disk, and that the disk in memory does the same and loses what it should."""
+
+import asyncio
+import errno
+import os
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bascule import limits
+from bascule.errors import StartError
+from bascule.log.disk import FileDisk
+from bascule.log.files import OpenFiles
+from bascule.ports import Disk, Write
+from bascule.testing.disk import MemoryDisk
+
+
+@pytest.fixture
+def file_disk(tmp_path: Path) -> Iterator[FileDisk]:
+    disk = FileDisk(tmp_path)
+    yield disk
+    disk.close()
+
+
+@pytest.fixture(params=["file", "memory"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
+    if request.param == "memory":
+        yield MemoryDisk()
+        return
+    real = FileDisk(tmp_path)
+    yield real
+    real.close()
+
+
+def test_committed_bytes_are_read_back_and_a_file_is_made_with_its_folders(disk: Disk) -> None:
+    async def scenario() -> None:
+        assert await disk.commit([Write("a/b/c", 0, [b"one", b"two"], create=True)], sync=True) == [None]
+        assert await disk.commit([Write("a/b/c", 6, [b"!"])], sync=False) == [None]
+        assert await disk.read("a/b/c", 0, 100) == b"onetwo!"
+        assert await disk.read("a/b/c", 3, 3) == b"two"
+        assert disk.read_cached("a/b/c", 3, 100) == b"two!"
+        assert await disk.size("a/b/c") == 7
+        assert await disk.size("a/b") is None
+        assert await disk.size("a/x") is None
+        assert await disk.list("a") == ["b"]
+        assert await disk.list("nowhere") == []
+
+    asyncio.run(scenario())
+
+
+def test_each_write_has_its_own_answer(disk: Disk) -> None:
+    async def scenario() -> None:
+        await disk.commit([Write("there", 0, [b"x"], create=True)], sync=True)
+        writes = [
+            Write("there", 0, [b"y"], create=True),
+            Write("new", 0, [b"z"], create=True),
+            Write("missing", 0, [b"z"]),
+        ]
+        exists, fine, missing = await disk.commit(writes, sync=True)
+        assert isinstance(exists, FileExistsError)
+        assert fine is None
+        assert isinstance(missing, FileNotFoundError)
+        assert await disk.read("there", 0, 9) == b"x"
+        assert await disk.read("new", 0, 9) == b"z"
+
+    asyncio.run(scenario())
+
+
+def test_files_and_folders_are_renamed_removed_and_truncated(disk: Disk) -> None:
+    async def scenario() -> None:
+        await disk.make_folder("f/g")
+        await disk.commit([Write("f/g/one", 0, [b"1234"], create=True)], sync=True)
+        await disk.commit([Write("f/g/two", 0, [b"5678"], create=True)], sync=True)
+        assert await disk.read("f/g/two", 0, 9) == b"5678"
+        await disk.rename("f/g/one", "f/g/two")
+        await disk.sync_folder("f/g")
+        assert await disk.read("f/g/two", 0, 9) == b"1234"
+        assert disk.read_cached("f/g/one", 0, 9) is None
+        await disk.truncate("f/g/two", 2)
+        assert await disk.read("f/g/two", 0, 9) == b"12"
+        await disk.rename("f/g", "f/h")
+        assert await disk.read("f/h/two", 0, 9) == b"12"
+        with pytest.raises(FileNotFoundError):
+            await disk.read("f/g/two", 0, 9)
+        await disk.remove("f/h")
+        await disk.remove("f/h")
+        assert await disk.list("f") == []
+        with pytest.raises(FileNotFoundError):
+            await disk.sync_folder("f/h")
+
+    asyncio.run(scenario())
+
+
+def test_many_dirty_files_are_one_sync_of_the_file_system(file_disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    single: list[int] = []
+    whole: list[None] = []
+    monkeypatch.setattr(os, "fdatasync", single.append)
+    monkeypatch.setattr(file_disk, "_sync_file_system", lambda: whole.append(None))
+
+    async def scenario() -> None:
+        writes = [Write(f"p/{number}", 0, [b"x"], create=True) for number in range(20)]
+        assert await file_disk.commit(writes, sync=True) == [None] * 20
+        assert (len(single), len(whole)) == (0, 1)
+        few = [Write(f"p/{number}", 1, [b"y"]) for number in range(8)]
+        assert await file_disk.commit(few, sync=True) == [None] * 8
+        assert (len(single), len(whole)) == (8, 1)
+        assert await file_disk.commit(few, sync=False) == [None] * 8
+        assert (len(single), len(whole)) == (8, 1)
+
+    asyncio.run(scenario())
+
+
+def test_a_sync_of_the_file_system_works_and_its_failure_is_everyones(
+    file_disk: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        writes = [Write(f"p/{number}", 0, [b"x"], create=True) for number in range(9)]
+        assert await file_disk.commit(writes, sync=True) == [None] * 9
+
+        def fail() -> None:
+            raise OSError(errno.EIO, "the device is gone")
+
+        monkeypatch.setattr(file_disk, "_sync_file_system", fail)
+        more = [Write(f"p/{number}", 1, [b"y"]) for number in range(9)]
+        errors = await file_disk.commit([*more, Write("missing", 0, [b""])], sync=True)
+        assert [error and error.errno for error in errors] == [errno.EIO] * 9 + [errno.ENOENT]
+
+    asyncio.run(scenario())
+
+
+def test_a_write_that_fails_half_way_is_cut_back_and_the_others_stand(
+    file_disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwritev
+
+    def pwritev(descriptor: int, buffers: list[bytes], position: int) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("full"):
+            if position >= 6:
+                raise OSError(errno.ENOSPC, "no space")
+            return real(descriptor, [bytes(buffers[0])[:2]], position)
+        return real(descriptor, [bytes(buffers[0])[:1]], position)
+
+    async def scenario() -> None:
+        await file_disk.commit([Write("full", 0, [b"abcd"], create=True)], sync=True)
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        writes = [Write("full", 4, [b"efgh", b"ijkl"]), Write("other", 0, [b"ab", b"", b"cde"], create=True)]
+        failed, fine = await file_disk.commit(writes, sync=True)
+        assert failed is not None
+        assert failed.errno == errno.ENOSPC
+        assert fine is None
+
+    asyncio.run(scenario())
+    assert (tmp_path / "full").read_bytes() == b"abcd"
+    assert (tmp_path / "other").read_bytes() == b"abcde"
+
+
+def test_a_failed_sync_fails_what_it_covered_only(file_disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fdatasync
+
+    def fdatasync(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith("bad"):
+            raise OSError(errno.EIO, "the device is gone")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+    async def scenario() -> None:
+        writes = [Write("bad", 0, [b"1"], create=True), Write("good", 0, [b"1"], create=True), Write("bad", 1, [b"2"])]
+        errors = await file_disk.commit(writes, sync=True)
+        assert [error and error.errno for error in errors] == [errno.EIO, None, errno.EIO]
+        assert await file_disk.read("bad", 0, 9) == b"12"
+
+    asyncio.run(scenario())
+
+
+def test_what_is_not_in_the_page_cache_is_not_waited_for(file_disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        await file_disk.commit([Write("a", 0, [b"0123456789"], create=True)], sync=True)
+        assert file_disk.read_cached("a", 2, 3) == b"234"
+        assert file_disk.read_cached("a", 8, 50) == b"89"
+        assert file_disk.read_cached("a", 50, 50) == b""
+        assert file_disk.read_cached("never opened", 0, 1) is None
+        large = os.urandom(3 * limits.MIB)
+        await file_disk.commit([Write("b", 0, [large], create=True)], sync=True)
+        assert file_disk.read_cached("b", 1, 3 * limits.MIB) == large[1:]
+
+        real = os.preadv
+        monkeypatch.setattr(os, "preadv", lambda descriptor, buffers, position, flags: 4)
+        assert file_disk.read_cached("a", 0, 10) is None, "four of ten bytes, and the file goes on: not cached"
+
+        def would_wait(*_: object) -> int:
+            raise BlockingIOError(errno.EAGAIN, "not now")
+
+        monkeypatch.setattr(os, "preadv", would_wait)
+        assert file_disk.read_cached("a", 0, 10) is None
+        monkeypatch.setattr(os, "preadv", real)
+        assert await file_disk.read("a", 0, 10) == b"0123456789"
+
+    asyncio.run(scenario())
+
+
+def test_open_files_are_bounded_and_never_closed_under_a_user(tmp_path: Path) -> None:
+    for number in range(40):
+        (tmp_path / str(number)).write_bytes(b"%d" % number)
+    files = OpenFiles(str(tmp_path), limit=4)
+    failures: list[BaseException] = []
+
+    def use(seed: int) -> None:
+        chance = random.Random(seed)
+        try:
+            for _ in range(400):
+                number = chance.randrange(40)
+                file = files.borrow(str(number))
+                assert os.pread(file.descriptor, 9, 0) == b"%d" % number
+                if chance.random() < 0.1:
+                    files.forget(str(number))
+                assert os.pread(file.descriptor, 9, 0) == b"%d" % number
+                files.give_back(file)
+        except BaseException as error:
+            failures.append(error)
+
+    before = len(os.listdir("/proc/self/fd"))
+    threads = [threading.Thread(target=use, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(files) <= 4
+    assert len(os.listdir("/proc/self/fd")) <= before + 4
+    files.close_all()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_paths_cannot_leave_the_data_folder(file_disk: FileDisk) -> None:
+    for path in ("/etc/passwd", "../x", "a/../../x"):
+        with pytest.raises(ValueError, match="inside the data folder"):
+            asyncio.run(file_disk.read(path, 0, 1))
+
+
+def test_a_data_folder_has_one_broker(tmp_path: Path) -> None:
+    code = (
+        "import sys; from bascule.log.disk import FileDisk; d = FileDisk(sys.argv[1]); d.lock(); "
+        "print('locked', flush=True); sys.stdin.read()"
+    )
+    folder = tmp_path / "made" / "here"
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        disk = FileDisk(folder)
+        with pytest.raises(StartError, match=rf"another broker \(process {other.pid}\) uses it"):
+            disk.lock()
+        other.communicate("")
+        disk.lock()
+        disk.close()
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_a_data_folder_that_cannot_be_used_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path, reason in ((tmp_path / "file", "not a folder"), (tmp_path / "file" / "below", "not a folder")):
+        with pytest.raises(StartError, match=reason) as caught:
+            FileDisk(path).lock()
+        assert "\n" not in str(caught.value)
+    closed = FileDisk("/proc/version-that-cannot-be/made")
+    with pytest.raises(StartError, match="cannot be written"):
+        closed.lock()
+
+
+# --- the disk in memory -------------------------------------------------------------------------------------
+
+
+def test_power_loss_takes_what_was_not_synced() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        await disk.commit([Write("a/file", 0, [b"kept"], create=True)], sync=True)
+        await disk.commit([Write("a/file", 4, [b" lost"])], sync=False)
+        await disk.commit([Write("a/empty", 0, [b"lost"], create=True)], sync=False)
+        await disk.rename("a/file", "a/renamed")
+        disk.crash()
+        assert disk.paths() == ["a/empty", "a/file"], "the rename was not synced, the new entry was"
+        assert disk.content("a/file") == b"kept"
+        assert disk.content("a/empty") == b""
+        await disk.rename("a/file", "a/renamed")
+        await disk.sync_folder("a")
+        disk.crash()
+        assert disk.paths() == ["a/empty", "a/renamed"]
+        await disk.remove("a")
+        disk.crash()
+        assert disk.paths() == ["a/empty", "a/renamed"]
+        await disk.remove("a")
+        await disk.sync_folder("")
+        disk.crash()
+        assert disk.paths() == []
+
+    asyncio.run(scenario())
+
+
+def test_bytes_under_a_failed_sync_never_become_durable() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        await disk.commit([Write("file", 0, [b"good"], create=True)], sync=True)
+        disk.fail_at(disk.steps + 2)
+        (error,) = await disk.commit([Write("file", 4, [b"bad!"])], sync=True)
+        assert error is not None
+        assert await disk.commit([Write("file", 8, [b"more"])], sync=True) == [None]
+        assert disk.content("file") == b"goodbad!more"
+        disk.crash()
+        assert disk.content("file") == b"good\0\0\0\0more"
+
+    asyncio.run(scenario())
+
+
+def test_a_chancy_power_loss_is_a_function_of_its_seed_and_keeps_all_that_was_synced() -> None:
+    async def outcome(seed: int) -> bytes:
+        disk = MemoryDisk()
+        await disk.commit([Write("file", 0, [b"synced"], create=True)], sync=True)
+        for number in range(5):
+            await disk.commit([Write("file", 6 + 4 * number, [b"abcd"])], sync=False)
+        disk.crash(random.Random(seed))
+        return disk.content("file")
+
+    outcomes = [asyncio.run(outcome(seed)) for seed in range(30)]
+    assert outcomes == [asyncio.run(outcome(seed)) for seed in range(30)]
+    assert len(set(outcomes)) > 10
+    assert all(content.startswith(b"synced") for content in outcomes)
+
+
+def test_a_full_disk_and_a_slow_sync_can_be_had() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        disk.capacity_bytes = 10
+        assert await disk.commit([Write("file", 0, [b"12345678"], create=True)], sync=True) == [None]
+        (error,) = await disk.commit([Write("file", 8, [b"123"])], sync=True)
+        assert error is not None
+        assert error.errno == errno.ENOSPC
+        disk.capacity_bytes = 11
+        disk.sync_delay_s = 0.02
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await disk.commit([Write("file", 8, [b"123"])], sync=True) == [None]
+        assert loop.time() - began >= 0.02
+
+    asyncio.run(scenario())
