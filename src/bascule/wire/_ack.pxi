@@ -267,7 +267,7 @@ def encode_acks(
 
 
 cdef int answer_ack(Groups *groups, const Delivered *message) except -1 nogil:
-    # An Ack that came over NATS; its bytes go on as they are. An invalid one is dropped.
+    # An Ack that came over NATS; its bytes go on as they are, inside a PublishResponse. An invalid one is dropped.
     cdef Parsed parsed
     cdef Span body
     cdef Span token
@@ -277,7 +277,7 @@ cdef int answer_ack(Groups *groups, const Delivered *message) except -1 nogil:
     cdef Group *group
     cdef uint64_t size
     cdef uint8_t *to
-    if not open_envelope(&message.payload, 1, &body) or not parse(&body, ACK, &parsed):
+    if not open_envelope(&message.payload, 1, &body) or not parse(&body, ACK, &parsed, MAX_DEPTH - 1):
         return 0
     token.data = message.subject.data + message.subject.size
     while token.data > message.subject.data and (token.data - 1)[0] != 46:

@@ -47,7 +47,7 @@ cdef dict decode_headers(const Span *body):
 cdef tuple decode_one(const Span *body, Text *texts):
     cdef Parsed parsed
     cdef Span *fields = parsed.fields
-    if not parse(body, MESSAGE, &parsed):
+    if not parse(body, MESSAGE, &parsed, MAX_DEPTH):
         raise ValueError("a frame holds no valid Message: it was cut, damaged, or is of another type")
     return (
         <int64_t>fields[1].size,

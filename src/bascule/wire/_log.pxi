@@ -31,7 +31,7 @@ cdef inline int read_record(const uint8_t *at, const uint8_t *end, Record *recor
     if at[5] != 0x08 or record.trailer[0] != 0x82 or record.trailer[1] != 0x7D or record.trailer[2] != 0x0C:
         return LOG_BAD
     record.fields = read_varint(at + 6, record.trailer, &offset)
-    if record.fields == NULL or offset > 0x7FFFFFFFFFFFFFFFULL:
+    if record.fields == NULL or offset >= 0x7FFFFFFFFFFFFFFFULL:  # after the largest there is no next one
         return LOG_BAD
     record.offset = <int64_t>offset
     return LOG_END
@@ -88,11 +88,9 @@ cdef void scan(Scan *state, const uint8_t *end) noexcept nogil:
         if state.count == 0:
             state.first_offset = record.offset
         state.count += 1
-        state.min_offset = <int64_t>(<uint64_t>record.offset + 1)
+        state.min_offset = record.offset + 1
         state.at = record.next
         last = record
-        if record.offset == 0x7FFFFFFFFFFFFFFFLL:
-            break
     if state.count:
         state.last_timestamp = record_timestamp(&last)
         state.last_epoch = get_le64(last.trailer + 3)

@@ -263,9 +263,9 @@ cdef tuple reader_result(Reader *reader, const uint8_t *base):
     cdef Group *group
     cdef Control *control
     if reader.problem:
+        start = bytes(reader.at[: min(64, reader.end - reader.at)])
         raise NatsProtocolError(
-            f"the NATS server sent {NATS_PROBLEMS[reader.problem]}: {bytes(reader.at[: min(64, reader.end - reader.at)])!r}; "
-            "the connection is closed and made anew"
+            f"the NATS server sent {NATS_PROBLEMS[reader.problem]}: {start!r}; the connection is closed and made anew"
         )
     for index in range(reader.groups.size):
         group_allocate(&reader.groups.items[index])

@@ -166,11 +166,10 @@ cdef bint parse_fields(
     return True
 
 
-cdef inline bint parse(const Span *body, const uint8_t *kinds, Parsed *parsed) noexcept nogil:
+cdef inline bint parse(const Span *body, const uint8_t *kinds, Parsed *parsed, int depth) noexcept nogil:
+    # `depth` is how deep groups may nest: MAX_DEPTH, less one for each message this one will be put into.
     memset(parsed, 0, sizeof(Parsed))
-    return parse_fields(
-        body.data, body.data + body.size, kinds, parsed.fields, &parsed.entries, MAX_DEPTH
-    )
+    return parse_fields(body.data, body.data + body.size, kinds, parsed.fields, &parsed.entries, depth)
 
 
 # --- headers ----------------------------------------------------------------------------------------------

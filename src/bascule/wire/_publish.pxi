@@ -196,7 +196,7 @@ def route_publishes(
                 break
             if body.size > <uint64_t>(stop - body.data):
                 break
-            if not parse(&body, PUBLISH_REQUEST, &parsed):
+            if not parse(&body, PUBLISH_REQUEST, &parsed, MAX_DEPTH):
                 problem = PROBLEM_PROTOBUF
                 break
             if router.commands.owner == NULL:

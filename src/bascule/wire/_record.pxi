@@ -251,7 +251,7 @@ cdef int encode_one(Encoder *encoder, const Delivered *message) except -1 nogil:
         return 0
     key.data = NULL
     key.size = 0
-    if open_envelope(&message.payload, 0, &body) and parse(&body, MESSAGE, &parsed):
+    if open_envelope(&message.payload, 0, &body) and parse(&body, MESSAGE, &parsed, MAX_DEPTH):
         key = parsed.fields[2]
         value = &parsed.fields[3]
         expected = <int64_t>parsed.fields[1].size

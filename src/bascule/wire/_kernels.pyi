@@ -1,0 +1,20 @@
+"""The compiled twin has the functions of the pure one, and a way for tests to take the CRC's slower road."""
+
+from bascule.wire._pure import ack_responses as ack_responses
+from bascule.wire._pure import crc32c as crc32c
+from bascule.wire._pure import decode_records as decode_records
+from bascule.wire._pure import encode_acks as encode_acks
+from bascule.wire._pure import encode_records as encode_records
+from bascule.wire._pure import find_record as find_record
+from bascule.wire._pure import frame_data as frame_data
+from bascule.wire._pure import index_records as index_records
+from bascule.wire._pure import record_tail as record_tail
+from bascule.wire._pure import reverse_records as reverse_records
+from bascule.wire._pure import route_publishes as route_publishes
+from bascule.wire._pure import scan_frames as scan_frames
+from bascule.wire._pure import scan_records as scan_records
+from bascule.wire._pure import seek_record as seek_record
+from bascule.wire._pure import split_messages as split_messages
+from bascule.wire._pure import split_nats as split_nats
+
+def _crc_by_table_only(table_only: bool) -> None: ...
