@@ -26,6 +26,7 @@ Groups:
   d  catch-up Subscribe
 """
 WARM_UP_SCALE = 0.05
+MIN_WIDTH = 110
 
 
 @click.command(epilog=GROUPS)
@@ -52,7 +53,8 @@ def main(rounds: int, only: str, scale: float, folder: str, json_output: bool, w
     if json_output:
         print(as_json(report))
     else:
-        show(report, Console())
+        console = Console()
+        show(report, Console(width=max(console.width, MIN_WIDTH)))
     if write:
         write_page(report, ROOT / "docs" / "benchmarks.md")
     if strict and report.missed:

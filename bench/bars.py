@@ -75,6 +75,7 @@ BARS = (
         most=1.0,
     ),
     ratio("e", "100 partitions, group", "envelopes, group", 0.5),
+    ratio("e", "100 x 1 000 in flight, group", "envelopes, group", None),
     latency("latency, group", "p50"),
     latency("latency, group", "p99"),
     latency("latency, JetStream", "p50"),

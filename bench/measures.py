@@ -1,7 +1,8 @@
 """What is measured: one entry per measure, each a call of the load driver against one of the servers.
 
 A measure makes its own stream and removes it, except for reading: that happens on a stream filled once. Both
-sides get the same count, size of values (128 bytes) and messages in flight (1 000).
+sides get the same count, size of values (128 bytes) and messages in flight (1 000, over all publishers unless the
+name says otherwise).
 """
 
 import itertools
@@ -18,6 +19,7 @@ from bench.servers import Servers, cpu_seconds, tree_cpu_seconds
 ROOT = Path(__file__).parent.parent
 DRIVER_TIMEOUT_S = 300
 PARTITIONS = 100
+WINDOW = 1000
 TUNED_PULL = 5000  # the fastest of 500, 1 000, 5 000 and 20 000
 
 _names = itertools.count()
@@ -78,14 +80,15 @@ class Field:
             p99_us=measured.get("p99_us", 0.0),
         )
 
-    def bascule(self, sync: str, command: str, count: int, partitions: int = 1) -> Sample:
-        """A command that publishes, on a stream of its own."""
+    def bascule(self, sync: str, command: str, count: int, partitions: int = 1, window: int = WINDOW) -> Sample:
+        """A command that publishes, on a stream of its own, with `window` messages in flight over all partitions."""
         broker = self.servers.broker(sync)
         name = f"bench-{next(_names)}"
         stream = {"address": broker.address, "stream": name, "subject": name, "partitions": partitions}
         self.drive("create", **stream)
         try:
-            return self.sample(broker, command, nats=broker.nats_url, count=self.count(count), **stream)
+            flags = {"nats": broker.nats_url, "count": self.count(count), "window": window}
+            return self.sample(broker, command, **flags, **stream)
         finally:
             self.drive("delete", **stream)
 
@@ -155,6 +158,10 @@ MEASURES = {
         Measure("JetStream ordered consumer", lambda field: field.consume(READ)),
         Measure("JetStream tuned consumer", lambda field: field.consume(READ, TUNED_PULL)),
         Measure("100 partitions, group", lambda field: field.bascule("group", "envelopes", ACKED, PARTITIONS)),
+        Measure(
+            "100 x 1 000 in flight, group",
+            lambda field: field.bascule("group", "envelopes", ACKED, PARTITIONS, PARTITIONS * WINDOW),
+        ),
         Measure("latency, group", lambda field: field.bascule("group", "latency", STEADY)),
         Measure("latency, JetStream", lambda field: field.jetstream("jetstream-latency", STEADY)),
     )

@@ -75,13 +75,20 @@ def commit() -> str:
     return described.stdout.strip() or "unknown"
 
 
-RATES = ("measure", "messages/s", "driver CPU us", "server CPU us", "with NATS us")
+RATES = ("measure", "messages/s", "driver cores", "driver CPU us", "server CPU us", "with NATS us")
 COMPARED = ("compared", "value", "bar", "")
 
 
 def rate_rows(report: Report) -> list[tuple[str, ...]]:
     return [
-        (name, f"{s.rate:,.0f}", f"{s.driver_us:.2f}", f"{s.broker_us:.2f}", f"{s.server_us:.2f}")
+        (
+            name,
+            f"{s.rate:,.0f}",
+            f"{s.driver_us * s.rate / 1e6:.2f}",
+            f"{s.driver_us:.2f}",
+            f"{s.broker_us:.2f}",
+            f"{s.server_us:.2f}",
+        )
         for name, s in report.medians.items()
     ]
 
@@ -136,7 +143,10 @@ rounds on one machine; the tables show medians. What counts is the ratio: absolu
 - "JetStream async" is the official Go client's PublishAsync, what programs use. Part of its cost is that client: the
   row "lean client" publishes to JetStream with the same minimal client that Bascule's envelopes are published with.
 - Consuming: "ordered consumer" with the client's defaults; "tuned" asks for 5 000 messages ahead, the fastest found.
-- Processor times are per message. "with NATS" adds the NATS server a broker needs; JetStream is one itself.
+- Processor times are per message. "with NATS" adds the NATS server a broker needs; JetStream is one itself. "driver
+  cores" is how busy the driver was: near 1 on Subscribe, where decoding in one goroutine is the limit.
+- 100 partitions: a publisher with a connection of its own for each, 1 000 messages in flight over all of them, or
+  1 000 each where the row says so.
 
 ## Rates
 

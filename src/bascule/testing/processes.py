@@ -29,6 +29,7 @@ from bascule.wire.pb import api_pb2, health_pb2
 HOST = "127.0.0.1"
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
+CLOSE_TIMEOUT_S = 3.0
 POLL_INTERVAL_S = 0.02
 LOG_TAIL_BYTES = 8000
 
@@ -89,9 +90,7 @@ class Process:
 
         def answers() -> bool:
             if not self.running:
-                raise ProcessError(
-                    f"{' '.join(self.command)} ended by itself ({self.exit_code}):\n{self.log_tail()}"
-                )
+                raise ProcessError(f"{' '.join(self.command)} ended by itself ({self.exit_code}):\n{self.log_tail()}")
             try:
                 return self.ready()
             except OSError:
@@ -122,9 +121,7 @@ class Process:
             code = self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.kill9()
-            raise ProcessError(
-                f"{self.command[0]} ignored SIGTERM for {timeout_s} s:\n{self.log_tail()}"
-            ) from None
+            raise ProcessError(f"{self.command[0]} ignored SIGTERM for {timeout_s} s:\n{self.log_tail()}") from None
         self._signal_group(signal.SIGKILL)
         return code
 
@@ -150,6 +147,13 @@ class Process:
         return self.logs()[-LOG_TAIL_BYTES:]
 
     def close(self) -> None:
+        """End it in good order if it can be, by force if not."""
+        if self.running and self.process is not None:
+            self.process.terminate()
+            try:
+                self.process.wait(CLOSE_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                pass
         self.kill9()
         atexit.unregister(self.kill9)
 
@@ -163,9 +167,7 @@ class Process:
 class NatsProcess(Process):
     """A plain nats-server, with JetStream on the real disk if asked."""
 
-    def __init__(
-        self, folder: Path, *, jetstream: bool = False, sync_always: bool = False, port: int = 0
-    ) -> None:
+    def __init__(self, folder: Path, *, jetstream: bool = False, sync_always: bool = False, port: int = 0) -> None:
         self.port = port or free_port()
         self.nats_url = f"nats://{HOST}:{self.port}"
         self.data_dir = folder / "jetstream"
@@ -230,9 +232,7 @@ class BrokerProcess(Process):
         if answer.status != 0 or serving != health_pb2.HealthCheckResponse.SERVING:
             return False
         answer = call(HOST, self.port, "/proto.API/FetchMetadata", b"", 5.0)
-        return (
-            answer.status == 0 and len(api_pb2.FetchMetadataResponse.FromString(answer.message).brokers) > 0
-        )
+        return answer.status == 0 and len(api_pb2.FetchMetadataResponse.FromString(answer.message).brokers) > 0
 
 
 def start_broker(
