@@ -28,7 +28,7 @@ def kernels() -> list[Extension]:
         if REQUIRED:
             raise
         return []
-    modules: list[Extension] = cythonize([extension], language_level=3)
+    modules: list[Extension] = cythonize([extension], language_level=3)  # type: ignore[no-untyped-call]
     for module in modules:
         # cythonize() copies the extension and drops the flag, so it is set afterwards.
         module.optional = not REQUIRED

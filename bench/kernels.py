@@ -1,6 +1,6 @@
 """The kernels, compiled against pure: nanoseconds a message, and the ratio. `python -m bench.kernels`
 
-Every case is one batch of messages with 128-byte values, as a busy broker sees it. A number is the best of several
+Every case is one batch of messages with 128-byte values, as a busy broker has them. A number is the best of several
 rounds, the twins taking turns, so that a noisy neighbour slows a round and not a verdict. Two ratios have a bar,
 which the exit status reports: encoding records 10x, parsing NATS 4x.
 """
