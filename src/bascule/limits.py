@@ -49,6 +49,7 @@ NATS_MAX_LOG_LINE_BYTES = 4 * KIB
 # HTTP/2 and gRPC
 GRPC_MAX_MESSAGE_BYTES = 4 * MIB
 GRPC_MAX_STATUS_MESSAGE_BYTES = 2 * KIB  # clients refuse trailers over 8 KiB
+GRPC_MAX_CALLS = 100_000  # of one server, over all connections
 GRPC_MAX_ASSEMBLY_BYTES = 64 * MIB  # of one connection: unfinished request messages larger than a window
 GRPC_MAX_WAITING_CALLS = 10_000  # of one channel, for the server's MAX_CONCURRENT_STREAMS
 GRPC_REFUSED_RETRIES = 6  # of a unary call whose stream the server refused unseen

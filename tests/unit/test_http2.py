@@ -434,6 +434,29 @@ def test_a_header_list_over_the_bound_is_refused_and_the_next_request_still_deco
     assert isinstance(server.feed(request(3))[0], HeadersReceived)
 
 
+def test_a_flood_is_a_matter_of_rate_not_of_number() -> None:
+    patient, impatient = Server(), Server()
+    for _ in range(100):
+        for server, pause in ((patient, 0.1), (impatient, 0.01)):
+            server.now += pause
+            server.feed(raw(frames.PING, 0, 0, bytes(8)) * 900)
+            server.connection.take(0)
+    assert patient.connection.error is None
+    assert impatient.connection.error is not None
+    assert impatient.connection.error.code == ErrorCode.ENHANCE_YOUR_CALM
+
+
+def test_answers_that_nobody_reads_end_the_connection() -> None:
+    server = Server()
+    most = limits.HTTP2_MAX_QUEUED_CONTROL_BYTES // 17
+    for _ in range(most):
+        server.now += 1.0
+        server.feed(raw(frames.PING, 0, 0, bytes(8)))
+    assert server.connection.error is None
+    server.feed(raw(frames.PING, 0, 0, bytes(8)))
+    assert server.error_code() == ErrorCode.ENHANCE_YOUR_CALM
+
+
 # --- header tables ------------------------------------------------------------------------------------------
 
 

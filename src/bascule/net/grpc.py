@@ -112,8 +112,11 @@ class ServerConnection(Http2Protocol):
         elif not grpc.is_grpc(fields.get("content-type")):
             shown = fields.get("content-type", "")
             self._refuse(stream_id, 415, Status.INVALID_ARGUMENT, f'invalid gRPC request content-type "{shown}"')
-        elif len(self._tasks) >= 2 * limits.HTTP2_MAX_CONCURRENT_STREAMS:
-            # Handlers of cancelled calls have not ended yet: new work has to wait for them.
+        elif (
+            len(self._tasks) >= 2 * limits.HTTP2_MAX_CONCURRENT_STREAMS
+            or len(self._server.tasks) >= limits.GRPC_MAX_CALLS
+        ):
+            # Handlers of cancelled calls may not have ended yet: new work has to wait for them.
             self.connection.reset_stream(stream_id, ErrorCode.REFUSED_STREAM)
         else:
             try:

@@ -16,13 +16,16 @@ class Budget:
         self.rate = rate
         self.burst = burst
         self.level = burst
-        self.refilled_at = 0.0
+        self.refilled_at: float | None = None
 
-    def spend(self, now: float, cost: int = 1) -> None:
-        self.level -= cost
+    def spend(self, now: float) -> None:
+        """One more, at this moment; Http2Error if that is one too many."""
+        if self.refilled_at is None:
+            self.refilled_at = now
+        self.level -= 1
         if self.level >= 0:
             return
-        self.level = min(self.burst - cost, self.level + (now - self.refilled_at) * self.rate)
+        self.level = min(self.burst - 1, self.level + (now - self.refilled_at) * self.rate)
         self.refilled_at = now
         if self.level < 0:
             raise Http2Error(

@@ -302,13 +302,13 @@ class Connection:
             return
         stream.unsettled += flow
         if stream.remote_closed:
-            self._reset(stream, ErrorCode.STREAM_CLOSED, events)
+            self._reset(stream, ErrorCode.STREAM_CLOSED, now, events)
             return
         if not stream.receive_window.take(flow):
-            self._reset(stream, ErrorCode.FLOW_CONTROL_ERROR, events)
+            self._reset(stream, ErrorCode.FLOW_CONTROL_ERROR, now, events)
             return
         if self.client and not stream.response_seen:
-            self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+            self._reset(stream, ErrorCode.PROTOCOL_ERROR, now, events)
             return
         end_stream = bool(flags & frames.END_STREAM)
         if not payload and not end_stream:
@@ -361,7 +361,7 @@ class Connection:
         received = self._decoder.decode(block)
         stream = self.streams.get(stream_id)
         if stream is not None:
-            self._on_later_headers(stream, received, end_stream, events)
+            self._on_later_headers(stream, received, end_stream, now, events)
         elif self._is_idle(stream_id):
             self._on_request(stream_id, received, end_stream, events)
         else:
@@ -383,19 +383,21 @@ class Connection:
         self.streams[stream_id] = stream
         events.append(HeadersReceived(stream_id, received, end_stream))
 
-    def _on_later_headers(self, stream: Stream, received: Headers, end_stream: bool, events: list[Event]) -> None:
+    def _on_later_headers(
+        self, stream: Stream, received: Headers, end_stream: bool, now: float, events: list[Event]
+    ) -> None:
         """Trailers; or, to a client, the headers of the response."""
         if stream.remote_closed:
-            self._reset(stream, ErrorCode.STREAM_CLOSED, events)
+            self._reset(stream, ErrorCode.STREAM_CLOSED, now, events)
             return
         first = self.client and not stream.response_seen
         problem = headers.response_problem(received) if first else headers.trailers_problem(received)
         if problem is not None or (not first and not end_stream):
-            self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+            self._reset(stream, ErrorCode.PROTOCOL_ERROR, now, events)
             return
         if first and received[0][1].startswith("1"):
             if end_stream:
-                self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+                self._reset(stream, ErrorCode.PROTOCOL_ERROR, now, events)
             return
         stream.response_seen = True
         if self.client:
@@ -439,9 +441,9 @@ class Connection:
                 raise _protocol_error(f"WINDOW_UPDATE on stream {stream_id}, which is not open")
             return
         if not increment:
-            self._reset(stream, ErrorCode.PROTOCOL_ERROR, events)
+            self._reset(stream, ErrorCode.PROTOCOL_ERROR, now, events)
         elif stream.send_window + increment > frames.MAX_WINDOW:
-            self._reset(stream, ErrorCode.FLOW_CONTROL_ERROR, events)
+            self._reset(stream, ErrorCode.FLOW_CONTROL_ERROR, now, events)
         else:
             stream.send_window += increment
             self._outbox.offer(stream)
@@ -520,8 +522,11 @@ class Connection:
         if stream.local_closed:
             self._remove(stream)
 
-    def _reset(self, stream: Stream, code: ErrorCode, events: list[Event]) -> None:
-        """The peer broke the rules on this stream alone."""
+    def _reset(self, stream: Stream, code: ErrorCode, now: float, events: list[Event]) -> None:
+        """The peer broke the rules on this stream alone. It counts like a reset by the peer, because making us
+        reset streams would otherwise be a way around that bound."""
+        if not self.client:
+            self._reset_budget.spend(now)
         self.reset_stream(stream.id, code)
         events.append(StreamReset(stream.id, code, by_peer=False))
 
