@@ -59,7 +59,7 @@ class LiftbridgeReader(DataSourceReader):
         self.streams = streams
 
     def partitions(self) -> list[StreamRange]:
-        """In the driver, once per query. An empty partition needs no task."""
+        """In the driver, once per query. An empty partition has an empty range: Spark wants a task at least."""
         with BlockingClient(self.servers) as client:
             known = client.fetch_metadata(self.streams).streams
             missing = [name for name in self.streams if name not in known]
@@ -69,8 +69,7 @@ class LiftbridgeReader(DataSourceReader):
             for name in self.streams:
                 for partition in known[name].partitions:
                     newest = client.fetch_partition_metadata(name, partition).high_watermark
-                    if newest >= 0:
-                        ranges.append(StreamRange(name, partition, 0, newest))
+                    ranges.append(StreamRange(name, partition, 0, newest))
         return ranges
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -78,6 +77,8 @@ class LiftbridgeReader(DataSourceReader):
         from bascule.spark.columns import record_batch
 
         assert isinstance(partition, StreamRange)
+        if partition.stop < partition.start:
+            return
         with BlockingClient(self.servers) as client:
             for messages in _gathered(_messages(client, partition)):
                 yield record_batch(messages)
