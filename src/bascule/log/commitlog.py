@@ -260,8 +260,11 @@ class CommitLog:
         self._enlist_for_indexes()
         self._tell_settled()
 
+    def _indexes_due(self) -> bool:
+        return self.failed is None and any(segment.synced.size == segment.appended.size for segment in self._sealed)
+
     def _enlist_for_indexes(self) -> None:
-        if self.failed is None and any(segment.synced.size == segment.appended.size for segment in self._sealed):
+        if self._indexes_due():
             self._scheduler.enlist(self)
 
     def _index_stored(self, segment: Segment, error: OSError | None) -> None:
@@ -286,6 +289,7 @@ class CommitLog:
             if segment.appended.size > segment.promised.size:
                 segment.cut_to(segment.promised)
         self.end = promised_end
+        self._tell_settled()
         _log.error("%s", self.failed)
         self._on_failed(self.failed)
 
@@ -297,7 +301,9 @@ class CommitLog:
 
     async def settled(self) -> None:
         """Wait until nothing of this log waits for the disk or is on its way there."""
-        while self._in_flight or self._in_flight_indexes or self._in_flight_syncs or self._waiting:
+        while (
+            self._waiting or self._in_flight or self._in_flight_indexes or self._in_flight_syncs or self._indexes_due()
+        ):
             future = asyncio.get_running_loop().create_future()
             self._settled.append(future)
             await future
@@ -311,6 +317,7 @@ class CommitLog:
         writes = self.take_unsynced()
         if writes:
             self.settle_synced(await self._disk.commit(writes, sync=True))
+            await self.settled()
         self._scheduler.leave(self)
 
     async def delete(self) -> None:
@@ -319,6 +326,7 @@ class CommitLog:
         self._scheduler.release(self._waiting_bytes)
         self._waiting_bytes = 0
         self._waiting, self._sealed = [], []
+        self._tell_settled()
         await self.settled()
         self._scheduler.leave(self)
         for segment in self.segments:

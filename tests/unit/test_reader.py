@@ -1,0 +1,291 @@
+"""Readers: byte ranges of whole, verified records, forward and backward, across segments, gaps and damage."""
+
+import asyncio
+import logging
+
+import pytest
+
+from bascule.errors import LogError
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.logs import FOLDER, Bench, open_bench
+from bascule.testing.records import split, values
+from bascule.wire import kernels
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [b"value %d" % number for number in range(first, first + count)]
+
+
+async def filled(disk: MemoryDisk, count: int = 200, segment_max_bytes: int = 2_000) -> Bench:
+    bench = await open_bench(disk, segment_max_bytes=segment_max_bytes)
+    for number in range(0, count, 5):
+        await bench.store(bodies(number, 5))
+    return bench
+
+
+async def read_back(bench: Bench, start: int, max_bytes: int, oldest: int = 0) -> list[int]:
+    reader = bench.log.reverse_reader(start, oldest)
+    offsets: list[int] = []
+    while (records := await reader.read(max_bytes)) is not None:
+        found = [offset for offset, _ in values(records)]
+        assert len(found) == reader.count
+        offsets += found
+    return offsets
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("max_bytes", [1, 100, 1_000, 1 << 20])
+def test_a_reader_gives_every_record_from_its_offset_on(cached: bool, max_bytes: int) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk)
+        disk.cached = cached
+        for start in (0, 1, 57, 199):
+            assert [offset for offset, _ in await bench.read_all(start, max_bytes)] == list(range(start, 200))
+        assert await bench.read_all(200) == []
+
+    asyncio.run(scenario())
+
+
+def test_what_a_reader_gives_is_what_stands_in_the_file() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 20, 1 << 20)
+        assert await bench.log.reader(0).read(1 << 20) == disk.content(f"{FOLDER}/{0:020}.log")
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_stops_at_the_visible_end_and_at_its_stop() -> None:
+    async def scenario() -> None:
+        bench = await open_bench(MemoryDisk(), segment_max_bytes=500)
+        for number in range(0, 50, 5):
+            bench.append(bodies(number, 5))
+        await bench.log.settled()
+        reader = bench.log.reader(3)
+        assert await reader.read() is None, "nothing is visible yet"
+        bench.log.set_visible_end(12)
+        got: list[tuple[int, bytes]] = []
+        while (records := await reader.read(100)) is not None:
+            got += values(records)
+        assert [offset for offset, _ in got] == list(range(3, 12))
+        assert reader.next_offset == 12
+        bench.log.set_visible_end(40)
+        bench.log.set_visible_end(30)
+        assert bench.log.visible_end == 40, "what was visible stays so"
+        while (records := await reader.read(100, stop_end=33)) is not None:
+            got += values(records)
+        assert [offset for offset, _ in got] == list(range(3, 33))
+        assert reader.next_offset == 33
+        assert await reader.read(100, stop_end=33) is None
+        records = await reader.read(100)
+        assert records is not None
+        assert values(records)[0][0] == 33
+
+    asyncio.run(scenario())
+
+
+def test_a_stop_inside_a_gap_is_reached() -> None:
+    async def scenario() -> None:
+        bench = await open_bench(MemoryDisk())
+        await bench.store(bodies(0, 3))
+        await bench.store(bodies(100, 3), offset=100)
+        reader = bench.log.reader(1)
+        records = await reader.read(1 << 20, stop_end=50)
+        assert records is not None
+        assert [offset for offset, _ in values(records)] == [1, 2]
+        assert await reader.read(1 << 20, stop_end=50) is None
+        assert reader.next_offset >= 50
+
+    asyncio.run(scenario())
+
+
+def test_nothing_unsynced_is_read_even_if_it_were_visible() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await open_bench(disk)
+        await bench.store(bodies(0, 3))
+        bench.append(bodies(3, 3))
+        bench.log.set_visible_end(6)
+        reader = bench.log.reader(0)
+        records = await reader.read()
+        assert records is not None
+        assert [offset for offset, _ in values(records)] == [0, 1, 2]
+        assert await reader.read() is None
+        await bench.log.settled()
+        records = await reader.read()
+        assert records is not None
+        assert [offset for offset, _ in values(records)] == [3, 4, 5]
+
+    asyncio.run(scenario())
+
+
+def test_a_record_larger_than_a_chunk_comes_whole() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await open_bench(disk)
+        large = bytes(range(256)) * 1024
+        await bench.store([b"small", large, b"small"])
+        disk.cached = False
+        assert await bench.read_all(max_bytes=1000) == [(0, b"small"), (1, large), (2, b"small")]
+        assert await read_back(bench, 2, 1000) == [2, 1, 0]
+
+    asyncio.run(scenario())
+
+
+def test_waiting_readers_wake_for_data_and_for_the_end_of_the_log() -> None:
+    async def scenario() -> None:
+        bench = await open_bench(MemoryDisk())
+        readers = [bench.log.reader(0) for _ in range(100)]
+        waits = [asyncio.ensure_future(reader.wait()) for reader in readers]
+        await asyncio.sleep(0)
+        assert len(bench.log.waiters) == 100
+        await bench.store(bodies(0, 1))
+        assert await asyncio.gather(*waits) == ["data"] * 100
+        assert len(bench.log.waiters) == 0
+        assert await readers[0].wait() == "data", "there is something to read already"
+        assert await readers[0].read() is not None
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(readers[0].wait(), 0.01)
+        assert len(bench.log.waiters) == 0, "one that gave up leaves nothing behind"
+        last = asyncio.ensure_future(readers[0].wait())
+        await asyncio.sleep(0)
+        await bench.close()
+        assert await last == "closed"
+        assert await readers[0].wait() == "closed"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("max_bytes", [1, 100, 1_000, 6_000, 1 << 20])
+def test_a_reverse_reader_gives_every_record_newest_first(max_bytes: int) -> None:
+    async def scenario() -> None:
+        bench = await filled(MemoryDisk())
+        for start in (0, 1, 57, 199):
+            assert await read_back(bench, start, max_bytes) == list(range(start, -1, -1))
+        assert await read_back(bench, 1000, max_bytes) == list(range(199, -1, -1))
+        assert await read_back(bench, 150, max_bytes, oldest=42) == list(range(150, 41, -1))
+        assert await read_back(bench, 30, max_bytes, oldest=42) == []
+
+    asyncio.run(scenario())
+
+
+def test_a_reverse_reader_stays_below_the_visible_end_and_crosses_gaps() -> None:
+    async def scenario() -> None:
+        bench = await open_bench(MemoryDisk(), segment_max_bytes=300)
+        for first in (0, 10, 20, 30):
+            bench.append(bodies(first, 4), offset=first)
+        await bench.log.settled()
+        assert await read_back(bench, 99, 1000) == []
+        bench.log.set_visible_end(22)
+        assert await read_back(bench, 99, 1000) == [21, 20, 13, 12, 11, 10, 3, 2, 1, 0]
+        assert await read_back(bench, 17, 1000) == [13, 12, 11, 10, 3, 2, 1, 0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("where", ["value", "length", "trailer", "flag"])
+def test_damage_met_while_reading_is_stepped_over_and_said_once(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 60, 1_000)
+        path = bench.log.segments[1].path
+        content = bytearray(disk.content(path))
+        records = split(bytes(content))
+        position = len(records[0]) + len(records[1])
+        at = {"flag": 0, "length": 2, "value": 8, "trailer": len(records[2]) - 14}[where]
+        content[position + at] ^= 0x10
+        disk.put(path, bytes(content))
+        (bad, _) = values(records[2])[0]
+        expected = [offset for offset in range(60) if offset != bad]
+        assert [offset for offset, _ in await bench.read_all()] == expected
+        assert [offset for offset, _ in await bench.read_all(max_bytes=1)] == expected
+        assert await read_back(bench, 99, 1) == expected[::-1]
+        assert await bench.log.offset_at_or_after(bad // 5 * 50 + bad % 5) == bad + 1
+
+    with caplog.at_level(logging.ERROR):
+        asyncio.run(scenario())
+    assert caplog.text.count("are damaged and left out") == 1
+
+
+def test_records_inside_a_damaged_records_value_are_not_served() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        inner = await filled(MemoryDisk(), 20, 1 << 20)
+        smuggled = await inner.log.reader(5).read()
+        assert smuggled is not None
+        bench = await open_bench(disk)
+        await bench.store([b"a", smuggled, b"c", b"d"])
+        path = bench.log.segments[0].path
+        content = bytearray(disk.content(path))
+        content[content.index(smuggled) - 1] ^= 1  # the value's own length inside the record
+        disk.put(path, bytes(content))
+        assert await bench.read_all() == [(0, b"a"), (2, b"c"), (3, b"d")]
+
+    asyncio.run(scenario())
+
+
+def test_damage_at_the_very_end_is_stepped_over_too() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 10, 1 << 20)
+        path = bench.log.segments[0].path
+        content = bytearray(disk.content(path))
+        content[-1] ^= 1
+        disk.put(path, bytes(content))
+        assert [offset for offset, _ in await bench.read_all()] == list(range(9))
+        reader = bench.log.reader(0)
+        while await reader.read() is not None:
+            pass
+        assert reader.next_offset == 10
+        await bench.store(bodies(10, 1))
+        records = await reader.read()
+        assert records is not None
+        assert [offset for offset, _ in values(records)] == [10]
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_cannot_be_read_is_an_error_that_names_the_file() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 10, 1 << 20)
+        disk.cached = False
+        disk.fail_at(disk.steps + 1)
+        reader = bench.log.reader(0)
+        with pytest.raises(LogError, match=r"0\.log: reading failed"):
+            await reader.read()
+        assert await reader.read() is not None
+
+    asyncio.run(scenario())
+
+
+def test_a_reader_finds_its_place_again_after_the_log_was_cut_under_it() -> None:
+    async def scenario() -> None:
+        bench = await filled(MemoryDisk(), 40, 500)
+        bench.log.visible_end = 20
+        reader = bench.log.reader(0)
+        while await reader.read(500) is not None:
+            pass
+        assert reader.next_offset == 20
+        await bench.log.truncate(22)
+        await bench.store([b"new 22", b"new 23"])
+        records = await reader.read()
+        assert records is not None
+        rest = await reader.read()
+        found = values(records + (rest or b""))
+        assert found == [(20, b"value 20"), (21, b"value 21"), (22, b"new 22"), (23, b"new 23")]
+
+    asyncio.run(scenario())
+
+
+def test_every_byte_served_is_a_valid_record() -> None:
+    async def scenario() -> None:
+        bench = await filled(MemoryDisk())
+        reader = bench.log.reader(7)
+        while (records := await reader.read(700)) is not None:
+            good, count, *_, status = kernels.scan_records(records, 0, len(records), 0)
+            assert (good, status) == (len(records), 0)
+            assert count == reader.count
+
+    asyncio.run(scenario())
