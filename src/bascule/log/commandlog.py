@@ -46,9 +46,12 @@ class CommandLog:
     async def open(self) -> tuple[int, bytes | None, list[Command]]:
         """The newest whole snapshot, its index (0 if none), and the commands after it. Raises CorruptError."""
         names = await self._clean_names()
-        snapshot_index, snapshot = await self._newest_snapshot(_numbers(_SNAPSHOT, names))
+        snapshots = _numbers(_SNAPSHOT, names)
+        snapshot_index, snapshot = await self._newest_snapshot(snapshots)
         commands = await self._read_commands(_numbers(_COMMANDS, names), snapshot_index)
         self._last = commands[-1][0] if commands else snapshot_index
+        if snapshots and self._last < snapshots[-1]:
+            raise self._corrupt(self._snapshot_path(snapshots[-1]), "is damaged, and the commands it covers are gone")
         await self._make_durable()
         self._failed = None
         return snapshot_index, snapshot, commands
@@ -115,12 +118,14 @@ class CommandLog:
             entries, end = _decode(content)
             if end < len(content):
                 await self._judge_rest(path, content, end, last=first == firsts[-1])
-            if entries and (entries[0][0] != first or (expected is not None and first != expected)):
+            if not entries:  # nothing in it was ever confirmed
+                await self._disk.remove(path)
+                continue
+            if entries[0][0] != first or first != (expected or first):
                 raise self._corrupt(path, f"begins with command {entries[0][0]}, expected {expected or first}")
-            if entries:
-                expected = entries[-1][0] + 1
+            expected = entries[-1][0] + 1
             commands += [entry for entry in entries if entry[0] > snapshot_index]
-            self._path, self._position = (path, end) if first == firsts[-1] else (None, 0)
+            self._path, self._position = path, end
         if commands and commands[0][0] != snapshot_index + 1:
             raise self._corrupt(self._folder, f"command {snapshot_index + 1} is missing, {commands[0][0]} is there")
         if expected is None or expected - 1 <= snapshot_index:  # a snapshot ends the file before it
@@ -149,10 +154,6 @@ class CommandLog:
     async def _make_durable(self) -> None:
         """What a killed process wrote may be in the page cache only."""
         if self._path is None:
-            return
-        if self._position == 0:  # nothing in it was ever confirmed; the next append makes it again
-            await self._disk.remove(self._path)
-            self._path = None
             return
         if self._failed is not None:  # a second sync of the same pages would say nothing
             await rewrite(self._disk, self._path, [(0, self._position)])
