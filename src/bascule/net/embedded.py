@@ -210,7 +210,8 @@ class EmbeddedNats:
                     "stop that one, or use it with nats.servers instead of an embedded server"
                 )
         said = " / ".join(lines[-5:]) or "it said nothing"
-        return f"the embedded NATS server {what}: {said}"
+        which = f" (nats.embedded.config {self._config_path})" if self._config_path else ""
+        return f"the embedded NATS server{which} {what}: {said}"
 
     # --- the thread that owns the process --------------------------------------------------------------------
 
@@ -249,6 +250,7 @@ class EmbeddedNats:
                 position, level = line.index(mark), its_level
                 break
         text = line[position + 6 :] if position >= 0 else line
+        text = "".join(character if character.isprintable() else "?" for character in text)
         self._last_lines.append(text)
         if self._log_lines and not self._stopping:
             logger.log(level, "nats-server: %s", text)

@@ -145,12 +145,15 @@ class Link(asyncio.BufferedProtocol):
             self.end(BusUnavailable("the connection to NATS was closed"))
 
     def connection_lost(self, exc: Exception | None) -> None:
+        what = "the NATS server closed the connection" if exc is None else f"the connection broke: {reason_of(exc)}"
         if isinstance(exc, ssl.SSLError):
             self._lose(Refused(f"the NATS server ended the TLS connection: {reason_of(exc)}"))
-        elif exc is not None:
-            self._lose(BusUnavailable(f"the connection to NATS broke: {reason_of(exc)}"))
+        elif self._end:  # servers no longer say it before they do it
+            self._lose(
+                BusUnavailable(f"{what}, inside a message: it does so to a slow consumer, if it is not dead itself")
+            )
         else:
-            self._lose(BusUnavailable("the NATS server closed the connection"))
+            self._lose(BusUnavailable(what))
         if not self._closed.done():
             self._closed.set_result(None)
 
