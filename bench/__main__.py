@@ -10,7 +10,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bascule.testing.golang import GoMissingError
 from bascule.wire import _pure
 from bench import kernels
 from bench.bars import BARS, Round, verdict
@@ -46,8 +45,8 @@ def main(rounds: int, only: str, scale: float, folder: str, json_output: bool, w
     chosen = needed(groups)
     try:
         samples = run(chosen, rounds, scale, Path(folder)) if chosen else []
-    except GoMissingError as missing:
-        raise click.ClickException(str(missing)) from None
+    except RuntimeError as failed:
+        raise click.ClickException(str(failed)) from None
     found = [*findings(samples, groups), *(kernel_findings() if "g" in groups else [])]
     report = Report(machine=machine(), file_system=kind, rounds=samples, findings=found)
     if json_output:
