@@ -61,6 +61,7 @@ HTTP2_STREAM_WINDOW_BYTES = MIB
 HTTP2_CONNECTION_WINDOW_BYTES = 16 * MIB
 HTTP2_READ_BUFFER_BYTES = 256 * KIB  # one for all connections of a server
 HTTP2_HEADER_TABLE_BYTES = 4 * KIB  # of what we send; a peer may ask for less
+HTTP2_HEADER_MEMO = 16  # header blocks remembered by each half of a connection
 HTTP2_MAX_HEADER_BLOCK_BYTES = 32 * KIB  # compressed
 HTTP2_MAX_CONTINUATIONS = 16
 HTTP2_SEND_QUANTUM_BYTES = 64 * KIB  # of one stream, before the next one's turn

@@ -97,6 +97,10 @@ async def who(call: Call) -> None:
         call.write(frame((call.peer_common_name or "nobody").encode()))
 
 
+async def echo(call: Call) -> None:
+    await call.send(frame(await call.receive() or b""))
+
+
 async def large(call: Call) -> None:
     for _ in range(32):
         await call.send(frame(bytes(65_531)))
@@ -104,7 +108,7 @@ async def large(call: Call) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(context: ssl.SSLContext) -> AsyncIterator[int]:
-    server = GrpcServer({"/t.T/Who": who, "/t.T/Large": large})
+    server = GrpcServer({"/t.T/Who": who, "/t.T/Large": large, "/t.T/Echo": echo})
     port = await server.start("127.0.0.1", 0, tls=context)
     try:
         yield port
@@ -123,6 +127,7 @@ def test_a_client_with_a_certificate_is_known_by_its_common_name(files: Files) -
             while (part := await call.receive()) is not None:
                 total += len(part)
             assert total == 32 * 65_536
+            assert await channel.unary("/t.T/Echo", bytes(3_000_000)) == bytes(3_000_000)
             await channel.close()
 
     asyncio.run(main())

@@ -4,6 +4,9 @@ Two ways to encode. Requests use the dynamic table, so they are encoded at the m
 is only right if blocks arrive in the order they were encoded. Responses are `literal_block`s, which touch no table:
 they can be prepared once, or dropped unsent, without harm.
 
+Clients repeat themselves, so both halves remember the blocks they have seen since their table last changed: the
+same list has the same block until then, and the other way round.
+
 A header list over the bound but under four times it is decoded, because skipping it would desynchronise the
 tables, and then refused for its stream alone; a longer one ends the connection.
 """
@@ -14,6 +17,7 @@ from typing import Final
 
 import hpack
 from hpack.hpack import encode_integer
+from hpack.table import HeaderTable
 
 from bascule import limits
 from bascule.errors import Http2Error
@@ -46,14 +50,36 @@ def literal_block(headers: Iterable[tuple[str, str]]) -> bytes:
     return b"".join(parts)
 
 
+class _Mark:
+    """A table as it was. Entries come in at the front and leave at the back, each a new object: the same front
+    object at the same length means the same content."""
+
+    __slots__ = ("_front", "_length", "_maxsize", "_table")
+
+    def __init__(self, table: HeaderTable) -> None:
+        self._table = table
+        self._length = len(table.dynamic_entries)
+        self._front = table.dynamic_entries[0] if self._length else None
+        self._maxsize = table.maxsize
+
+    def unchanged(self) -> bool:
+        table = self._table
+        return (
+            len(table.dynamic_entries) == self._length
+            and table.maxsize == self._maxsize
+            and (not self._length or table.dynamic_entries[0] is self._front)
+        )
+
+
 class HeaderEncoder:
     """The sending half. Table sizes the peer asked for are remembered as (lowest, last): that is all the next
     block must announce, however often the peer changed its mind."""
 
-    __slots__ = ("_encoder", "_last_size", "_lowest_size")
+    __slots__ = ("_encoder", "_last_size", "_lowest_size", "_memo")
 
     def __init__(self) -> None:
         self._encoder = hpack.Encoder()
+        self._memo: dict[tuple[tuple[str, str], ...], bytes] = {}
         self._lowest_size = self._last_size = int(self._encoder.header_table_size)
 
     def resize(self, size: int) -> None:
@@ -68,20 +94,55 @@ class HeaderEncoder:
         if self._last_size != encoder.header_table_size:
             encoder.header_table_size = self._last_size
         self._lowest_size = self._last_size
+        table = encoder.header_table
+        update = b""
+        if table.resized:
+            update = bytes(encoder.encode(()))
+            self._memo.clear()
         if isinstance(headers, bytes):
-            return bytes(encoder.encode(())) + headers if encoder.header_table.resized else headers
-        return bytes(encoder.encode(headers))
+            return update + headers
+        stable, varying = split_varying(headers)
+        block = self._memo.get(stable)
+        if block is None:
+            before = _Mark(table)
+            block = bytes(encoder.encode(stable))
+            if before.unchanged() and len(self._memo) < limits.HTTP2_HEADER_MEMO:
+                self._memo[stable] = block
+            else:
+                self._memo.clear()
+        return update + block + literal_block(varying)
+
+
+def split_varying(headers: Headers) -> tuple[tuple[tuple[str, str], ...], Headers]:
+    """What a caller repeats, and what differs each time (the timeout) and would only push the rest out of the table."""
+    varying = [field for field in headers if field[0] == "grpc-timeout"]
+    stable = tuple(field for field in headers if field[0] != "grpc-timeout") if varying else tuple(headers)
+    return stable, varying
 
 
 class HeaderDecoder:
     """The receiving half."""
 
-    __slots__ = ("_decoder",)
+    __slots__ = ("_decoder", "_memo")
 
     def __init__(self) -> None:
         self._decoder = hpack.Decoder(max_header_list_size=4 * limits.HTTP2_MAX_HEADER_LIST_BYTES)
+        self._memo: dict[bytes, Headers] = {}
 
     def decode(self, block: bytes) -> Headers:
+        known = self._memo.get(block)
+        if known is not None:
+            return known.copy()
+        table = self._decoder.header_table
+        before = _Mark(table)
+        headers = self._decode(block)
+        if before.unchanged() and len(self._memo) < limits.HTTP2_HEADER_MEMO:
+            self._memo[block] = headers.copy()
+        else:
+            self._memo.clear()
+        return headers
+
+    def _decode(self, block: bytes) -> Headers:
         try:
             raw = self._decoder.decode(block, raw=True)
         except hpack.OversizedHeaderListError:
