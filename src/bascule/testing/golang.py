@@ -17,7 +17,7 @@ class GoMissingError(RuntimeError):
 
 def go_tool() -> str:
     """Where `go` is. Raises GoMissingError with what to do."""
-    found = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
+    found = shutil.which("go")
     if found is None:
         raise GoMissingError("no `go` on the PATH: install Go 1.26 or newer to run what drives Go clients")
     return found
