@@ -33,7 +33,7 @@ async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> Non
 
 def alive(pid: int) -> bool:
     try:
-        return str(psutil.Process(pid).status()) != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 

@@ -797,6 +797,22 @@ def test_garbage_from_the_server_ends_that_link_and_the_next_one_works(garbage: 
     asyncio.run(scenario())
 
 
+def test_a_server_that_throws_us_out_again_and_again_is_visited_less_and_less() -> None:
+    visits = 0
+
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal visits
+        visits += 1
+        await asyncio.sleep(0.01)
+
+    async def scenario() -> None:
+        async with impostor(after_login(leave)) as url, connection(url):
+            await asyncio.sleep(1.0)
+
+    asyncio.run(scenario())
+    assert 3 <= visits <= 7
+
+
 def test_a_server_that_asks_for_endless_pongs_and_takes_none_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -823,12 +839,14 @@ def test_servers_that_a_server_announces_are_used_when_it_is_gone() -> None:
     async def scenario() -> None:
         async with server() as real:
             announced = f"127.0.0.1:{port_of(real)}"
+            stale = f"127.0.0.1:{free_port()}"
 
             async def announce(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                writer.write(b'INFO {"connect_urls":["%b","bad:port"]}\r\n' % announced.encode())
+                writer.write(b'INFO {"connect_urls":["%b","%b","bad:port"]}\r\n' % (stale.encode(), announced.encode()))
                 await reader.readuntil(b"PING\r\n")
                 writer.write(b"PONG\r\n")
                 await reader.readuntil(b"SUB s 1\r\n")
+                writer.write(b'INFO {"connect_urls":["%b"]}\r\n' % announced.encode())
 
             async with impostor(announce) as url:
                 bus = await Connection.connect(NatsOptions((url,)), name="x")

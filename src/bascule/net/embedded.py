@@ -181,10 +181,10 @@ class EmbeddedNats:
         )
 
     async def _spawn(self, command: list[str]) -> None:
-        started: asyncio.Future[subprocess.Popen[bytes]] = self._loop.create_future()
+        started: asyncio.Future[None] = self._loop.create_future()
         threading.Thread(target=self._own, args=(command, started), name="embedded NATS", daemon=True).start()
         try:
-            self._process = await asyncio.shield(started)
+            await asyncio.shield(started)
         except OSError as error:
             raise StartError(f"cannot run the embedded NATS server: {error}") from None
 
@@ -215,7 +215,7 @@ class EmbeddedNats:
 
     # --- the thread that owns the process --------------------------------------------------------------------
 
-    def _own(self, command: list[str], started: "asyncio.Future[subprocess.Popen[bytes]]") -> None:
+    def _own(self, command: list[str], started: "asyncio.Future[None]") -> None:
         try:
             process = subprocess.Popen(
                 command,
@@ -227,7 +227,10 @@ class EmbeddedNats:
         except OSError as error:
             self._tell(started.set_exception, error)
             return
-        self._tell(started.set_result, process)
+        self._process = process
+        if self._stopping:  # between this and the line above nobody can miss the other
+            process.kill()
+        self._tell(started.set_result, None)
         assert process.stdout is not None
         with process.stdout as log:
             while line := log.readline(NATS_MAX_LOG_LINE_BYTES):

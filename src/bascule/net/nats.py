@@ -30,13 +30,16 @@ from bascule.limits import (
     NATS_PING_INTERVAL_S,
     NATS_START_TIMEOUT_S,
 )
-from bascule.net.nats_link import Link, Refused, reason_of
+from bascule.net.nats_link import Link, Refused, WrongCredentials, reason_of
 from bascule.ports import OnBatch
 from bascule.wire.nats import Credentials, Info, ServerAddress, connect, sub, unsub
 
 logger = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.05
+SHOWN_FAILURES = 4
+
+Failures = list[tuple[ServerAddress, Exception]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,8 @@ class Connection:
         self._next_sid = 1
         self._lost = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._delay = FIRST_RETRY_S
+        self._adopted_at = 0.0
 
     @classmethod
     async def connect(cls, options: NatsOptions, name: str) -> Self:
@@ -164,9 +169,8 @@ class Connection:
                 if isinstance(error, Refused):
                     raise StartError(self._explain(server, error))
             if loop.time() + delay >= deadline:
-                said = "; ".join(f"{server}: {reason_of(error)}" for server, error in failures)
                 raise StartError(
-                    f"no NATS server within {self._options.start_timeout_s:g} s ({said}); "
+                    f"no NATS server within {self._options.start_timeout_s:g} s ({_summary(failures)}); "
                     "start one, correct nats.servers, or run one inside with --embedded-nats"
                 )
             await asyncio.sleep(delay)
@@ -174,12 +178,12 @@ class Connection:
         self._keeper = asyncio.create_task(self._keep_connected(), name=f"nats {self.name}")
 
     def _explain(self, server: ServerAddress, error: Refused) -> str:
-        if self._credentials(server):
+        if not isinstance(error, WrongCredentials):
+            advice = "check nats.tls.ca, nats.tls.cert and nats.tls.key"
+        elif self._credentials(server):
             advice = "check nats.user and nats.password, or the credentials in nats.servers"
         else:
             advice = "it wants credentials; set nats.user and nats.password"
-        if "credentials" not in str(error):
-            advice = "check nats.tls.ca, nats.tls.cert and nats.tls.key"
         return f"NATS at {server}: {error}; {advice}"
 
     async def _keep_connected(self) -> None:
@@ -189,24 +193,27 @@ class Connection:
             await self._reconnect()
 
     async def _reconnect(self) -> None:
+        """A link that did not live long counts as one more failed try: a server that lets us in and throws us out
+        again must not keep us busy."""
         loop = asyncio.get_running_loop()
-        since = loop.time()
-        delay, said = FIRST_RETRY_S, ""
+        since, said = loop.time(), ""
+        if since - self._adopted_at > NATS_MAX_RETRY_S:
+            self._delay = FIRST_RETRY_S
         while self._link is None:
-            await asyncio.sleep(delay * random.uniform(0.5, 1.0))
-            delay = min(2 * delay, NATS_MAX_RETRY_S)
+            await asyncio.sleep(self._delay * random.uniform(0.5, 1.0))
+            self._delay = min(2 * self._delay, NATS_MAX_RETRY_S)
             failures = await self._try_servers(None)
             if failures:
-                reasons = "; ".join(f"{server}: {reason_of(error)}" for server, error in failures)
+                reasons = _summary(failures)
                 self._reason = f"no connection to NATS ({reasons})"
                 if reasons != said:
                     said = reasons
                     logger.warning("%s: still no connection to NATS (%s); trying on", self.name, reasons)
         logger.info("%s: connected to NATS again after %.2f s", self.name, loop.time() - since)
 
-    async def _try_servers(self, deadline: float | None) -> list[tuple[ServerAddress, Exception]]:
+    async def _try_servers(self, deadline: float | None) -> Failures:
         """One round. No failures means connected. A server that failed goes to the end of the list."""
-        failures: list[tuple[ServerAddress, Exception]] = []
+        failures: Failures = []
         for server in list(self._servers):
             timeout_s = self._options.connect_timeout_s
             if deadline is not None:
@@ -261,6 +268,7 @@ class Connection:
             raise link.lost
         self._link = link
         self._server = server
+        self._adopted_at = asyncio.get_running_loop().time()
         self._learn(link.info)
         commands = b"".join(subscription.command for subscription in self._subscriptions.values())
         if commands:
@@ -268,16 +276,21 @@ class Connection:
         link.keep_alive()
 
     def _learn(self, info: Info) -> None:
+        """Servers come and go: those that are no longer announced are forgotten, the configured ones never."""
         self._info = info
         if not self._options.discover or self._link is None:
             return
+        announced = [self._server.announced(url) for url in info.connect_urls[:NATS_MAX_SERVERS]]
+        current = {(server.host, server.port) for server in announced if server is not None}
+        self._servers = [
+            server
+            for server in self._servers
+            if not server.tls_name or server is self._server or (server.host, server.port) in current
+        ]
         known = {(server.host, server.port) for server in self._servers}
-        for url in info.connect_urls:
-            found = self._server.announced(url)
-            if found is None or (found.host, found.port) in known or len(self._servers) >= NATS_MAX_SERVERS:
-                continue
-            known.add((found.host, found.port))
-            self._servers.append(found)
+        self._servers += [
+            server for server in announced if server is not None and (server.host, server.port) not in known
+        ]
 
     def _on_lost(self, link: Link) -> None:
         if link is not self._link:
@@ -292,3 +305,10 @@ class Connection:
             self._server,
             self._reason,
         )
+
+
+def _summary(failures: Failures) -> str:
+    shown = [f"{server}: {reason_of(error)}" for server, error in failures[:SHOWN_FAILURES]]
+    if len(failures) > SHOWN_FAILURES:
+        shown.append(f"and {len(failures) - SHOWN_FAILURES} more")
+    return "; ".join(shown)

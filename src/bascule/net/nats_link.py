@@ -44,6 +44,10 @@ class Refused(BusUnavailable):
     """This server will not have us as we are: wrong credentials, or TLS that does not fit. Waiting will not help."""
 
 
+class WrongCredentials(Refused):
+    """The server knows us not, or no longer."""
+
+
 class Receiver(Protocol):
     """What a link needs to know of a subscription."""
 
@@ -249,7 +253,7 @@ class Link(asyncio.BufferedProtocol):
     def _take_error(self, text: str) -> None:
         kind = classify_error(text)
         if kind is ServerError.AUTH:
-            self.end(Refused(f"the NATS server refused our credentials: {text}"))
+            self.end(WrongCredentials(f"the NATS server refused our credentials: {text}"))
         elif kind is ServerError.SLOW_CONSUMER:
             self.end(BusUnavailable(f"the NATS server cut us off, we read too slowly: {text}"))
         elif kind is ServerError.FATAL:
