@@ -1,8 +1,10 @@
 """Real brokers and NATS servers as processes, for tests and benchmarks.
 
 Every process gets free ports, a folder of its own and a log file in it. It is waited for until it answers. It
-is ended when its `with` block ends or, failing that, when this program exits, with everything it started: a
-broker and its embedded NATS server are one process group, so one signal reaches both.
+is ended when its `with` block ends or, failing that, when this program exits, with everything in its process group.
+A broker's embedded NATS server is in a group of its own and ends with the broker by itself, however that ended.
+
+Known to be imperfect: when this program itself is killed by SIGKILL nothing runs at its exit, and processes stay.
 
     with start_broker(tmp_path) as broker:
         ...  # broker.address, broker.nats_url
