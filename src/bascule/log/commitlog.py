@@ -438,16 +438,17 @@ class CommitLog:
 
     async def verify_index(self, segment: Segment) -> None:
         """Before the first use of an index file: are its entries what was written? If not, scan for them."""
-        if segment.index_verified or not isinstance(segment.index, FileIndex):
+        index = segment.index
+        if segment.index_verified or not isinstance(index, FileIndex):
             return
-        segment.index_verified = True
-        if await entries_intact(self._disk, segment.index):
+        if await entries_intact(self._disk, index):
+            segment.index_verified = True
             return
-        _log.warning(
-            "%s: its entries are not what was written; scanning its segment to make it anew", segment.index_path
-        )
         scan = await scan_segment(self._disk, segment.path, segment.base, segment.promised.size)
-        await self._disk.remove(segment.index_path)
-        segment.index = scan.index
+        if segment.index is not index:
+            return  # another reader was faster
+        _log.warning("%s: its entries are not what was written; made anew from its segment", index.path)
+        segment.index, segment.index_verified = scan.index, True
+        await self._disk.remove(index.path)
         self._sealed.append(segment)
         self._scheduler.enlist(self)

@@ -147,12 +147,13 @@ async def read_footer(disk: Disk, path: str) -> tuple[Footer, FileIndex] | None:
 
 async def entries_intact(disk: Disk, index: FileIndex) -> bool:
     """Whether the entries are the ones that were written: reads them all, so once per segment and process."""
-    size = await disk.size(index.path)
-    if size is None or size < _FOOTER.size:
+    try:
+        size = await disk.size(index.path) or 0
+        end = size - _FOOTER.size
+        crc = 0
+        for position in range(0, end, _VERIFY_BYTES):
+            crc = kernels.crc32c(await disk.read(index.path, position, min(_VERIFY_BYTES, end - position)), crc)
+        packed = await disk.read(index.path, max(end, 0), _FOOTER.size)
+    except OSError:
         return False
-    crc = 0
-    end = size - _FOOTER.size
-    for position in range(0, end, _VERIFY_BYTES):
-        crc = kernels.crc32c(await disk.read(index.path, position, min(_VERIFY_BYTES, end - position)), crc)
-    packed = await disk.read(index.path, end, _FOOTER.size)
     return len(packed) == _FOOTER.size and int(_FOOTER.unpack(packed)[-2]) == crc

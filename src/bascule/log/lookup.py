@@ -3,10 +3,12 @@
 Timestamps strictly increase within a partition, so a time is looked up like an offset.
 """
 
+import logging
 from typing import TYPE_CHECKING
 
 from bascule import limits
-from bascule.log.chunk import read_chunk
+from bascule.errors import LogError
+from bascule.log.chunk import Chunk, read_chunk
 from bascule.log.index import POSITION, TIMESTAMP, Entry
 from bascule.log.segment import Segment
 from bascule.wire import kernels
@@ -14,14 +16,44 @@ from bascule.wire import kernels
 if TYPE_CHECKING:
     from bascule.log.commitlog import CommitLog
 
+_log = logging.getLogger("bascule.log")
 _STEP_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 
 
 async def floor_position(log: "CommitLog", segment: Segment, field: int, target: int) -> int:
     """Where to start looking for `target` in this segment."""
-    await log.verify_index(segment)
-    entry = await segment.index.floor(field, target)
+    try:
+        await log.verify_index(segment)
+        entry = await segment.index.floor(field, target)
+    except OSError as error:
+        if segment.retired:
+            return 0
+        raise _read_error(segment.index_path, error) from error
     return 0 if entry is None else entry.position
+
+
+async def read_verified(segment: Segment, position: int, max_bytes: int, size: int) -> Chunk | None:
+    """Whole records at or after `position`; damage on the way is said, the first time anybody meets it."""
+    known = len(segment.damage)
+    try:
+        chunk = await read_chunk(segment.read, position, max_bytes, size, segment.base, segment.damage)
+    except OSError as error:
+        if segment.retired:
+            return None
+        raise _read_error(segment.path, error) from error
+    for start, end in list(segment.damage.items())[known:]:
+        _log.error(
+            "%s: %d bytes at position %d are damaged and left out; "
+            "another replica may have them, and a restart sets them aside",
+            segment.path,
+            end - start,
+            start,
+        )
+    return chunk
+
+
+def _read_error(path: str, error: OSError) -> LogError:
+    return LogError(f"{path}: reading failed: {error.strerror or error}; check the disk")
 
 
 async def seek(log: "CommitLog", segment: Segment, field: int, target: int) -> Entry | None:
@@ -29,7 +61,7 @@ async def seek(log: "CommitLog", segment: Segment, field: int, target: int) -> E
     position = await floor_position(log, segment, field, target)
     size = segment.appended.size
     while True:
-        chunk = await read_chunk(segment.read, position, _STEP_BYTES, size, segment.base, segment.damage)
+        chunk = await read_verified(segment, position, _STEP_BYTES, size)
         if chunk is None:
             return None
         data = chunk.data
@@ -69,7 +101,7 @@ async def _last_before(log: "CommitLog", segment: Segment, position: int) -> int
         start = at = await floor_position(log, segment, POSITION, start - 1)
         offset = None
         while at < position:
-            chunk = await read_chunk(segment.read, at, _STEP_BYTES, position, segment.base, segment.damage)
+            chunk = await read_verified(segment, at, _STEP_BYTES, position)
             if chunk is None:
                 break
             offset, at = chunk.next_offset - 1, chunk.end

@@ -6,21 +6,17 @@ gaps (holes left by damage, compaction); a reader does not mind. Damage met on t
 stepped over and never served. At the visible end `read` gives None, and `wait` sleeps until there is more.
 """
 
-import logging
 from typing import TYPE_CHECKING, Literal
 
 from bascule import limits
-from bascule.errors import LogError
-from bascule.log.chunk import Chunk, read_chunk
+from bascule.log.chunk import Chunk
 from bascule.log.index import OFFSET, POSITION
-from bascule.log.lookup import floor_position, seek
+from bascule.log.lookup import floor_position, read_verified, seek
 from bascule.log.segment import Segment
 from bascule.wire import kernels
 
 if TYPE_CHECKING:
     from bascule.log.commitlog import CommitLog
-
-_log = logging.getLogger("bascule.log")
 
 Wake = Literal["data", "closed", "deleted"]
 
@@ -164,23 +160,3 @@ class ReverseReader:
             if wanted is not None:
                 chunks.append(wanted)
         return chunks
-
-
-async def read_verified(segment: Segment, position: int, max_bytes: int, size: int) -> Chunk | None:
-    """A chunk of the segment; damage on the way is said, the first time anybody meets it."""
-    known = len(segment.damage)
-    try:
-        chunk = await read_chunk(segment.read, position, max_bytes, size, segment.base, segment.damage)
-    except OSError as error:
-        if segment.retired:
-            return None
-        raise LogError(f"{segment.path}: reading failed: {error.strerror or error}; check the disk") from error
-    for start, end in list(segment.damage.items())[known:]:
-        _log.error(
-            "%s: %d bytes at position %d are damaged and left out; "
-            "another replica may have them, and a restart sets them aside",
-            segment.path,
-            end - start,
-            start,
-        )
-    return chunk
