@@ -94,6 +94,54 @@ def test_follow_shows_what_arrives_until_it_is_interrupted(broker: BrokerProcess
             reader.kill()
 
 
+def test_a_reader_that_has_enough_ends_it_quietly(broker: BrokerProcess, stream: str) -> None:
+    bascule(broker, "pub", "--create", stream, stdin=b"line\n" * 100_000)
+    command = [str(script("bascule")), "sub", stream, "--server", broker.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        assert reader.stderr is not None
+        try:
+            assert reader.stdout.readline() == b"line\n"
+            reader.stdout.close()
+            assert reader.stderr.read() == b""
+            assert reader.wait(TIMEOUT_S) == 1
+        finally:
+            reader.kill()
+
+
+def test_an_interrupt_ends_publishing_at_once_though_stdin_is_open(broker: BrokerProcess, stream: str) -> None:
+    command = [str(script("bascule")), "pub", "--create", "--json", stream, "--server", broker.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        try:
+            writer.stdin.write(b"line\n")
+            writer.stdin.flush()
+            assert writer.stdout.readline()
+            writer.send_signal(signal.SIGINT)
+            assert writer.wait(TIMEOUT_S) == 1
+            assert writer.stderr is not None
+            assert b"Traceback" not in writer.stderr.read()
+        finally:
+            writer.kill()
+
+
+def test_lines_are_published_as_they_come(broker: BrokerProcess, stream: str) -> None:
+    command = [str(script("bascule")), "pub", "--create", "--json", stream, "--server", broker.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdin is not None
+        assert writer.stdout is not None
+        try:
+            for number in range(3):
+                writer.stdin.write(b"line\n")
+                writer.stdin.flush()
+                assert json.loads(writer.stdout.readline())["offset"] == number
+            writer.stdin.close()
+            assert writer.wait(TIMEOUT_S) == 0
+        finally:
+            writer.kill()
+
+
 def test_a_missing_stream_is_one_line_with_the_next_step(broker: BrokerProcess, stream: str) -> None:
     error = bascule(broker, "pub", stream, "x", code=1).stderr.decode()
     assert error == f"error: no such stream: {stream}: `--create` creates it\n"

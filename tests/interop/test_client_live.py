@@ -304,3 +304,17 @@ def test_messages_without_an_answer_are_unconfirmed_and_the_confirmed_ones_are_t
 
     with start_broker(tmp_path) as broker:
         run(broker, use)
+
+
+def test_a_source_that_outlives_the_broker_is_told_that_all_it_gave_is_safe(tmp_path: Path) -> None:
+    async def source() -> AsyncIterator[bytes]:
+        yield b"only"
+        await asyncio.Event().wait()
+
+    async def use(client: Client) -> None:
+        await client.create_stream("s")
+        with pytest.raises(Unavailable, match="All 1 messages sent to stream s before are safe"):
+            await client.publish_many("s", source(), on_acks=lambda _: broker.kill9())
+
+    with start_broker(tmp_path) as broker:
+        run(broker, use)

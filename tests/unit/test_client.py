@@ -100,22 +100,14 @@ def test_a_message_that_fits_no_request_is_named() -> None:
 
 
 def test_responses_are_put_together_from_any_pieces() -> None:
-    good = pb.PublishResponse(ack=pb.Ack(stream="s", offset=5), correlationId="1")
-    inside = pb.PublishResponse(ack=pb.Ack(stream="s", offset=6, correlationId="2"))
-    error = pb.PublishAsyncError(code=pb.PublishAsyncError.READONLY, message="readonly partition: 0")
-    bad = pb.PublishResponse(ack=pb.Ack(), asyncError=error, correlationId="3")
-    data = b"".join(framed(r.SerializeToString()) for r in (good, inside, bad))
+    sent = [pb.PublishResponse(ack=pb.Ack(stream="s", offset=n, correlationId=str(n))) for n in range(3)]
+    data = b"".join(framed(response.SerializeToString()) for response in sent)
     dice = random.Random(1)
     for _ in range(20):
         cuts = sorted(dice.choices(range(len(data)), k=6))
         responses = Responses()
         pieces = [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
-        answers = [answer for piece in pieces for answer in responses.feed(piece)]
-        assert [(a.correlation_id, a.ack.offset, a.code) for a in answers] == [
-            ("1", 5, None),
-            ("2", 6, None),
-            ("3", 0, pb.PublishAsyncError.READONLY),
-        ]
+        assert [response for piece in pieces for response in responses.feed(piece)] == sent
 
 
 def test_statuses_become_the_errors_of_the_same_name() -> None:

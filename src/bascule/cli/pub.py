@@ -7,12 +7,13 @@ stdout, in the order it was given, as soon as its ack is there.
 from __future__ import annotations
 
 import asyncio
-import io
 import json
+import os
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext
-from typing import cast
 
 import click
 
@@ -114,11 +115,9 @@ async def _arguments(messages: tuple[str, ...]) -> AsyncIterator[bytes]:
 
 
 async def _lines() -> AsyncIterator[bytes]:
-    """Lines of stdin without their ends. Read in a thread, many at a time when there are many."""
-    loop = asyncio.get_running_loop()
-    source = cast(io.BufferedReader, sys.stdin.buffer)
+    """Lines of stdin without their ends."""
     rest = b""
-    while data := await loop.run_in_executor(None, source.read1, limits.CLIENT_PUBLISH_BATCH_BYTES):
+    async for data in _stdin():
         lines = (rest + data).split(b"\n")
         rest = lines.pop()
         if len(rest) > limits.GRPC_MAX_MESSAGE_BYTES:
@@ -127,6 +126,25 @@ async def _lines() -> AsyncIterator[bytes]:
             yield line.removesuffix(b"\r")
     if rest:
         yield rest
+
+
+async def _stdin() -> AsyncIterator[bytes]:
+    """What comes, as it comes. Read in a daemon thread: a terminal nobody types at must not hold up the exit."""
+    loop, source = asyncio.get_running_loop(), sys.stdin.fileno()
+    arrived: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
+
+    def pump() -> None:
+        data = b"more"
+        while data:
+            data = os.read(source, limits.CLIENT_PUBLISH_BATCH_BYTES)
+            try:
+                asyncio.run_coroutine_threadsafe(arrived.put(data), loop).result()
+            except (RuntimeError, CancelledError):
+                return  # the loop has ended before the input did
+
+    threading.Thread(target=pump, name="stdin", daemon=True).start()
+    while data := await arrived.get():
+        yield data
 
 
 @contextmanager

@@ -71,8 +71,6 @@ def sub(
             asyncio.run(_read(server, stream, partition, position, last, follow, write))
         except KeyboardInterrupt:
             raise SystemExit(130) from None
-        except BrokenPipeError:
-            sys.stderr.close()  # the reader has what it wanted; nothing is left to say, at exit either
 
 
 async def _read(

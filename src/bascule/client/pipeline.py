@@ -18,10 +18,11 @@ from collections.abc import AsyncIterable, Callable, Iterable
 
 from bascule import limits
 from bascule.client.failures import from_publish_code, from_status
-from bascule.client.requests import Encoder, Response, Responses, TooLarge, partition_for
+from bascule.client.requests import Encoder, Responses, TooLarge, partition_for
 from bascule.client.values import AckPolicy, Outgoing
-from bascule.errors import BasculeError, InvalidArgument, PublishError, RpcError, Unconfirmed
+from bascule.errors import BasculeError, InvalidArgument, PublishError, RpcError, Unavailable, Unconfirmed
 from bascule.net.channel import ClientCall
+from bascule.wire.pb import api_pb2 as pb
 
 Values = AsyncIterable[bytes | Outgoing] | Iterable[bytes | Outgoing]
 
@@ -174,25 +175,25 @@ class Pipeline:
                 self._failure = self._lost("the broker ended the call")
         except RpcError as error:
             self._failure = self._lost(from_status(error))
-        except (BasculeError, ValueError) as error:
+        except PublishError as error:
             self._failure = error
+        except ValueError as error:
+            self._failure = self._lost(f"the broker's answers cannot be read ({error})")
         self._call_ended = True
         self._changed.set()
 
-    def _confirm(self, responses: list[Response]) -> None:
-        ring, window = self._answered, limits.CLIENT_PUBLISH_WINDOW
+    def _confirm(self, responses: list[pb.PublishResponse]) -> None:
+        ring, window, stream = self._answered, limits.CLIENT_PUBLISH_WINDOW, self._stream
         confirmed: list[tuple[int, int]] = []
         for response in responses:
-            index = int(response.correlation_id)
-            if response.code is not None:
-                error = from_publish_code(response.code, response.message)
-                message = f"message {index} was refused: {error} ({self.acked} confirmed before)"
-                raise PublishError(message, index, self.acked) from error
-            if response.ack.stream != self._stream or not self._oldest <= index < self._sent:
+            if response.HasField("asyncError"):
+                raise self._refused(response)
+            ack = response.ack
+            index = int(ack.correlationId)
+            if ack.stream != stream or ring[index % window] or not self._oldest <= index < self._sent:
                 continue
-            if not ring[index % window]:
-                ring[index % window] = 1
-                confirmed.append((index, response.ack.offset))
+            ring[index % window] = 1
+            confirmed.append((index, ack.offset))
         while self._oldest < self._sent and ring[self._oldest % window]:
             ring[self._oldest % window] = 0
             self._oldest += 1
@@ -203,7 +204,22 @@ class Pipeline:
             if self._on_acks is not None:
                 self._on_acks(confirmed)
 
-    def _lost(self, reason: object) -> Unconfirmed:
+    def _refused(self, response: pb.PublishResponse) -> PublishError:
+        index, error = int(response.correlationId), response.asyncError
+        cause = from_publish_code(error.code, error.message)
+        refusal = PublishError(
+            f"message {index} was refused: {cause} ({self.acked} confirmed before)", index, self.acked
+        )
+        refusal.__cause__ = cause
+        return refusal
+
+    def _lost(self, reason: object) -> BasculeError:
+        if self._policy is AckPolicy.NONE:
+            return Unavailable(
+                f"{reason}. {self._sent} messages had been sent, and no acks asked for: some may be lost"
+            )
+        if not self._unanswered:
+            return Unavailable(f"{reason}. All {self._sent} messages sent to stream {self._stream} before are safe")
         return Unconfirmed(
             f"{reason}: {self.acked} of {self._sent} messages sent to stream {self._stream} are confirmed, "
             "the others may be stored or not. Read the stream's end before sending them again",

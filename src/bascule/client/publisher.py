@@ -76,19 +76,25 @@ class Session:
         try:
             while (data := await self._call.receive()) is not None:
                 for response in responses.feed(data):
-                    stream, answer = self._waiting.get(response.correlation_id, ("", None))
-                    if answer is None or answer.done():
-                        continue
-                    if response.code is not None:
-                        answer.set_exception(from_publish_code(response.code, response.message))
-                    elif response.ack.stream == stream:
-                        answer.set_result(response.ack)
+                    self._answer(response)
             self._end(Unavailable("the broker ended the publish call"))
         except RpcError as error:
             self._end(from_status(error))
         except ValueError as error:
             self._call.cancel()
             self._end(Unavailable(f"the broker's answers cannot be read: {error}"))
+
+    def _answer(self, response: pb.PublishResponse) -> None:
+        refused = response.HasField("asyncError")
+        number = response.correlationId if refused else response.ack.correlationId
+        stream, answer = self._waiting.get(number, ("", None))
+        if answer is None or answer.done():
+            return
+        if refused:
+            error = response.asyncError
+            answer.set_exception(from_publish_code(error.code, error.message))
+        elif response.ack.stream == stream:
+            answer.set_result(response.ack)
 
     def _end(self, reason: BasculeError) -> None:
         self.ended = reason

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+
+from google.protobuf.message import DecodeError
 
 from bascule import limits
 from bascule.client.values import Ack, AckPolicy, Outgoing
@@ -18,15 +19,6 @@ from bascule.wire import kernels
 from bascule.wire.pb import api_pb2 as pb
 
 _KEY, _VALUE, _HEADER, _CORRELATION = b"\x0a", b"\x12", b"\x2a", b"\x3a"
-
-
-class Response(NamedTuple):
-    """One answer on a PublishAsync call. `code` is None for an ack."""
-
-    correlation_id: str
-    ack: pb.Ack
-    code: int | None
-    message: str
 
 
 def partition_for(key: bytes, partitions: int) -> int:
@@ -124,27 +116,21 @@ def _check_size(body: bytes, position: int) -> None:
 
 
 class Responses:
-    """Puts received bytes back together into answers."""
+    """Puts received bytes back together into answers. ValueError if they are none."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[Response]:
+    def feed(self, data: bytes) -> list[pb.PublishResponse]:
         data = self._rest + data if self._rest else data
         consumed, messages, oversized = kernels.split_messages(data, 0, len(data), limits.GRPC_MAX_MESSAGE_BYTES)
         if oversized:
             raise ValueError(f"a publish response of {oversized} bytes")
         self._rest = data[consumed:]
-        return [_response(pb.PublishResponse.FromString(message)) for _, message in messages]
-
-
-def _response(response: pb.PublishResponse) -> Response:
-    """An error has an empty Ack and its own correlation id; a good ack's may stand only inside it."""
-    ack = response.ack
-    if response.HasField("asyncError"):
-        error = response.asyncError
-        return Response(response.correlationId, ack, error.code, error.message)
-    return Response(response.correlationId or ack.correlationId, ack, None, "")
+        try:
+            return [pb.PublishResponse.FromString(message) for _, message in messages]
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
 
 
 def ack_of(ack: pb.Ack, partition: int) -> Ack:
