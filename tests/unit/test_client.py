@@ -1,6 +1,7 @@
 """The client's own decisions, without a broker: bytes, addresses, positions, the choice of a partition."""
 
 import random
+import struct
 from datetime import UTC, datetime
 
 import pytest
@@ -9,11 +10,12 @@ from hypothesis import strategies as st
 
 from bascule import errors, limits
 from bascule.client import AckPolicy, Message, Outgoing
+from bascule.client.cluster import Cluster
 from bascule.client.failures import from_publish_code, from_status, passes_by_itself
 from bascule.client.requests import Encoder, Responses, TooLarge, partition_for
-from bascule.client.subscription import Reading, nanoseconds
+from bascule.client.subscription import Reading, Subscription, nanoseconds
 from bascule.client.values import Address, metadata_of, parse_address
-from bascule.errors import InvalidArgument, RpcError, Status
+from bascule.errors import CorruptError, InvalidArgument, RpcError, Status
 from bascule.wire import kernels
 from bascule.wire.pb import api_pb2 as pb
 
@@ -141,6 +143,46 @@ def test_positions_become_the_request_fields_they_name() -> None:
 def test_times_go_to_nanoseconds_and_back_exactly(moment: datetime) -> None:
     message = Message(0, b"", b"", nanoseconds(moment), "", 0, "", "", {})
     assert message.time == moment
+
+
+def stored(count: int) -> bytes:
+    """Records as a Bascule broker keeps and sends them."""
+    batch = b"".join(struct.pack("<HHI", 1, 0, 5) + b"s" + b"value" for _ in range(count))
+    tail = kernels.record_tail(b"", b"s", b"")
+    records: bytes = kernels.encode_records(batch, b"", b"s", tail, 0, 1, 1000, 0, 1 << 20, False, b"")[0]
+    return records
+
+
+def reader() -> Subscription:
+    return Subscription(Cluster([Address("localhost", 9292)], None), Reading("s", 0, "earliest", None, False, False))
+
+
+def received(data: bytes) -> list[Message]:
+    subscription = reader()
+    subscription._rest = data
+    return subscription._decode()
+
+
+def test_no_flipped_bit_of_a_record_reaches_the_caller() -> None:
+    good = stored(3)
+    assert [message.offset for message in received(good)] == [0, 1, 2]
+    size = len(good) // 3
+    for bit in range(8 * (size + 5), 8 * 2 * size):  # the second record, without its frame
+        bad = bytearray(good)
+        bad[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptError, match="partition 0 of stream s"):
+            received(bytes(bad))
+
+
+def test_messages_of_servers_without_checksums_are_taken_as_they_are() -> None:
+    foreign = b"".join(framed(pb.Message(offset=n, value=b"v" * n).SerializeToString()) for n in range(30))
+    assert [message.offset for message in received(foreign)] == list(range(30))
+    for cut in range(len(foreign)):
+        subscription = reader()
+        subscription._rest = foreign[:cut]
+        first = subscription._decode()
+        subscription._rest += foreign[cut:]
+        assert len(first) + len(subscription._decode()) == 30
 
 
 def test_streams_the_broker_does_not_know_are_left_out_of_the_metadata() -> None:

@@ -104,6 +104,7 @@ class Subscription:
         self._call: ClientCall | None = None
         self._rest = b""
         self._verify = not reading.reverse
+        self._has_checksums = False
         self._ended = False
 
     async def __aenter__(self) -> Subscription:
@@ -226,18 +227,20 @@ class Subscription:
         return [Message._make(record) for record in records]
 
     def _check(self, data: bytes) -> None:
-        """Stop verifying at the first record that carries no checksum of ours."""
-        position, *_, status = kernels.scan_records(data, 0, len(data), 0)
+        """The first record tells whether the server writes checksums; from then on all must have one, or none."""
+        position, count, *_, status = kernels.scan_records(data, 0, len(data), 0)
+        self._has_checksums = self._has_checksums or count > 0
         if status != 2:
             return
         length = int.from_bytes(data[position + 1 : position + 5], "big")
         end = position + 5 + length
         if end > len(data) and length <= limits.MAX_RECORD_BYTES:
             return
-        if length > limits.MAX_RECORD_BYTES or data.startswith(_TRAILER, end - limits.RECORD_TRAILER_BYTES):
+        is_ours = data.startswith(_TRAILER, end - limits.RECORD_TRAILER_BYTES)
+        if self._has_checksums or is_ours or length > limits.MAX_RECORD_BYTES:
             raise CorruptError(
-                f"{self._where} sent a record whose checksum does not match: the bytes were damaged on the "
-                "way or on the broker's disk. Read it from another replica, and look into the broker's log"
+                f"{self._where} sent a record whose checksum does not match: the bytes were damaged on the way or on "
+                "the broker's disk. Read it from another replica, and look into the broker's log"
             )
         self._verify = False
 
