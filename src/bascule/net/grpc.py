@@ -31,7 +31,7 @@ __all__ = ["Call", "GrpcServer", "Handler"]
 
 log = logging.getLogger("bascule.grpc")
 
-_HTTP1_REQUEST = re.compile(rb"[A-Z]{1,16}( |$)")
+_HTTP1_REQUEST = re.compile(rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS|TRACE|CONNECT) ")
 _HTTP1_ANSWER = (
     "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
     "Content-Length: {length}\r\n\r\n{text}"

@@ -8,6 +8,7 @@ decompressed message may become.
 
 import re
 import zlib
+from collections.abc import Iterable
 from typing import Final
 
 from bascule import limits
@@ -165,13 +166,12 @@ def is_grpc(content_type: str | None) -> bool:
     return len(content_type) == len(CONTENT_TYPE) or content_type[len(CONTENT_TYPE)] in "+;"
 
 
-def unknown_method(path: str, known_paths: object) -> Unimplemented:
+def unknown_method(path: str, known_paths: Iterable[str]) -> Unimplemented:
     """The words grpc-go has for a path nobody serves."""
     service, slash, method = path.removeprefix("/").rpartition("/")
     if not path.startswith("/") or not slash:
         return Unimplemented(f'malformed method name: "{path}"')
-    assert hasattr(known_paths, "__iter__")
-    if any(str(known).startswith(f"/{service}/") for known in known_paths):
+    if any(known.startswith(f"/{service}/") for known in known_paths):
         return Unimplemented(f"unknown method {method} for service {service}")
     return Unimplemented(f"unknown service {service}")
 

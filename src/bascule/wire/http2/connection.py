@@ -113,15 +113,13 @@ class Connection:
     @property
     def can_open(self) -> bool:
         """A client may open a stream now."""
-        return (
-            not self.going_away
-            and len(self.streams) < self.peer.max_concurrent_streams
-            and self._next_stream_id <= frames.MAX_STREAM_ID
-        )
+        return not self.going_away and len(self.streams) < self.peer.max_concurrent_streams
 
     def open_stream(self, request: Headers) -> int:
         stream = Stream(self._next_stream_id, self.peer.initial_window)
         self._next_stream_id += 2
+        if self._next_stream_id > frames.MAX_STREAM_ID:
+            self.going_away = True
         stream.head = request
         self.streams[stream.id] = stream
         self._outbox.offer(stream)
@@ -364,6 +362,8 @@ class Connection:
             self._on_later_headers(stream, received, end_stream, now, events)
         elif self._is_idle(stream_id):
             self._on_request(stream_id, received, end_stream, events)
+        elif received and received[0][0].startswith(":") and not self.client:
+            raise Http2Error(ErrorCode.STREAM_CLOSED, f"a request on stream {stream_id}, which is closed")
         else:
             self._control_budget.spend(now)
 

@@ -186,6 +186,8 @@ def request_problem(headers: Headers) -> str | None:
         return "an unknown pseudo-header"
     if not {":method", ":scheme", ":path"}.issubset(pseudo):
         return ":method, :scheme or :path is missing"
+    if (":path", "") in headers:
+        return ":path is empty"
     return None
 
 
