@@ -157,20 +157,6 @@ def test_nothing_arrives_after_unsubscribe() -> None:
     asyncio.run(scenario())
 
 
-def test_unsubscribing_one_from_the_other_in_the_same_read_is_respected() -> None:
-    async def scenario() -> None:
-        async with server() as running, connection(running.url) as bus:
-            second_got = Inbox()
-            bus.subscribe(b"s", lambda batch, count: second.unsubscribe())
-            second = bus.subscribe(b"s", second_got)
-            await bus.flush()
-            bus.send(pub(b"s", b"x"))
-            await bus.flush()
-            assert second_got.messages == []
-
-    asyncio.run(scenario())
-
-
 def test_a_failing_subscriber_is_logged_and_the_connection_lives(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with server() as running, connection(running.url) as bus:
@@ -760,6 +746,30 @@ def test_lines_that_come_byte_by_byte_are_understood() -> None:
 
     asyncio.run(scenario())
     assert got.messages == [(b"s", b"", b"hello"), (b"s", b"r", b"hi"), (b"s", b"", b"last")]
+
+
+def test_unsubscribing_one_from_the_other_in_the_same_read_is_respected() -> None:
+    async def deliver_to_both(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"SUB s 2\r\nPING\r\n")
+        writer.write(b"MSG s 1 1\r\nx\r\nMSG s 2 1\r\nx\r\nPONG\r\n")
+        assert await reader.readuntil(b"\r\n") == b"UNSUB 2\r\n"
+        await reader.read()
+
+    async def scenario() -> None:
+        async with impostor(after_login(deliver_to_both)) as url, connection(url) as bus:
+            first, second = Inbox(), Inbox()
+
+            def drop_the_other(batch: bytes, count: int) -> None:
+                first(batch, count)
+                other.unsubscribe()
+
+            bus.subscribe(b"s", drop_the_other)
+            other = bus.subscribe(b"s", second)
+            await bus.flush()
+            assert first.payloads == [b"x"]
+            assert second.payloads == []
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
