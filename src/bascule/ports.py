@@ -1,4 +1,4 @@
-"""The four doors to the outside world. Everything in `log` and `node` reaches disk, clock, chance and NATS through
+"""The doors to the outside world. Everything in `log` and `node` reaches disk, clock, chance and NATS through
 these, so that the simulator can stand behind them. Threads exist only inside the real Disk.
 """
 
@@ -110,3 +110,34 @@ class Bus(Protocol):
 
     async def flush(self) -> None:
         """Everything sent before has been processed by the server (PING/PONG). Raises BusUnavailable."""
+
+
+class Call(Protocol):
+    """One gRPC call as a handler sees it: `net.call` over a socket, `testing.call` in memory."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    @property
+    def queued_bytes(self) -> int:
+        """Written and not yet taken by the client's side."""
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the client's deadline; None if it set none."""
+
+    async def receive(self) -> bytes | None:
+        """The next request message; None at the client's half-close."""
+
+    async def receive_frames(self) -> bytes | None:
+        """All framed requests that have arrived, perhaps ending in the middle of one; None at the half-close. The
+        client gets room to send more only at the next call of this."""
+
+    def send_headers(self) -> None: ...
+
+    def write(self, frames: bytes) -> None:
+        """Queue framed messages; the caller bounds what it writes."""
+
+    async def send(self, frames: bytes) -> None:
+        """Write, and wait until the client's side has taken everything."""
+
+    async def drained(self) -> None: ...

@@ -8,11 +8,12 @@ from google.protobuf.message import DecodeError, Message
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.errors import FailedPrecondition, Internal, InvalidArgument, NotFound, Unavailable, Unimplemented
 from bascule.limits import MAX_PARTITIONS
-from bascule.net.grpc import Call, Handler
+from bascule.net.grpc import Handler
 from bascule.node.broker import Broker, NewStream
 from bascule.node.environment import RESERVED_STREAMS
 from bascule.node.partition import PartitionDriver
 from bascule.node.subscribe import subscribe
+from bascule.ports import Call
 from bascule.wire.grpc import frame
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject

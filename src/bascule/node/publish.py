@@ -27,7 +27,7 @@ from bascule.limits import (
     PUBLISH_OUTSTANDING_ACKS,
     SUBSCRIBER_BUFFER_BYTES,
 )
-from bascule.net.grpc import Call
+from bascule.ports import Call
 from bascule.node.environment import Environment
 from bascule.node.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Routes, Table
 from bascule.wire.envelope import MsgType

@@ -18,7 +18,7 @@ from bascule.errors import (
 from bascule.limits import SUBSCRIBER_READ_BYTES
 from bascule.log.commitlog import CommitLog
 from bascule.log.reader import Reader
-from bascule.net.grpc import Call
+from bascule.ports import Call
 from bascule.node.broker import Broker
 from bascule.node.partition import PartitionDriver
 from bascule.wire.pb import api_pb2 as api
