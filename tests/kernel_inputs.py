@@ -31,6 +31,14 @@ def twin(name: str) -> ModuleType:
         pytest.skip(f"the compiled kernels were not built here ({error})")
 
 
+def built_twins() -> list[ModuleType]:
+    """The pure twin, and the compiled one where it was built."""
+    try:
+        return [twin("pure"), importlib.import_module("bascule.wire._kernels")]
+    except ImportError:
+        return [twin("pure")]
+
+
 def pack(*messages: Message) -> bytes:
     return b"".join(
         struct.pack("<HHI", len(subject), len(reply), len(payload)) + subject + reply + payload
