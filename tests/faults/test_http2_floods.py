@@ -183,7 +183,7 @@ def test_making_the_server_reset_streams_counts_like_resetting_them() -> None:
         async with attack(victim.port) as attacker:
             for first in range(1, 40_001, 200):
                 ids = range(first, first + 200, 2)
-                await attacker.flood(b"".join(hang_request(i) + peer.window_update(i, 0) for i in ids), 1)
+                await attacker.flood(b"".join(hang_request(i) + peer.window_update(i, (1 << 31) - 1) for i in ids), 1)
             assert_calmed(await attacker.verdict())
         assert victim.started < 4000
 
