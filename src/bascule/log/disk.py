@@ -14,26 +14,23 @@ thread.
 Known to be imperfect: `syncfs` also writes what other programs left dirty on the same file system.
 """
 
-import asyncio
 import ctypes
 import errno
 import fcntl
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
-from typing import TypeVar
 
 from bascule import limits
 from bascule.errors import StartError
 from bascule.log.files import OpenFile, OpenFiles
+from bascule.log.threads import Threads
 from bascule.ports import Write
 
 _IOV_MAX = 1024
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_Result = TypeVar("_Result")
 
 
 class FileDisk:
@@ -42,8 +39,8 @@ class FileDisk:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = os.path.abspath(os.fspath(root))
         self._files = OpenFiles(self._root)
-        self._writers = ThreadPoolExecutor(limits.SYNC_THREADS, thread_name_prefix="bascule-sync")
-        self._readers = ThreadPoolExecutor(limits.READ_THREADS, thread_name_prefix="bascule-read")
+        self._writers = Threads("bascule-sync", limits.SYNC_THREADS)
+        self._readers = Threads("bascule-read", limits.READ_THREADS)
         self._scratch = memoryview(bytearray(limits.READ_SCRATCH_BYTES))
         self._lock_descriptor = -1
         self._root_descriptor = -1
@@ -79,8 +76,8 @@ class FileDisk:
 
     def close(self) -> None:
         """Wait for the threads, close every file, let the folder go."""
-        self._writers.shutdown()
-        self._readers.shutdown()
+        self._writers.close()
+        self._readers.close()
         self._files.close_all()
         for descriptor in (self._lock_descriptor, self._root_descriptor):
             if descriptor >= 0:
@@ -90,7 +87,7 @@ class FileDisk:
     # --- group commit -------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
-        return await self._in_thread(self._writers, self._commit, writes, sync)
+        return await self._writers.run(self._commit, writes, sync)
 
     def _commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
         errors: list[OSError | None] = [None] * len(writes)
@@ -187,7 +184,7 @@ class FileDisk:
             self._files.give_back(file)
 
     async def read(self, path: str, position: int, length: int) -> bytes:
-        return await self._in_thread(self._readers, self._read, path, position, length)
+        return await self._readers.run(self._read, path, position, length)
 
     def _read(self, path: str, position: int, length: int) -> bytes:
         file = self._files.borrow(path)
@@ -203,15 +200,15 @@ class FileDisk:
             self._files.give_back(file)
 
     async def size(self, path: str) -> int | None:
-        return await self._in_thread(self._readers, _size, self._files.absolute(path))
+        return await self._readers.run(_size, self._files.absolute(path))
 
     async def list(self, folder: str) -> list[str]:
-        return await self._in_thread(self._readers, _list, self._files.absolute(folder))
+        return await self._readers.run(_list, self._files.absolute(folder))
 
     # --- changing the tree --------------------------------------------------------------------------------
 
     async def make_folder(self, folder: str) -> None:
-        await self._in_thread(self._writers, self._make_folder, self._files.absolute(folder))
+        await self._writers.run(self._make_folder, self._files.absolute(folder))
 
     def _make_folder(self, folder: str) -> None:
         changed: list[str] = []
@@ -220,7 +217,7 @@ class FileDisk:
             _sync_folder(path)
 
     async def truncate(self, path: str, size: int) -> None:
-        await self._in_thread(self._writers, self._truncate, path, size)
+        await self._writers.run(self._truncate, path, size)
 
     def _truncate(self, path: str, size: int) -> None:
         file = self._files.borrow(path)
@@ -231,7 +228,7 @@ class FileDisk:
             self._files.give_back(file)
 
     async def rename(self, source: str, target: str) -> None:
-        await self._in_thread(self._writers, self._rename, source, target)
+        await self._writers.run(self._rename, source, target)
 
     def _rename(self, source: str, target: str) -> None:
         os.rename(self._files.absolute(source), self._files.absolute(target))
@@ -239,7 +236,7 @@ class FileDisk:
         self._files.forget(target)
 
     async def remove(self, path: str) -> None:
-        await self._in_thread(self._writers, self._remove, path)
+        await self._writers.run(self._remove, path)
 
     def _remove(self, path: str) -> None:
         absolute = self._files.absolute(path)
@@ -254,11 +251,7 @@ class FileDisk:
         self._files.forget(path)
 
     async def sync_folder(self, folder: str) -> None:
-        await self._in_thread(self._writers, _sync_folder, self._files.absolute(folder))
-
-    @staticmethod
-    async def _in_thread(pool: ThreadPoolExecutor, work: Callable[..., _Result], *arguments: object) -> _Result:
-        return await asyncio.get_running_loop().run_in_executor(pool, work, *arguments)
+        await self._writers.run(_sync_folder, self._files.absolute(folder))
 
 
 def _write_all(descriptor: int, buffers: Sequence[bytes], position: int) -> None:
