@@ -157,9 +157,11 @@ MEASURES = {
         Measure("Subscribe, undecoded", lambda field: field.subscribe("subscribe-raw", READ)),
         Measure("JetStream ordered consumer", lambda field: field.consume(READ)),
         Measure("JetStream tuned consumer", lambda field: field.consume(READ, TUNED_PULL)),
-        Measure("100 partitions, group", lambda field: field.bascule("group", "envelopes", ACKED, PARTITIONS)),
         Measure(
-            "100 x 1 000 in flight, group",
+            "100 publishers, 10 in flight each", lambda field: field.bascule("group", "envelopes", ACKED, PARTITIONS)
+        ),
+        Measure(
+            "100 publishers, 1 000 in flight each",
             lambda field: field.bascule("group", "envelopes", ACKED, PARTITIONS, PARTITIONS * WINDOW),
         ),
         Measure("latency, group", lambda field: field.bascule("group", "latency", STEADY)),

@@ -145,8 +145,8 @@ rounds on one machine; the tables show medians. What counts is the ratio: absolu
 - Consuming: "ordered consumer" with the client's defaults; "tuned" asks for 5 000 messages ahead, the fastest found.
 - Processor times are per message. "with NATS" adds the NATS server a broker needs; JetStream is one itself. "driver
   cores" is how busy the driver was: near 1 on Subscribe, where decoding in one goroutine is the limit.
-- 100 partitions: a publisher with a connection of its own for each, 1 000 messages in flight over all of them, or
-  1 000 each where the row says so.
+- 100 partitions: a publisher with a connection of its own for each. The bar compares publishers like the one of the
+  one-partition row, 1 000 messages in flight each; the other row shares 1 000 between all of them, 10 each.
 
 ## Rates
 

@@ -39,7 +39,7 @@ def test_every_bar_looks_at_measures_that_exist() -> None:
 
 
 def test_a_chosen_group_runs_only_what_its_bars_need() -> None:
-    names = ["envelopes, group", "100 partitions, group", "100 x 1 000 in flight, group"]
+    names = ["envelopes, group", "100 publishers, 10 in flight each", "100 publishers, 1 000 in flight each"]
     assert [measure.name for measure in needed("e")] == names
     assert needed("g") == []
 
