@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 KERNELS := src/bascule/wire/_kernels.pyx
 
-.PHONY: help demo test check bench fuzz proto clean setup
+.PHONY: help demo test check bench footprint fuzz proto wheel clean setup
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -41,6 +41,9 @@ check: setup ## format, lint, types, layers
 bench: setup ## ratios against NATS JetStream, and kernels against their pure twins
 	$(BIN)/python -m bench
 
+footprint: setup ## memory, idle CPU and start times of a broker with a log of 2 GB
+	$(BIN)/python -m bench.footprint
+
 fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers (SECONDS=600)
 	$(BIN)/python -m tools.fuzz
 
@@ -49,6 +52,10 @@ proto: ## generate the Python code of the .proto files
 	$(PYTHON) -m venv .venv-proto
 	.venv-proto/bin/pip install --quiet 'grpcio-tools==1.76.0'
 	.venv-proto/bin/python tools/generate.py
+
+# Without a compiler this fails: a wheel with the slow kernels would be a trap.
+wheel: setup ## the wheel of a release, with compiled kernels
+	BASCULE_REQUIRE_KERNELS=1 $(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## remove everything that was built
 	rm -rf $(VENV) .venv-* build dist src/*.egg-info .bin .mypy_cache .ruff_cache .pytest_cache .hypothesis

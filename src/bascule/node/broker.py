@@ -68,11 +68,13 @@ class Broker:
         await self.environment.publishes_bus.flush()
 
     async def stop(self) -> None:
-        """UNSUB, take what NATS delivered before that, sync it, ack it, close the logs."""
+        """What gRPC clients gave us goes to NATS and comes back, with all that NATS has for us; then no more of it.
+        What came is synced and acked."""
         self.stopping = True
+        await self._flush_quietly(self.environment.publishes_bus.flush())
+        await self._flush_quietly(self.environment.streams_bus.flush())
         for driver in self._drivers.values():
             driver.stop_listening()
-        await self._flush_quietly(self.environment.streams_bus.flush())
         for driver in self._drivers.values():
             await driver.log.settled()
         await self._flush_quietly(self.environment.publishes_bus.flush())

@@ -15,14 +15,26 @@ FILE = "server"
 
 
 async def load(disk: Disk) -> str | None:
-    """The id this data folder was made with; None for a fresh folder."""
+    """The id this data folder was made with; None for a folder without one."""
     data = await read_checkpoint(disk, FILE)
     if data is None:
-        return None
+        if await disk.size(FILE) is None:
+            return None
+        raise _unreadable("it is torn or damaged")
     try:
-        return pb.ServerState.FromString(data).serverID or None
-    except DecodeError as error:
-        raise StartError(f"the file `{FILE}` in the data folder cannot be read: {error}") from error
+        broker_id = pb.ServerState.FromString(data).serverID
+    except DecodeError:
+        raise _unreadable("it holds something else") from None
+    if not broker_id:
+        raise _unreadable("it holds no id")
+    return broker_id
+
+
+def _unreadable(why: str) -> StartError:
+    return StartError(
+        f"the file `{FILE}` in the data folder, which says who this broker is, cannot be used: {why}; restore it from "
+        "a copy, or move it away and set clustering.server.id to the id this broker had (its earlier logs name it)"
+    )
 
 
 async def settle(disk: Disk, random: Random, configured: str, bootstrap: bool) -> str:
@@ -36,6 +48,11 @@ async def settle(disk: Disk, random: Random, configured: str, bootstrap: bool) -
                 stored,
             )
         return stored
+    if not configured and await disk.list("metadata"):
+        raise StartError(
+            f"this data folder holds streams, but the file `{FILE}`, which says who this broker is, is missing; "
+            "restore it from a copy, or set clustering.server.id to the id this broker had (its earlier logs name it)"
+        )
     if not bootstrap:
         raise StartError(
             "failed to join metadata Raft group: this data folder is new and no cluster answered; "

@@ -27,9 +27,9 @@ from bascule.limits import (
     PUBLISH_OUTSTANDING_ACKS,
     SUBSCRIBER_BUFFER_BYTES,
 )
-from bascule.ports import Call
 from bascule.node.environment import Environment
 from bascule.node.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Routes, Table
+from bascule.ports import Call
 from bascule.wire.envelope import MsgType
 from bascule.wire.envelope import decode as decode_envelope
 from bascule.wire.envelope import encode as encode_envelope

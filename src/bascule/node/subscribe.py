@@ -18,9 +18,9 @@ from bascule.errors import (
 from bascule.limits import SUBSCRIBER_READ_BYTES
 from bascule.log.commitlog import CommitLog
 from bascule.log.reader import Reader
-from bascule.ports import Call
 from bascule.node.broker import Broker
 from bascule.node.partition import PartitionDriver
+from bascule.ports import Call
 from bascule.wire.pb import api_pb2 as api
 
 HANDSHAKE = bytes(5)

@@ -128,7 +128,10 @@ class Process:
         return code
 
     def pause(self) -> None:
+        """Returns when every thread of it stands still: the signal alone takes a while to reach them all."""
         self._signal_group(signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        poll(lambda: all(_state(task) in "TtZX" for task in tasks.iterdir()))
 
     def resume(self) -> None:
         self._signal_group(signal.SIGCONT)
@@ -235,6 +238,14 @@ class BrokerProcess(Process):
             return False
         answer = call(HOST, self.port, "/proto.API/FetchMetadata", b"", 5.0)
         return answer.status == 0 and len(api_pb2.FetchMetadataResponse.FromString(answer.message).brokers) > 0
+
+
+def _state(task: Path) -> str:
+    """The letter /proc shows for a thread; X when it has ended."""
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
 
 
 def start_broker(
