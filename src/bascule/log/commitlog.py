@@ -347,8 +347,8 @@ class CommitLog:
             await self._drop_unpromised()
         except OSError as error:
             raise self._storage_error(self.folder, error) from error
-        self._start_fresh()
         self.failed = None
+        self._start_fresh()
 
     async def _drop_unpromised(self) -> None:
         while self.segments and self.segments[-1].promised.size == 0:
@@ -384,13 +384,13 @@ class CommitLog:
             pass  # the first file of all, and it was never made
 
     def _start_fresh(self) -> None:
-        """The next append begins a new segment."""
+        """The next append begins a new segment; the last one there is counts as sealed."""
+        self._active = None
+        self._sealed = [segment for segment in self._sealed if not segment.retired]
         last = self.segments[-1] if self.segments else None
         if last is not None and not isinstance(last.index, FileIndex) and last not in self._sealed:
             self._sealed.append(last)
-            self._scheduler.enlist(self)
-        self._sealed = [segment for segment in self._sealed if not segment.retired]
-        self._active = None
+        self._enlist_for_indexes()
 
     async def truncate(self, end: int) -> None:
         """Cut every record from offset `end` on, aside: they are another leader's past, not ours."""
