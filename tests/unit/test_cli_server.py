@@ -22,7 +22,7 @@ from bascule.cli.logs import OneLineFormatter, set_up
 from bascule.cli.main import COMMANDS, cli
 from bascule.errors import StartError
 from bascule.node.config import Config, load
-from bascule.node.settings import SETTINGS
+from bascule.node.config.settings import SETTINGS
 from bascule.wire.kernels import TWIN
 
 

@@ -6,9 +6,9 @@ import logging
 import pytest
 
 from bascule import limits
-from bascule.errors import ConfigError, LogError
+from bascule.errors import LogError
 from bascule.log.index import FileIndex, MemoryIndex
-from bascule.log.sync import GROUP, SyncMode, SyncScheduler, parse_sync
+from bascule.log.sync import GROUP, SyncMode, SyncScheduler
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, ManualClock, open_bench
 from bascule.testing.loop import run
@@ -314,7 +314,7 @@ def test_reopening_fails_while_the_disk_does_and_changes_nothing() -> None:
 def test_interval_promises_what_is_written_and_syncs_on_time() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
-        bench = await open_bench(disk, segment_max_bytes=500, mode=parse_sync("interval:100ms"))
+        bench = await open_bench(disk, segment_max_bytes=500, mode=SyncMode("interval", 100_000_000))
         for number in range(0, 20, 5):
             await bench.store(bodies(number, 5))
         assert bench.promises == [5, 10, 15, 20]
@@ -447,27 +447,6 @@ def test_an_owner_that_throws_when_told_does_not_hold_up_the_others(caplog: pyte
 
     asyncio.run(scenario())
     assert "an owner's bug" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("text", "mode"),
-    [
-        ("group", GROUP),
-        ("os", SyncMode("os")),
-        ("interval:100ms", SyncMode("interval", 100_000_000)),
-        ("interval:1m1.5s", SyncMode("interval", 61_500_000_000)),
-        ("interval:250us", SyncMode("interval", 250_000)),
-    ],
-)
-def test_sync_modes_are_parsed(text: str, mode: SyncMode) -> None:
-    assert parse_sync(text) == mode
-    assert parse_sync(str(mode)) == mode
-
-
-@pytest.mark.parametrize("text", ["", "always", "interval", "interval:", "interval:5", "interval:0s", "interval:1s x"])
-def test_an_unknown_sync_mode_is_refused_with_the_key_and_the_choices(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"streams\.sync: .* group .* interval:100ms, or os"):
-        parse_sync(text)
 
 
 def test_os_mode_promises_what_is_written_and_never_syncs_records() -> None:

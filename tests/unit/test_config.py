@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.errors import ConfigError
-from bascule.node.config import Address, Config, SyncMode, load
-from bascule.node.durations import UNIT_NS
-from bascule.node.settings import BY_KEY, SECTIONS, SETTINGS, Kind, Setting, nearest
+from bascule.log.sync import SyncMode
+from bascule.node.config import Address, Config, load
+from bascule.node.config.durations import UNIT_NS
+from bascule.node.config.settings import BY_KEY, SECTIONS, SETTINGS, Kind, Setting, nearest
 
 SECOND = UNIT_NS["s"]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"

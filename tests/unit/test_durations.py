@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.node.durations import UNIT_NS, format_duration, parse_duration
+from bascule.node.config.durations import UNIT_NS, format_duration, parse_duration
 
 SECOND = UNIT_NS["s"]
 

@@ -9,7 +9,7 @@ import sys
 import time
 from typing import IO
 
-from bascule.node.config import LoggingConfig
+from bascule.node.config.tree import LoggingConfig
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 RAFT_LOGGER = "bascule.node.raft"

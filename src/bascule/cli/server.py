@@ -21,8 +21,8 @@ from click.shell_completion import CompletionItem
 from bascule import __version__
 from bascule.cli.logs import set_up
 from bascule.node.config import Address, Config, load
-from bascule.node.settings import BY_KEY, SETTINGS, Kind, Setting
-from bascule.node.values import mask_url
+from bascule.node.config.settings import BY_KEY, SETTINGS, Kind, Setting
+from bascule.node.config.values import mask_url
 from bascule.wire.kernels import TWIN
 
 if TYPE_CHECKING:

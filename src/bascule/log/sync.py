@@ -14,26 +14,13 @@ Known to be imperfect: one slow file holds up the round for all others.
 
 import asyncio
 import logging
-import re
 from typing import NamedTuple, Protocol
 
 from bascule import limits
-from bascule.errors import ConfigError, LogError
+from bascule.errors import LogError
 from bascule.ports import Clock, Disk, Write
 
 _log = logging.getLogger("bascule.log")
-
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-_UNIT_NS = {
-    "ns": 1,
-    "us": 1_000,
-    "µs": 1_000,
-    "μs": 1_000,
-    "ms": 1_000_000,
-    "s": 1_000_000_000,
-    "m": 60_000_000_000,
-    "h": 3_600_000_000_000,
-}
 
 
 class SyncMode(NamedTuple):
@@ -50,22 +37,6 @@ class SyncMode(NamedTuple):
 
 
 GROUP = SyncMode("group")
-
-
-def parse_sync(text: str) -> SyncMode:
-    """The value of `streams.sync`. Raises ConfigError."""
-    name, _, duration = text.strip().partition(":")
-    if name in ("group", "os") and not duration:
-        return SyncMode(name)
-    if name == "interval":
-        parts = _DURATION.findall(duration)
-        interval_ns = int(sum(float(number) * _UNIT_NS[unit] for number, unit in parts))
-        if interval_ns > 0 and "".join(number + unit for number, unit in parts) == duration:
-            return SyncMode(name, interval_ns)
-    raise ConfigError(
-        f"streams.sync: {text!r} is not a way to sync; use group (sync before every promise), "
-        "interval:T with a duration such as interval:100ms, or os (never sync)"
-    )
 
 
 class Member(Protocol):

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from bascule.errors import ConfigError, StartError, Status
 from bascule.log.disk import FileDisk
 from bascule.log.sync import SyncMode, SyncScheduler
-from bascule.net.embedded import EmbeddedNats
+from bascule.net.embedded import EmbeddedNats, OnDeath
 from bascule.net.grpc import GrpcServer
 from bascule.net.health import Health
+from bascule.net.kept import KeptNats
 from bascule.net.nats import Connection, NatsOptions
 from bascule.net.tls import client_context, server_context
 from bascule.node import identity
@@ -30,6 +31,7 @@ from bascule.node.inboxes import Inboxes
 from bascule.node.metadata import MetadataStore
 from bascule.node.system import SystemClock, SystemRandom
 from bascule.wire.kernels import TWIN
+from bascule.wire.nats import DEFAULT_PORT
 
 logger = logging.getLogger(__name__)
 
@@ -149,11 +151,17 @@ class Server:
         config = self._config.nats
         if not config.embedded:
             return config.servers
-        embedded = EmbeddedNats(
-            config_path=config.embedded_config or None,
-            log_lines=self._config.logging.nats,
-            on_death=_nats_died,
-        )
+
+        def make(port: int | None, on_death: OnDeath) -> EmbeddedNats:
+            return EmbeddedNats(
+                port=DEFAULT_PORT if port is None else port,
+                config_path=config.embedded_config or None,
+                force_port=port is not None,
+                log_lines=self._config.logging.nats,
+                on_death=on_death,
+            )
+
+        embedded = KeptNats(make)
         stack.push_async_callback(embedded.stop)
         await embedded.start()
         return (embedded.url,)
@@ -206,12 +214,3 @@ def _server_tls(config: Config) -> ssl.SSLContext | None:
     if not tls.enabled:
         return None
     return server_context(tls.cert, tls.key, tls.client_auth_ca if tls.client_auth_enabled else None)
-
-
-def _nats_died(returncode: int, last_lines: list[str]) -> None:
-    logger.error(
-        "the embedded NATS server ended with code %d; publishing stops until it is back, stored data is still "
-        "served. Its last words: %s",
-        returncode,
-        " / ".join(last_lines) or "none",
-    )

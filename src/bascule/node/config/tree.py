@@ -1,7 +1,7 @@
 """The broker's configuration: one frozen tree, whole and checked before anything starts.
 
 `load` puts four sources on top of each other: flags over environment over file over defaults. The names,
-defaults and meanings of the settings are in `node.settings`, one field here for each. Wrong settings raise
+defaults and meanings of the settings are in `settings`, one field here for each. Wrong settings raise
 ConfigError; doubtful ones are collected in `warnings`, to be logged once logging is set up. Nothing here
 opens a file but the configuration file itself; `check_files` looks at the others when a broker is about to
 start.
@@ -15,13 +15,11 @@ from urllib.parse import quote
 
 from bascule.errors import ConfigError
 from bascule.log.sync import SyncMode
-from bascule.node.config_environment import ENCRYPTION_KEY, encryption_key, read_environment
-from bascule.node.config_file import read_file
-from bascule.node.durations import UNIT_NS, is_plain_number
-from bascule.node.settings import BY_KEY, SECTIONS, SETTINGS, Kind, nearest
-from bascule.node.values import Address, Raw, Value, parse, show
-
-__all__ = ["Address", "Config", "SyncMode", "load"]
+from bascule.node.config.durations import UNIT_NS, is_plain_number
+from bascule.node.config.environment import ENCRYPTION_KEY, encryption_key, read_environment
+from bascule.node.config.file import read_file
+from bascule.node.config.settings import BY_KEY, SECTIONS, SETTINGS, Kind, nearest
+from bascule.node.config.values import Address, Raw, Value, parse, show
 
 _WILDCARD_HOSTS = ("0.0.0.0", "::")
 _MIN_SEGMENT_AGE_NS = UNIT_NS["s"]

@@ -10,8 +10,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from bascule.node.settings import ENV_PREFIX, SETTINGS, nearest
-from bascule.node.values import Raw
+from bascule.node.config.settings import ENV_PREFIX, SETTINGS, nearest
+from bascule.node.config.values import Raw
 
 ENCRYPTION_KEY = "LIFTBRIDGE_ENCRYPTION_KEY"
 _BY_ENV = {setting.env: setting for setting in SETTINGS}

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from bascule.errors import ConfigError
 from bascule.limits import MAX_ID_BYTES
 from bascule.log.sync import SyncMode
-from bascule.node.durations import format_duration, parse_duration
-from bascule.node.settings import INT64_MAX, Kind, Setting
+from bascule.node.config.durations import format_duration, parse_duration
+from bascule.node.config.settings import INT64_MAX, Kind, Setting
 
 NATS_PORT = 4222
 _MAX_SHOWN = 100

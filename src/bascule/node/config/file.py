@@ -12,8 +12,8 @@ import yaml
 
 from bascule.errors import ConfigError
 from bascule.limits import CONFIG_MAX_BYTES, CONFIG_MAX_DEPTH, CONFIG_MAX_NODES
-from bascule.node.settings import BY_KEY, nearest
-from bascule.node.values import Raw, quoted
+from bascule.node.config.settings import BY_KEY, nearest
+from bascule.node.config.values import Raw, quoted
 
 _SCALARS = tuple(f"tag:yaml.org,2002:{name}" for name in ("str", "int", "float", "bool", "timestamp", "value"))
 _NULL = "tag:yaml.org,2002:null"
