@@ -21,9 +21,9 @@ def delete(stub: Stub, name: str) -> None:
     stub.DeleteStream(api.DeleteStreamRequest(name=name), timeout=TIMEOUT_S)
 
 
-def publish(stub: Stub, stream: str, value: bytes = b"v", **fields: object) -> api.Ack:
+def publish(stub: Stub, stream: str, value: bytes = b"v", timeout: float = TIMEOUT_S, **fields: object) -> api.Ack:
     request = api.PublishRequest(stream=stream, value=value, **fields)  # type: ignore[arg-type]
-    response: api.PublishResponse = stub.Publish(request, timeout=TIMEOUT_S)
+    response: api.PublishResponse = stub.Publish(request, timeout=timeout)
     return response.ack
 
 

@@ -95,17 +95,20 @@ class EmbeddedNats:
         port: int = DEFAULT_PORT,
         *,
         config_path: str | None = None,
+        force_port: bool = False,
         max_payload: int = NATS_DEFAULT_PAYLOAD_BYTES,
         log_lines: bool = False,
         on_death: OnDeath | None = None,
         binary: str | None = None,
         start_timeout_s: float = NATS_START_TIMEOUT_S,
     ) -> None:
-        """`port` 0 is a free one. A `config_path` is the user's own: host, port and max_payload are then its."""
+        """`port` 0 is a free one. A `config_path` is the user's own: host, port and max_payload are then its, the
+        port unless `force_port`."""
         self.url = ""
         self._host = host
         self._port = port
         self._config_path = config_path
+        self._force_port = force_port
         self._max_payload = max_payload
         self._log_lines = log_lines
         self._on_death = on_death
@@ -168,7 +171,8 @@ class EmbeddedNats:
         if not os.access(binary, os.X_OK):
             raise StartError(f"cannot run {binary} as the embedded NATS server: no such program")
         shim = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
-        return [*shim, binary, "-c", config, "--ports_file_dir", folder]
+        port = ["--port", str(self._port)] if self._force_port else []
+        return [*shim, binary, "-c", config, *port, "--ports_file_dir", folder]
 
     def _config(self) -> str:
         """NATS cannot push back, so ours keeps more for a slow reader, and longer, than it would by itself."""
