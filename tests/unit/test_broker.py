@@ -30,6 +30,7 @@ DEFAULTS = StreamDefaults(
     segment_max_bytes=2000,
     segment_max_age_ns=0,
     min_isr=1,
+    min_replication_factor=0,
     optimistic_concurrency=False,
     max_message_bytes=1 << 20,
 )
@@ -254,6 +255,23 @@ def test_folders_no_stream_claims_are_moved_aside_not_deleted() -> None:
         (path,) = [path for path in disk.paths() if path.endswith(".log")]
         assert path.startswith("quarantine/")
         assert disk.content(path) == b"precious"
+
+    run(main())
+
+
+def test_a_client_that_gives_up_on_creating_a_stream_leaves_a_whole_one() -> None:
+    async def main() -> None:
+        disk = MemoryDisk()
+        node = await Node(disk, MemoryNats()).start()
+        disk.sync_delay_s = 1.0
+        status, _, _ = await node.call(
+            "CreateStream", api.CreateStreamRequest(name="s", subject="s", partitions=20), 0.5
+        )
+        assert status is Status.DEADLINE_EXCEEDED
+        await asyncio.sleep(10)
+        assert (await node.publish("s", b"x", partition=19)).offset == 0
+        status, text, _ = await node.call("CreateStream", api.CreateStreamRequest(name="s", subject="s"))
+        assert (status, text) == (Status.ALREADY_EXISTS, "stream already exists")
 
     run(main())
 

@@ -4,13 +4,13 @@ gRPC server calls `api`, NATS comes through the Bus, files through the Disk. So 
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from bascule.core.metadata.commands import CreateStream, DeleteStream
+from bascule.core.metadata.commands import Command, CreateStream, DeleteStream
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Change, PartitionsChanged, StreamCreated, StreamDeleted
-from bascule.core.metadata.streams import Stream, StreamConfig
+from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.errors import BusUnavailable, Internal, InvalidArgument
 from bascule.node.environment import Environment
 from bascule.node.metadata import MetadataStore
@@ -44,6 +44,7 @@ class Broker:
         self.publisher = Publisher(self.environment, self.routes, self._refusal)
         self._drivers: dict[tuple[str, int], PartitionDriver] = {}
         self._changing = asyncio.Lock()
+        self._changes: dict[asyncio.Task[None], None] = {}
         self.stopping = False
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -53,19 +54,25 @@ class Broker:
         await self._set_strays_aside()
         self.environment.inboxes.listen(self.environment.publishes_bus)
         streams = [self.store.metadata.streams[name] for name in sorted(self.store.metadata.streams)]
-        led = [(stream, item) for stream in streams for item in stream if item.leader == self.environment.broker_id]
-        for first in range(0, len(led), OPEN_AT_ONCE):
-            opened = await asyncio.gather(
-                *(PartitionDriver.open(self.environment, *pair) for pair in led[first : first + OPEN_AT_ONCE])
-            )
-            for driver in opened:
-                self._drivers[driver.stream.name, driver.partition.id] = driver
+        await self._open([pair for stream in streams for pair in self._led(stream)])
         for stream in streams:
             self._route(stream)
         for driver in self._drivers.values():
             driver.lead()
         await self.environment.streams_bus.flush()
         await self.environment.publishes_bus.flush()
+
+    def _led(self, stream: Stream) -> list[tuple[Stream, Partition]]:
+        return [(stream, item) for item in stream if item.leader == self.environment.broker_id]
+
+    async def _open(self, partitions: list[tuple[Stream, Partition]]) -> list[PartitionDriver]:
+        drivers: list[PartitionDriver] = []
+        for first in range(0, len(partitions), OPEN_AT_ONCE):
+            some = partitions[first : first + OPEN_AT_ONCE]
+            drivers += await asyncio.gather(*(PartitionDriver.open(self.environment, *pair) for pair in some))
+        for driver in drivers:
+            self._drivers[driver.stream.name, driver.partition.id] = driver
+        return drivers
 
     async def stop(self) -> None:
         """What gRPC clients gave us goes to NATS and comes back, with all that NATS has for us; then no more of it.
@@ -94,25 +101,37 @@ class Broker:
         return self._drivers.get((stream, partition))
 
     async def create_stream(self, new: NewStream) -> None:
+        await self._change(lambda: CreateStream(self._place(new)))
+
+    async def delete_stream(self, name: str) -> None:
+        await self._change(lambda: DeleteStream(name))
+
+    def _place(self, new: NewStream) -> Stream:
         servers = self.servers
-        factor = len(servers) if new.replication_factor == -1 else new.replication_factor
+        asked = len(servers) if new.replication_factor == -1 else new.replication_factor
+        factor = max(asked, self.environment.defaults.min_replication_factor)
         if factor > len(servers):
             raise InvalidArgument(f"Invalid replicationFactor {factor}, cluster size {len(servers)}")
-        partitions = place(new.partitions, factor, servers, self.store.metadata.streams.values())
-        stream = Stream(
+        return Stream(
             name=new.name,
             subject=new.subject,
             group=new.group,
-            partitions=partitions,
+            partitions=place(new.partitions, factor, servers, self.store.metadata.streams.values()),
             config=new.config,
             creation_timestamp=self.environment.clock.time_ns(),
         )
-        async with self._changing:
-            await self._carry_out(await self.store.propose(CreateStream(stream)))
 
-    async def delete_stream(self, name: str) -> None:
+    async def _change(self, command: Callable[[], Command]) -> None:
+        """Propose a command and carry it out, one at a time. A client that gives up meanwhile stops waiting, not the
+        change: half a stream must never be left behind."""
+        task = asyncio.get_running_loop().create_task(self._change_alone(command))
+        self._changes[task] = None
+        task.add_done_callback(lambda done: self._changes.pop(done, None))
+        await asyncio.shield(task)
+
+    async def _change_alone(self, command: Callable[[], Command]) -> None:
         async with self._changing:
-            await self._carry_out(await self.store.propose(DeleteStream(name)))
+            await self._carry_out(await self.store.propose(command()))
 
     # --- metadata changes to drivers --------------------------------------------------------------------------------
 
@@ -127,11 +146,8 @@ class Broker:
                     self._change_stream(stream)
 
     async def _start_stream(self, stream: Stream) -> None:
-        for item in stream:
-            if item.leader == self.environment.broker_id:
-                driver = await PartitionDriver.open(self.environment, stream, item)
-                self._drivers[stream.name, item.id] = driver
-                driver.lead()
+        for driver in await self._open(self._led(stream)):
+            driver.lead()
         self._route(stream)
         try:
             # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.

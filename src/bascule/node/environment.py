@@ -20,6 +20,8 @@ class StreamDefaults:
     segment_max_bytes: int
     segment_max_age_ns: int
     min_isr: int
+    min_replication_factor: int
+    """The operator's floor: a client that asks for fewer replicas gets this many."""
     optimistic_concurrency: bool
     max_message_bytes: int
 

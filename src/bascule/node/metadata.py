@@ -4,7 +4,6 @@ With one broker the command log is local. A proposal is checked, written and syn
 what a client was told survives a crash. Commands carry all they need: applied again at start they give the same state.
 """
 
-import asyncio
 import logging
 
 from bascule.core.metadata.commands import Command, decode, encode
@@ -20,7 +19,6 @@ class MetadataStore:
     def __init__(self, log: CommandLog, metadata: Metadata, snapshot_threshold: int) -> None:
         self.metadata = metadata
         self._log = log
-        self._proposing = asyncio.Lock()
         self._snapshot_threshold = snapshot_threshold
         self._since_snapshot = 0
 
@@ -36,16 +34,16 @@ class MetadataStore:
         return store
 
     async def propose(self, command: Command) -> list[Change]:
-        """Durable and applied when this returns; raises what the client is told if the command does not fit."""
-        async with self._proposing:
-            self.metadata.check(command)
-            index = self.metadata.index + 1
-            try:
-                await self._log.append(index, encode(command))
-            except OSError as error:
-                raise Internal(f"the change could not be written to the metadata log: {error}") from error
-            changes = self.metadata.apply(index, command)
-            await self._maybe_snapshot()
+        """Durable and applied when this returns; raises what the client is told if the command does not fit. The caller
+        proposes one at a time."""
+        self.metadata.check(command)
+        index = self.metadata.index + 1
+        try:
+            await self._log.append(index, encode(command))
+        except OSError as error:
+            raise Internal(f"the change could not be written to the metadata log: {error}") from error
+        changes = self.metadata.apply(index, command)
+        await self._maybe_snapshot()
         for change in changes:
             if isinstance(change, Rejected):
                 raise change.error

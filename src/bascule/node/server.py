@@ -194,6 +194,7 @@ def _defaults(config: Config) -> StreamDefaults:
         segment_max_bytes=config.streams.segment_max_bytes,
         segment_max_age_ns=config.streams.segment_max_age_ns,
         min_isr=config.clustering.min_insync_replicas,
+        min_replication_factor=config.clustering.min_replication_factor,
         optimistic_concurrency=config.streams.concurrency_control,
         max_message_bytes=config.clustering.replication_max_bytes,
     )
