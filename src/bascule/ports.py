@@ -105,6 +105,9 @@ class Bus(Protocol):
         """PUB commands, encoded and checked already. Raises BusUnavailable while disconnected, and when the
         server takes so little that the bound on pending bytes is reached."""
 
+    def hold(self, held: bool) -> None:
+        """Take no messages for a while. NATS keeps what it can and then cuts us off, so not for long."""
+
     def drained(self) -> Awaitable[None]:
         """Done when the pending bytes are below the low-water mark (at once, mostly), or the connection is lost."""
 

@@ -218,6 +218,26 @@ def test_too_much_waiting_for_the_disk_refuses_appends_and_says_so(monkeypatch: 
     run(scenario())
 
 
+def test_a_disk_that_falls_behind_presses_back_and_lets_go_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        batch = bodies(0, 10)
+        size = len(encode(batch, 20, 200)[0])
+        monkeypatch.setattr(limits, "UNSYNCED_HIGH_BYTES", 2 * size)
+        monkeypatch.setattr(limits, "UNSYNCED_LOW_BYTES", size)
+        disk = MemoryDisk()
+        disk.sync_delay_s = 1.0
+        bench = await open_bench(disk)
+        pressure: list[bool] = []
+        bench.scheduler.on_pressure = pressure.append
+        for expected in ([], [], [True], [True]):
+            bench.append(batch)
+            assert pressure == expected
+        await bench.log.settled()
+        assert pressure == [True, False]
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("step", [1, 4, 5], ids=["write", "folder sync", "sync"])
 def test_a_failed_store_stops_writing_and_reopening_resumes_it(step: int, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:

@@ -157,6 +157,23 @@ def test_nothing_arrives_after_unsubscribe() -> None:
     asyncio.run(scenario())
 
 
+def test_a_held_connection_takes_nothing_and_then_everything() -> None:
+    async def scenario() -> None:
+        async with server() as running, connection(running.url) as ours, connection(running.url) as other:
+            counts: list[int] = []
+            ours.subscribe(b"a", lambda batch, count: counts.append(count))
+            await ours.flush()
+            ours.hold(True)
+            other.send(pub(b"a", b"x") * 1000)
+            await other.flush()
+            await asyncio.sleep(0.1)
+            assert sum(counts) == 0
+            ours.hold(False)
+            await until(lambda: sum(counts) == 1000)
+
+    asyncio.run(scenario())
+
+
 def test_a_failing_subscriber_is_logged_and_the_connection_lives(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with server() as running, connection(running.url) as bus:

@@ -80,6 +80,7 @@ class Connection:
             raise ConfigError("nats.servers is empty; name at least one server, like nats://127.0.0.1:4222")
         self.name = name
         self._options = options
+        self._held = False
         self._servers = [ServerAddress.parse(url) for url in options.servers]
         self._server = self._servers[0]
         self._link: Link | None = None
@@ -130,6 +131,11 @@ class Connection:
         if self._link is None:
             raise BusUnavailable(self._reason)
         self._link.write(commands)
+
+    def hold(self, held: bool) -> None:
+        self._held = held
+        if self._link is not None:
+            self._link.hold(held)
 
     def drained(self) -> Awaitable[None]:
         if self._link is not None:
@@ -273,6 +279,7 @@ class Connection:
         commands = b"".join(subscription.command for subscription in self._subscriptions.values())
         if commands:
             link.subscribe(commands)
+        link.hold(self._held)
         link.keep_alive()
 
     def _learn(self, info: Info) -> None:

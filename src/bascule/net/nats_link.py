@@ -81,6 +81,7 @@ class Link(asyncio.BufferedProtocol):
         self._buffer = self._usual
         self._end = 0
         self._needed = 0
+        self._held = False
         # writing
         self._queue: list[bytes] = []
         self._queued_bytes = 0
@@ -120,7 +121,7 @@ class Link(asyncio.BufferedProtocol):
         self._ticker = self._loop.call_later(self._ping_interval_s, self._tick)
 
     def _tick(self) -> None:
-        self._silent_ticks = 0 if self._heard else self._silent_ticks + 1
+        self._silent_ticks = 0 if self._heard or self._held else self._silent_ticks + 1
         self._heard = False
         if self._silent_ticks > 1:
             self.end(BusUnavailable(f"the NATS server did not answer a PING for {self._ping_interval_s:g} s"))
@@ -129,6 +130,16 @@ class Link(asyncio.BufferedProtocol):
             self._pongs.append(None)
             self._write_control(PING)
         self.keep_alive()
+
+    def hold(self, held: bool) -> None:
+        """Read nothing, for a while: what the server sends piles up there."""
+        if self._transport is None or held == self._held or self.lost is not None:
+            return
+        self._held = held
+        if held:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def end(self, reason: BusUnavailable) -> None:
         """Cut it now. Whatever was queued is gone."""

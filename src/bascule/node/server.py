@@ -103,6 +103,7 @@ class Server:
         publishes_bus = await self._connect(stack, nats_servers, broker_id, "publishes")
         scheduler = SyncScheduler(disk, clock, _sync_mode(config))
         stack.push_async_callback(scheduler.close)
+        scheduler.on_pressure = streams_bus.hold
         environment = Environment(
             broker_id=broker_id,
             namespace=config.clustering.namespace,

@@ -111,6 +111,8 @@ class MemoryBus:
         self.name = name
         self.life = 0
         self.sent_bytes = 0
+        self.held = False
+        """What `hold` said last; in memory messages are delivered all the same."""
         self._server = server
         self._connected = True
         self._waiting: list[asyncio.Future[None]] = []
@@ -138,6 +140,9 @@ class MemoryBus:
             raise BusUnavailable(self.unavailable_reason)
         self.sent_bytes += len(commands)
         self._server.route(commands)
+
+    def hold(self, held: bool) -> None:
+        self.held = held
 
     def drained(self) -> Awaitable[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
