@@ -126,7 +126,7 @@ class Driver:
             assert back == [record for record in expected if record[0] <= start][::-1]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.sampled_from([1, 300, 5_000, 30_000]), st.lists(steps, max_size=25))
 def test_any_history_of_a_log_gives_what_a_list_would(
     segment_max_bytes: int, history: list[tuple[object, ...]]

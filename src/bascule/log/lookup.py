@@ -41,14 +41,14 @@ async def read_verified(segment: Segment, position: int, max_bytes: int, size: i
         if segment.retired:
             return None
         raise _read_error(segment.path, error) from error
-    for start, end in list(segment.damage.items())[known:]:
-        _log.error(
-            "%s: %d bytes at position %d are damaged and left out; "
-            "another replica may have them, and a restart sets them aside",
-            segment.path,
-            end - start,
-            start,
-        )
+    if len(segment.damage) > known:
+        for start, end in list(segment.damage.items())[known:]:
+            _log.error(
+                "%s: %d bytes at position %d are damaged and left out; another replica may have them",
+                segment.path,
+                end - start,
+                start,
+            )
     return chunk
 
 
