@@ -121,8 +121,10 @@ class CommandLog:
             if not entries:  # nothing in it was ever confirmed
                 await self._disk.remove(path)
                 continue
-            if entries[0][0] != first or first != (expected or first):
-                raise self._corrupt(path, f"begins with command {entries[0][0]}, expected {expected or first}")
+            expected = expected or first
+            # A gap that the snapshot covers is what remains of a file whose end was damaged and cut.
+            if entries[0][0] != first or not expected <= first <= max(expected, snapshot_index + 1):
+                raise self._corrupt(path, f"begins with command {entries[0][0]}, expected {expected}")
             expected = entries[-1][0] + 1
             commands += [entry for entry in entries if entry[0] > snapshot_index]
             self._path, self._position = path, end

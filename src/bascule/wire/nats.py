@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import IPv6Address
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -255,7 +256,7 @@ class ServerAddress:
         else:
             if parts.scheme not in _TLS_OF_SCHEME:
                 raise ConfigError(f"nats.servers: cannot connect by {parts.scheme}://; use nats:// or tls://")
-        if not host or port == 0 or any(ord(character) <= 0x20 for character in url):
+        if not host or port == 0 or not _is_host(host) or any(ord(character) <= 0x20 for character in url):
             raise ConfigError(
                 "nats.servers: a server is named like nats://host:4222 or nats://user:password@host:4222; "
                 f"this is not: {_without_secrets(url)!r}"
@@ -280,6 +281,21 @@ class ServerAddress:
         return f"{'tls' if self.tls else 'nats'}://{host}:{self.port}"
 
 
+def _is_host(name: str) -> bool:
+    """`urlsplit` lets brackets in the credentials stand for brackets around the host."""
+    if ":" not in name:
+        return "[" not in name and "]" not in name
+    try:
+        IPv6Address(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _without_secrets(url: str) -> str:
-    scheme, separator, rest = url.rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    """Nothing of what stands before the last `@`, but for the scheme."""
+    scheme, separator, _ = url.partition("://")
+    _, at, place = url.rpartition("@")
+    if not at:
+        return url
+    return f"{scheme}://{place}" if separator and scheme in _TLS_OF_SCHEME else place

@@ -238,6 +238,7 @@ class Connection:
         if self.preface_seen:
             self.go_away(error.code, str(error))
         self.going_away = True
+        error.__traceback__ = error.__context__ = None  # their frames would hold the whole read
         self.error = error
 
     def _receive_preface(self, buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
