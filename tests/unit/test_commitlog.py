@@ -7,7 +7,8 @@ import pytest
 
 from bascule import limits
 from bascule.errors import LogError
-from bascule.log.index import FileIndex, MemoryIndex
+from bascule.log.index import FileIndex, MemoryIndex, encode_footer
+from bascule.log.recovery import scan_segment
 from bascule.log.sync import GROUP, SyncMode, SyncScheduler
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, ManualClock, open_bench
@@ -288,6 +289,24 @@ def test_after_a_failed_sync_the_old_file_is_never_written_again() -> None:
         disk.crash()
         bench = await open_bench(disk)
         assert await bench.read_all() == numbered(0, 10)
+
+    asyncio.run(scenario())
+
+
+def test_the_index_of_a_segment_that_was_cut_ends_with_it() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await open_bench(disk)
+        await bench.store([bytes(3_000)] * 5)
+        disk.fail_at(disk.steps + 2)
+        await bench.store([bytes(3_000)] * 5)
+        await bench.log.reopen()
+        await bench.log.settled()
+        segment = bench.log.segments[0]
+        assert isinstance(segment.index, FileIndex)
+        scan = await scan_segment(disk, segment.path, 0, segment.promised.size)
+        stored = disk.content(segment.index_path)
+        assert stored == bytes(scan.index.entries) + encode_footer(scan.footer(), scan.index.entries)
 
     asyncio.run(scenario())
 

@@ -255,6 +255,20 @@ def test_records_that_the_next_segment_has_too_are_cut() -> None:
     asyncio.run(scenario())
 
 
+def test_an_index_does_not_hide_that_the_next_segment_begins_earlier() -> None:
+    async def scenario() -> None:
+        disk, bench = await filled(20, 1_000)
+        second = bench.log.segments[1].base
+        records = split(disk.content(segment(0)))[-2:] + split(disk.content(segment(second)))
+        await disk.remove(segment(second))
+        disk.put(segment(second - 2), b"".join(records))
+        bench = await open_bench(disk)
+        assert await bench.read_all() == numbered(*range(bench.log.end))
+        assert bench.log.segments[0].appended.end == second - 2
+
+    asyncio.run(scenario())
+
+
 def test_an_empty_last_file_is_where_writing_goes_on() -> None:
     async def scenario() -> None:
         disk, _ = await filled(10, 1 << 20)
