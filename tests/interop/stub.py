@@ -11,8 +11,11 @@ from bascule.wire.pb.pool import POOL
 class Stub:
     """`stub.CreateStream(request, timeout=5)` and so on for every method of the service."""
 
-    def __init__(self, address: str, **options: Any) -> None:
-        self.channel = grpc.insecure_channel(address, options=list(options.items()))
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None = None, **options: Any) -> None:
+        if credentials is None:
+            self.channel = grpc.insecure_channel(address, options=list(options.items()))
+        else:
+            self.channel = grpc.secure_channel(address, credentials, options=list(options.items()))
         for method in POOL.FindServiceByName("proto.API").methods:
             kind = ("stream" if method.client_streaming else "unary", "stream" if method.server_streaming else "unary")
             factory = getattr(self.channel, "_".join(kind))

@@ -1,0 +1,205 @@
+"""A broker behind TLS, with and without client certificates, and on a NATS server that wants TLS and a password; seen
+by grpcio and by our own client.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from bascule.client import Client
+from bascule.errors import BasculeError
+from bascule.net.tls import client_context
+from bascule.testing.processes import BrokerProcess, NatsProcess, start_nats
+from bascule.wire.pb import api_pb2 as api
+from tests.certificates import Authority
+from tests.interop.stub import Stub
+
+TIMEOUT_S = 30.0
+PASSWORD = "open sesame"
+
+
+class TlsBroker(BrokerProcess):
+    """Ready when it says so: the probe of plain brokers speaks no TLS."""
+
+    def ready(self) -> bool:
+        return "ready: clients connect to" in self.logs()
+
+
+def start(folder: Path, config: Mapping[str, Any], nats_url: str | None = None) -> TlsBroker:
+    broker = TlsBroker(folder / "broker", config=config, nats_url=nats_url)
+    broker.start().wait_ready()
+    return broker
+
+
+def server_config(authority: Authority, *, clients: Authority | None = None) -> dict[str, Any]:
+    cert, key = authority.issue("server")
+    config: dict[str, Any] = {"tls.cert": str(cert), "tls.key": str(key)}
+    if clients is not None:
+        config |= {"tls.client.auth.enabled": True, "tls.client.auth.ca": str(clients.path)}
+    return config
+
+
+def credentials(trusted: Authority, pair: tuple[Path, Path] | None = None) -> grpc.ChannelCredentials:
+    cert, key = pair or (None, None)
+    return grpc.ssl_channel_credentials(
+        trusted.path.read_bytes(), key.read_bytes() if key else None, cert.read_bytes() if cert else None
+    )
+
+
+def round_trip(stub: Stub, name: str) -> None:
+    """Every kind of call, with more than one TLS record of data."""
+    stub.CreateStream(api.CreateStreamRequest(name=name, subject=name), timeout=TIMEOUT_S)
+    value = bytes(100_000)
+    ack = stub.Publish(api.PublishRequest(stream=name, value=value), timeout=TIMEOUT_S).ack
+    assert ack.offset == 0
+    requests = [api.PublishRequest(stream=name, value=value, ackPolicy=api.ALL) for _ in range(20)]
+    offsets = [response.ack.offset for response in stub.PublishAsync(iter(requests), timeout=TIMEOUT_S)]
+    assert offsets == list(range(1, 21))
+    request = api.SubscribeRequest(stream=name, startPosition=api.EARLIEST, stopPosition=api.STOP_LATEST)
+    subscription = stub.Subscribe(request, timeout=TIMEOUT_S)
+    received = [next(subscription) for _ in range(22)]
+    assert [len(message.value) for message in received[1:]] == [100_000] * 21
+
+
+def refused(broker: BrokerProcess, given: grpc.ChannelCredentials | None) -> bool:
+    with Stub(broker.address, given) as stub:
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.FetchMetadata(api.FetchMetadataRequest(), timeout=10.0)
+        return caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def own_round_trip(broker: BrokerProcess, tls: ssl.SSLContext | None, stream: str) -> list[bytes]:
+    async with await Client.connect(broker.address, tls=tls, timeout=5.0) as client:
+        await client.create_stream(stream)
+        await client.publish(stream, b"by our client")
+        subscription = client.subscribe(stream, start="earliest", stop="latest")
+        return [message.value async for message in subscription]
+
+
+def own_refused(broker: BrokerProcess, tls: ssl.SSLContext | None) -> str:
+    with pytest.raises(BasculeError) as caught:
+        asyncio.run(own_round_trip(broker, tls, "never"))
+    return str(caught.value)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Authority:
+    (tmp_path / "stranger").mkdir()
+    return Authority(tmp_path / "stranger")
+
+
+def test_tls_serves_those_who_trust_its_certificate(tmp_path: Path, authority: Authority, stranger: Authority) -> None:
+    with start(tmp_path, server_config(authority)) as broker:
+        with Stub(broker.address, credentials(authority)) as stub:
+            round_trip(stub, "orders")
+        own = asyncio.run(own_round_trip(broker, client_context(str(authority.path)), "own"))
+        assert own == [b"by our client"]
+        assert refused(broker, None), "plain text on a port with TLS"
+        assert refused(broker, credentials(stranger))
+        own_refused(broker, None)
+        assert "certificate" in own_refused(broker, client_context(str(stranger.path))).lower()
+        assert broker.terminate() == 0
+        assert "Traceback" not in broker.logs()
+
+
+def test_client_certificates_are_asked_for_and_checked(
+    tmp_path: Path, authority: Authority, stranger: Authority
+) -> None:
+    with start(tmp_path, server_config(authority, clients=authority)) as broker:
+        own_pair, foreign_pair = authority.issue("client"), stranger.issue("client")
+        with Stub(broker.address, credentials(authority, own_pair)) as stub:
+            round_trip(stub, "orders")
+        tls = client_context(str(authority.path), *map(str, own_pair))
+        assert asyncio.run(own_round_trip(broker, tls, "own")) == [b"by our client"]
+        assert refused(broker, credentials(authority)), "no certificate"
+        assert refused(broker, credentials(authority, foreign_pair)), "one of another authority"
+        own_refused(broker, client_context(str(authority.path)))
+        own_refused(broker, client_context(str(authority.path), *map(str, foreign_pair)))
+        with Stub(broker.address, credentials(authority, own_pair)) as stub:
+            assert len(stub.FetchMetadata(api.FetchMetadataRequest(), timeout=TIMEOUT_S).streamMetadata) == 2
+        assert broker.terminate() == 0
+        assert "Traceback" not in broker.logs()
+
+
+def secure_nats(folder: Path, authority: Authority) -> NatsProcess:
+    """Wants TLS with a client certificate, and a password."""
+    cert, key = authority.issue("nats")
+    server = start_nats(folder)
+    server.kill9()
+    (folder / "nats" / "nats.conf").write_text(
+        f'host: 127.0.0.1\nport: {server.port}\nauthorization {{ user: broker, password: "{PASSWORD}" }}\n'
+        f'tls {{ cert_file: "{cert}", key_file: "{key}", ca_file: "{authority.path}", verify: true }}\n'
+    )
+    server.start().wait_ready()
+    return server
+
+
+def test_nats_with_tls_client_certificate_and_password(tmp_path: Path, authority: Authority) -> None:
+    cert, key = authority.issue("client-of-nats")
+    config = {
+        "nats.tls.ca": str(authority.path),
+        "nats.tls.cert": str(cert),
+        "nats.tls.key": str(key),
+        "nats.user": "broker",
+        "nats.password": PASSWORD,
+    }
+    with (
+        secure_nats(tmp_path, authority) as nats,
+        start(tmp_path, config, nats.nats_url) as broker,
+        Stub(broker.address) as stub,
+    ):
+        round_trip(stub, "orders")
+        nats.kill9()
+        nats.start().wait_ready()
+        deadline_s = TIMEOUT_S
+        request = api.PublishRequest(stream="orders", value=b"after a restart of NATS")
+        while deadline_s > 0:  # it comes back over TLS too
+            try:
+                assert stub.Publish(request, timeout=2.0).ack.offset == 21
+                break
+            except grpc.RpcError:
+                deadline_s -= 2.0
+        assert deadline_s > 0
+        assert PASSWORD not in broker.logs()
+        assert broker.terminate() == 0
+
+
+@pytest.mark.parametrize(
+    ("without", "told"),
+    [("nats.tls.ca", "certificate"), ("nats.tls.cert", "TLS"), ("nats.password", "nats.user and nats.password")],
+)
+def test_nats_settings_that_do_not_fit_stop_the_start(
+    tmp_path: Path, authority: Authority, without: str, told: str
+) -> None:
+    cert, key = authority.issue("client-of-nats")
+    config = {
+        "nats.tls.ca": str(authority.path),
+        "nats.tls.cert": str(cert),
+        "nats.tls.key": str(key),
+        "nats.user": "broker",
+        "nats.password": PASSWORD,
+    }
+    del config[without]
+    if without == "nats.tls.cert":
+        del config["nats.tls.key"]
+    with (
+        secure_nats(tmp_path, authority) as nats,
+        TlsBroker(tmp_path / "broker", config=config, nats_url=nats.nats_url) as broker,
+    ):
+        broker.start()
+        assert broker.process is not None
+        assert broker.process.wait(TIMEOUT_S) == 1
+        line = broker.logs().splitlines()[-1]
+        assert line.startswith("error: NATS at ")
+        assert told in line
+        assert PASSWORD not in broker.logs()
