@@ -5,17 +5,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule.core.metadata.commands import (
+    BrokerDied,
     Command,
     CreateStream,
     DeleteStream,
+    ExpandIsr,
+    HandOver,
     SetStreamReadonly,
+    ShrinkIsr,
     decode,
     encode,
 )
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata, PartitionsChanged, Rejected, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream, StreamConfig
-from bascule.errors import AlreadyExists, CorruptError, NotFound
+from bascule.errors import AlreadyExists, CorruptError, FailedPrecondition, NotFound
 
 
 def a_stream(name: str = "orders", partitions: int = 2, servers: tuple[str, ...] = ("a",)) -> Stream:
@@ -24,9 +28,7 @@ def a_stream(name: str = "orders", partitions: int = 2, servers: tuple[str, ...]
         subject=f"{name}.in",
         group="",
         partitions=place(partitions, len(servers), servers, []),
-        config=StreamConfig(
-            segment_max_bytes=1024, optimistic_concurrency_control=False, retention_max_age=0
-        ),
+        config=StreamConfig(segment_max_bytes=1024, optimistic_concurrency_control=False, retention_max_age=0),
         creation_timestamp=7,
     )
 
@@ -99,8 +101,14 @@ def test_garbage_is_a_corrupt_error_not_a_crash() -> None:
 
 
 names = st.sampled_from(["a", "b", "c"])
+brokers = st.sampled_from(["x", "y", "z"])
+isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5))
 commands: st.SearchStrategy[Command] = st.one_of(
-    st.builds(CreateStream, st.builds(a_stream, names, st.integers(1, 3))),
+    st.builds(ShrinkIsr, *isr_change),
+    st.builds(ExpandIsr, *isr_change),
+    st.builds(BrokerDied, brokers),
+    st.builds(HandOver, brokers),
+    st.builds(CreateStream, st.builds(a_stream, names, st.integers(1, 3), st.just(("x", "y", "z")))),
     st.builds(DeleteStream, names),
     st.builds(SetStreamReadonly, names, st.lists(st.integers(0, 2), max_size=2).map(tuple), st.booleans()),
 )
@@ -128,11 +136,9 @@ def test_a_snapshot_at_any_prefix_equals_the_commands_it_replaces(history: list[
     st.lists(st.integers(1, 6), max_size=3),
     st.randoms(use_true_random=False),
 )
-def test_placement_spreads_replicas_and_leaders(
-    partitions: int, factor: int, older: list[int], random: object
-) -> None:
+def test_placement_spreads_replicas_and_leaders(partitions: int, factor: int, older: list[int], random: object) -> None:
     servers = ["s1", "s2", "s3", "s4", "s5"]
-    streams = []
+    streams: list[Stream] = []
     for number, count in enumerate(older):
         existing = place(count, 2, servers, streams)
         streams.append(Stream(f"old{number}", "x", "", existing))
@@ -151,3 +157,54 @@ def test_placement_spreads_replicas_and_leaders(
 def test_three_brokers_six_partitions_give_two_leaders_each() -> None:
     placed = place(6, 3, ["a", "b", "c"], [])
     assert sorted(item.leader for item in placed) == ["a", "a", "b", "b", "c", "c"]
+
+
+def replicated(partitions: int = 6) -> Metadata:
+    metadata = Metadata()
+    metadata.apply(1, CreateStream(a_stream(partitions=partitions, servers=("a", "b", "c"))))
+    return metadata
+
+
+def test_a_dead_broker_loses_its_leaderships_evenly_and_its_place_in_sync() -> None:
+    metadata = replicated()
+    metadata.apply(2, BrokerDied("a"))
+    partitions = metadata.streams["orders"].partitions
+    assert sorted(item.leader for item in partitions) == ["b"] * 3 + ["c"] * 3
+    assert all(set(item.isr) == {"b", "c"} for item in partitions)
+    assert [item.leader_epoch for item in partitions if item.leader_epoch == 2] == [2, 2]
+    assert all(item.epoch == 2 for item in partitions)
+    assert all(set(item.replicas) == {"a", "b", "c"} for item in partitions)
+
+
+def test_the_last_in_sync_replica_keeps_its_leadership_even_dead() -> None:
+    metadata = replicated(1)
+    (partition,) = metadata.streams["orders"].partitions
+    for index, broker in enumerate(["c", "b", "a"], 2):
+        metadata.apply(index, BrokerDied(broker))
+    assert metadata.streams["orders"].partitions[0].isr == ("a",)
+    assert metadata.streams["orders"].partitions[0].leader == partition.leader == "a"
+
+
+def test_a_broker_that_hands_over_stays_in_sync() -> None:
+    metadata = replicated()
+    metadata.apply(2, HandOver("a"))
+    partitions = metadata.streams["orders"].partitions
+    assert all(item.leader != "a" and len(item.isr) == 3 for item in partitions)
+
+
+def test_only_the_present_leader_changes_the_in_sync_set() -> None:
+    metadata = replicated(1)
+    partition = metadata.streams["orders"].partitions[0]
+    follower = next(replica for replica in partition.replicas if replica != partition.leader)
+    with pytest.raises(FailedPrecondition, match=r"^Leader generation mismatch, current leader: a epoch: 1, got"):
+        metadata.check(ShrinkIsr("orders", 0, follower, partition.leader, 0))
+    with pytest.raises(FailedPrecondition, match="not a replica"):
+        metadata.check(ExpandIsr("orders", 0, "stranger", partition.leader, 1))
+    with pytest.raises(FailedPrecondition, match="in sync with itself"):
+        metadata.check(ShrinkIsr("orders", 0, partition.leader, partition.leader, 1))
+    metadata.apply(2, ShrinkIsr("orders", 0, follower, partition.leader, 1))
+    shrunk = metadata.streams["orders"].partitions[0]
+    assert follower not in shrunk.isr
+    assert (shrunk.leader_epoch, shrunk.epoch) == (1, 2)
+    metadata.apply(3, ExpandIsr("orders", 0, follower, partition.leader, 1))
+    assert set(metadata.streams["orders"].partitions[0].isr) == set(partition.isr)

@@ -26,7 +26,43 @@ class SetStreamReadonly:
     readonly: bool
 
 
-Command = CreateStream | DeleteStream | SetStreamReadonly
+@dataclass(frozen=True, slots=True)
+class ShrinkIsr:
+    """The leader of a partition says that a replica no longer keeps up."""
+
+    stream: str
+    partition: int
+    replica: str
+    leader: str
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandIsr:
+    """The leader of a partition says that a replica has caught up."""
+
+    stream: str
+    partition: int
+    replica: str
+    leader: str
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerDied:
+    """Everything it led gets another leader, and it leaves every in-sync set that has another member."""
+
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """A broker about to stop gives its leaderships away; it stays in sync while it can."""
+
+    broker: str
+
+
+Command = CreateStream | DeleteStream | SetStreamReadonly | ShrinkIsr | ExpandIsr | BrokerDied | HandOver
 
 
 def encode(command: Command) -> bytes:
@@ -43,7 +79,27 @@ def encode(command: Command) -> bytes:
             log.setStreamReadonlyOp.stream = name
             log.setStreamReadonlyOp.partitions.extend(partitions)
             log.setStreamReadonlyOp.readonly = readonly
+        case ShrinkIsr():
+            log.op = pb.SHRINK_ISR
+            _encode_isr(log.shrinkISROp, command)
+        case ExpandIsr():
+            log.op = pb.EXPAND_ISR
+            _encode_isr(log.expandISROp, command)
+        case BrokerDied(broker):
+            log.op = pb.BROKER_DIED
+            log.brokerOp.broker = broker
+        case HandOver(broker):
+            log.op = pb.HAND_OVER
+            log.brokerOp.broker = broker
     return log.SerializeToString(deterministic=True)
+
+
+def _encode_isr(op: pb.IsrOp, command: ShrinkIsr | ExpandIsr) -> None:
+    op.stream = command.stream
+    op.partition = command.partition
+    op.replica = command.replica
+    op.leader = command.leader
+    op.leaderEpoch = command.leader_epoch
 
 
 def decode(data: bytes) -> Command:
@@ -59,5 +115,15 @@ def decode(data: bytes) -> Command:
         case pb.SET_STREAM_READONLY:
             op = log.setStreamReadonlyOp
             return SetStreamReadonly(op.stream, tuple(op.partitions), op.readonly)
+        case pb.SHRINK_ISR:
+            isr = log.shrinkISROp
+            return ShrinkIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch)
+        case pb.EXPAND_ISR:
+            isr = log.expandISROp
+            return ExpandIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch)
+        case pb.BROKER_DIED:
+            return BrokerDied(log.brokerOp.broker)
+        case pb.HAND_OVER:
+            return HandOver(log.brokerOp.broker)
         case _:
             raise CorruptError(f"metadata command {log.op} is not known here: was the data written by a newer version?")

@@ -1,14 +1,15 @@
-"""Which brokers hold a new partition, and which of them leads it.
+"""Which brokers hold a new partition, which of them leads it, and who leads instead when that one is gone.
 
 Least loaded first, and the load counts what the same CreateStream has just placed: the partitions *and* the leaders
 of one stream spread over the brokers. Ties go by id, so the choice is the same wherever it is computed.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from bascule.core.metadata.streams import Partition, Stream
-from bascule.types import PartitionId
+from bascule.types import Epoch, PartitionId
 
 
 def place(
@@ -30,3 +31,26 @@ def place(
         leaders_of[leader] += 1
         placed.append(Partition(PartitionId(partition), replicas, leader, isr=replicas))
     return tuple(placed)
+
+
+def fail_over(streams: Mapping[str, Stream], broker: str, index: int, died: bool) -> dict[str, dict[int, Partition]]:
+    """The partitions that change when `broker` is gone (`died`) or about to go, by stream.
+
+    A new leader is the in-sync replica with the fewest leaderships. A partition whose in-sync set is `broker` alone
+    keeps it: nobody else has everything that was acked, and the leader may come back.
+    """
+    leaders_of: Counter[str] = Counter(item.leader for stream in streams.values() for item in stream)
+    changed: dict[str, dict[int, Partition]] = {}
+    for name in sorted(streams):
+        for item in streams[name]:
+            others = [replica for replica in item.isr if replica != broker]
+            if not others or (item.leader != broker and not (died and broker in item.isr)):
+                continue
+            moved = replace(item, epoch=Epoch(index), isr=tuple(others) if died else item.isr)
+            if item.leader == broker:
+                leader = min(others, key=lambda server: (leaders_of[server], server))
+                leaders_of[broker] -= 1
+                leaders_of[leader] += 1
+                moved = replace(moved, leader=leader, leader_epoch=Epoch(index))
+            changed.setdefault(name, {})[item.id] = moved
+    return changed

@@ -6,11 +6,21 @@ snapshot restored at any prefix gives the same state as the commands it replaced
 that no longer fits (it raced another one) changes nothing and says so in its result.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bascule.core.metadata.commands import Command, CreateStream, DeleteStream, SetStreamReadonly
+from bascule.core.metadata.commands import (
+    BrokerDied,
+    Command,
+    CreateStream,
+    DeleteStream,
+    ExpandIsr,
+    HandOver,
+    SetStreamReadonly,
+    ShrinkIsr,
+)
+from bascule.core.metadata.placement import fail_over
 from bascule.core.metadata.streams import Partition, Stream
-from bascule.errors import AlreadyExists, BasculeError, CorruptError, NotFound
+from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
 from bascule.types import Epoch
 from bascule.wire.pb import internal_pb2 as pb
 
@@ -67,6 +77,24 @@ class Metadata:
                     raise NotFound("stream does not exist")
                 if any(known.partition(partition) is None for partition in partitions):
                     raise NotFound("partition does not exist")
+            case ShrinkIsr() | ExpandIsr():
+                self._check_isr(command)
+            case BrokerDied() | HandOver():
+                pass
+
+    def _check_isr(self, command: ShrinkIsr | ExpandIsr) -> None:
+        partition = self.partition(command.stream, command.partition)
+        if partition is None:
+            raise NotFound("partition does not exist")
+        if (partition.leader, partition.leader_epoch) != (command.leader, command.leader_epoch):
+            raise FailedPrecondition(
+                f"Leader generation mismatch, current leader: {partition.leader} epoch: {partition.leader_epoch}, "
+                f"got leader: {command.leader} epoch: {command.leader_epoch}"
+            )
+        if command.replica not in partition.replicas:
+            raise FailedPrecondition(f"{command.replica} is not a replica of this partition")
+        if isinstance(command, ShrinkIsr) and command.replica == partition.leader:
+            raise FailedPrecondition("a leader is always in sync with itself")
 
     def apply(self, index: int, command: Command) -> list[Change]:
         assert index > self.index, f"command {index} applied after {self.index}"
@@ -86,9 +114,36 @@ class Metadata:
                 known = self.streams[name]
                 changed = partitions or tuple(item.id for item in known)
                 self.streams[name] = known.with_partitions(
-                    {item.id: _readonly(item, readonly, index) for item in known if item.id in changed}
+                    {
+                        item.id: replace(item, readonly=readonly, epoch=Epoch(index))
+                        for item in known
+                        if item.id in changed
+                    }
                 )
                 return [PartitionsChanged(self.streams[name], changed)]
+            case ShrinkIsr() | ExpandIsr():
+                return self._change_isr(index, command)
+            case BrokerDied(broker):
+                return self._replace_leaders(index, broker, died=True)
+            case HandOver(broker):
+                return self._replace_leaders(index, broker, died=False)
+
+    def _change_isr(self, index: int, command: ShrinkIsr | ExpandIsr) -> list[Change]:
+        stream = self.streams[command.stream]
+        partition = stream.partitions[command.partition]
+        isr = tuple(item for item in partition.isr if item != command.replica)
+        if isinstance(command, ExpandIsr):
+            isr += (command.replica,)
+        changed = replace(partition, isr=isr, epoch=Epoch(index))
+        self.streams[stream.name] = stream.with_partitions({partition.id: changed})
+        return [PartitionsChanged(self.streams[stream.name], (partition.id,))]
+
+    def _replace_leaders(self, index: int, broker: str, died: bool) -> list[Change]:
+        changes: list[Change] = []
+        for name, moved in fail_over(self.streams, broker, index, died).items():
+            self.streams[name] = self.streams[name].with_partitions(moved)
+            changes.append(PartitionsChanged(self.streams[name], tuple(moved)))
+        return changes
 
     def snapshot(self) -> bytes:
         message = pb.MetadataSnapshot(index=self.index)
@@ -105,16 +160,3 @@ class Metadata:
         metadata.index = message.index
         metadata.streams = {item.name: Stream.from_wire(item) for item in message.streams}
         return metadata
-
-
-def _readonly(partition: Partition, readonly: bool, index: int) -> Partition:
-    return Partition(
-        id=partition.id,
-        replicas=partition.replicas,
-        leader=partition.leader,
-        isr=partition.isr,
-        leader_epoch=partition.leader_epoch,
-        epoch=Epoch(index),
-        paused=partition.paused,
-        readonly=readonly,
-    )

@@ -47,6 +47,9 @@ class StreamConfig:
         return message
 
 
+NO_EPOCH = Epoch(0)
+
+
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
@@ -63,8 +66,8 @@ class Partition:
     replicas: tuple[str, ...]
     leader: str
     isr: tuple[str, ...]
-    leader_epoch: Epoch = Epoch(0)
-    epoch: Epoch = Epoch(0)
+    leader_epoch: Epoch = NO_EPOCH
+    epoch: Epoch = NO_EPOCH
     paused: bool = False
     readonly: bool = False
 

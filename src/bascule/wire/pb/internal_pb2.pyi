@@ -24,6 +24,8 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     LEAVE_CONSUMER_GROUP: _ClassVar[Op]
     REPORT_CONSUMER_GROUP_COORDINATOR: _ClassVar[Op]
     CHANGE_CONSUMER_GROUP_COORDINATOR: _ClassVar[Op]
+    BROKER_DIED: _ClassVar[Op]
+    HAND_OVER: _ClassVar[Op]
 CREATE_STREAM: Op
 SHRINK_ISR: Op
 REPORT_LEADER: Op
@@ -39,6 +41,8 @@ JOIN_CONSUMER_GROUP: Op
 LEAVE_CONSUMER_GROUP: Op
 REPORT_CONSUMER_GROUP_COORDINATOR: Op
 CHANGE_CONSUMER_GROUP_COORDINATOR: Op
+BROKER_DIED: Op
+HAND_OVER: Op
 
 class NullableInt64(_message.Message):
     __slots__ = ("value",)
@@ -172,21 +176,47 @@ class SetStreamReadonlyOp(_message.Message):
     readonly: bool
     def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: bool = ...) -> None: ...
 
+class IsrOp(_message.Message):
+    __slots__ = ("stream", "partition", "replica", "leader", "leaderEpoch")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    replica: str
+    leader: str
+    leaderEpoch: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ...) -> None: ...
+
+class BrokerOp(_message.Message):
+    __slots__ = ("broker",)
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    def __init__(self, broker: _Optional[str] = ...) -> None: ...
+
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
+    EXPANDISROP_FIELD_NUMBER: _ClassVar[int]
     DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     PAUSESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     RESUMESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SETSTREAMREADONLYOP_FIELD_NUMBER: _ClassVar[int]
+    BROKEROP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: CreateStreamOp
+    shrinkISROp: IsrOp
+    expandISROp: IsrOp
     deleteStreamOp: DeleteStreamOp
     pauseStreamOp: PauseStreamOp
     resumeStreamOp: ResumeStreamOp
     setStreamReadonlyOp: SetStreamReadonlyOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ...) -> None: ...
+    brokerOp: BrokerOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
     __slots__ = ("streams", "index")
