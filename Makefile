@@ -44,8 +44,8 @@ bench: setup ## ratios against NATS JetStream, and kernels against their pure tw
 footprint: setup ## memory, idle CPU and start times of a broker with a log of 2 GB
 	$(BIN)/python -m bench.footprint
 
-fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers (SECONDS=600)
-	$(BIN)/python -m tools.fuzz
+fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers too (SECONDS=600 SEED=)
+	$(BIN)/python -m tools.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 # Generated with an older compiler on purpose: the code then runs on every protobuf from 6.31 on.
 proto: ## generate the Python code of the .proto files

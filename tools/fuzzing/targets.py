@@ -1,0 +1,10 @@
+"""All targets, by name."""
+
+from __future__ import annotations
+
+from tools.fuzzing import http2, records, storage, texts, wires
+
+TARGETS = {
+    target.name: target
+    for target in (*records.TARGETS, *wires.TARGETS, *http2.TARGETS, *texts.TARGETS, *storage.TARGETS)
+}
