@@ -68,7 +68,7 @@ def round_trip(stub: Stub, name: str) -> None:
 
 def publishes(stub: Stub, name: str) -> bool:
     try:
-        return stub.Publish(api.PublishRequest(stream=name), timeout=2.0).HasField("ack")
+        return bool(stub.Publish(api.PublishRequest(stream=name), timeout=2.0).HasField("ack"))
     except grpc.RpcError:
         return False
 
@@ -80,8 +80,10 @@ def refused(broker: BrokerProcess, given: grpc.ChannelCredentials | None) -> boo
         return caught.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
-async def own_round_trip(broker: BrokerProcess, tls: ssl.SSLContext | None, stream: str) -> list[bytes]:
-    async with await Client.connect(broker.address, tls=tls, timeout=5.0) as client:
+async def own_round_trip(
+    broker: BrokerProcess, tls: ssl.SSLContext | None, stream: str, timeout_s: float = TIMEOUT_S
+) -> list[bytes]:
+    async with await Client.connect(broker.address, tls=tls, timeout=timeout_s) as client:
         await client.create_stream(stream)
         await client.publish(stream, b"by our client")
         subscription = client.subscribe(stream, start="earliest", stop="latest")
@@ -90,7 +92,7 @@ async def own_round_trip(broker: BrokerProcess, tls: ssl.SSLContext | None, stre
 
 def own_refused(broker: BrokerProcess, tls: ssl.SSLContext | None) -> str:
     with pytest.raises(BasculeError) as caught:
-        asyncio.run(own_round_trip(broker, tls, "never"))
+        asyncio.run(own_round_trip(broker, tls, "never", timeout_s=1.0))
     return str(caught.value)
 
 
