@@ -1,35 +1,76 @@
-"""NATS in memory: as many connections as a test wants, on one event loop, with nothing left to chance.
+"""NATS in memory: as many connections as a test wants, on one event loop, with nothing left to chance but what a seed
+decides.
 
 `MemoryNats` routes the very bytes a broker sends (PUB commands) by NATS's rules: literal subjects, `*`, `>`, queue
-groups. What is sent in one turn of the loop arrives in the next, one packed batch per subscription, as from a socket.
-A queue group takes turns, where the real server draws lots. A connection that is off receives nothing and keeps its
-subscriptions, and what was on its way to it is lost, as with the real one.
+groups. A queue group takes turns, where the real server draws lots. A connection that is off receives nothing and
+keeps its subscriptions, and what was on its way to it is lost, as with the real one.
+
+Every connection has two links, up to the server and down from it. Each keeps its order and hands over together what
+came meanwhile, as one packed batch per subscription. Without weather a link takes one turn of the loop; with `Weather`
+it takes time, and then PUB, SUB and PING wait for one another on the way up as on a socket.
+
+Faults: a connection is cut and comes back; a link is held (what it carries waits, or is lost with the connection); a
+host does not hear another (as when the routes between NATS servers break); and, harsher than NATS is, the weather
+drops, repeats or delays single messages.
 """
 
 import asyncio
-from collections.abc import Awaitable, Iterator
+import contextvars
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from bascule.errors import BusUnavailable
 from bascule.limits import NATS_DEFAULT_PAYLOAD_BYTES
 from bascule.ports import OnBatch
+from bascule.testing.loop import Life
 from bascule.wire.nats import NatsMessage, pack, pub, sub
+
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True)
+class Weather:
+    """What happens to messages on their way. The rates are per message and receiver."""
+
+    chance: random.Random
+    min_delay_s: float = 0.0
+    max_delay_s: float = 0.0
+    """Of one link."""
+    drop: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    late_s: float = 0.5
+    """How much later a repeated or reordered message comes, at most."""
+
+    def delay_s(self) -> float:
+        return self.chance.uniform(self.min_delay_s, self.max_delay_s) if self.max_delay_s else 0.0
+
+    @property
+    def harsh(self) -> bool:
+        return bool(self.drop or self.duplicate or self.reorder)
 
 
 class MemoryNats:
     """The server."""
 
-    def __init__(self, max_payload: int = NATS_DEFAULT_PAYLOAD_BYTES) -> None:
+    def __init__(self, max_payload: int = NATS_DEFAULT_PAYLOAD_BYTES, weather: Weather | None = None) -> None:
         self.max_payload = max_payload
+        self.weather = weather
+        self.context = contextvars.Context()
+        """The network's own: it goes on when a process dies."""
+        self.routed = 0
+        self.lost = 0
+        """Messages the weather or a severed route took."""
         self._buses: list[MemoryBus] = []
         self._subscriptions: dict[int, _Subscription] = {}
         self._next_sid = 1
         self._turns: dict[bytes, int] = {}
-        self._deliveries: list[tuple[_Subscription, int, bytes]] = []
-        self._pongs: list[asyncio.Future[None]] = []
-        self._scheduled = False
+        self._severed: dict[tuple[str, str], None] = {}
 
-    def connect(self, name: str = "") -> "MemoryBus":
-        bus = MemoryBus(self, name)
+    def connect(self, name: str = "", host: str = "") -> "MemoryBus":
+        bus = MemoryBus(self, name, host)
         self._buses.append(bus)
         return bus
 
@@ -42,38 +83,80 @@ class MemoryNats:
         for bus in self._buses:
             bus.reconnect()
 
+    def sever(self, sender: str, receiver: str) -> None:
+        """From now on nothing this host sends reaches that one. The other direction is a matter of its own."""
+        self._severed[sender, receiver] = None
+
+    def mend(self, sender: str, receiver: str) -> None:
+        self._severed.pop((sender, receiver), None)
+
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:
         """What any NATS client does."""
-        self.route(pub(subject, payload, reply))
+        self.route("", pub(subject, payload, reply))
 
     # --- for MemoryBus ---------------------------------------------------------------------------------------
 
-    def route(self, commands: bytes) -> None:
+    def route(self, host: str, commands: bytes) -> None:
         for message in list(parse_commands(commands, self.max_payload)):
             entry = pack(message)
             for subscription in self._receivers(message.subject):
-                self._deliveries.append((subscription, subscription.bus.life, entry))
-        self._schedule()
+                self.routed += 1
+                if (host, subscription.bus.host) in self._severed:
+                    self.lost += 1
+                elif self.weather is not None and self.weather.harsh:
+                    self._brave(self.weather, subscription, entry)
+                else:
+                    subscription.bus.down.push((subscription, entry))
 
     def add(self, bus: "MemoryBus", subject: bytes, on_batch: OnBatch, queue: bytes) -> "_Subscription":
         sid = self._next_sid
         sub(subject, sid, queue)  # for its checks
         self._next_sid += 1
-        self._subscriptions[sid] = _Subscription(bus, sid, subject, queue, on_batch)
-        return self._subscriptions[sid]
+        self._subscriptions[sid] = subscription = _Subscription(bus, sid, subject, queue, on_batch)
+        return subscription
 
     def remove(self, sid: int) -> None:
         self._subscriptions.pop(sid, None)
 
-    def pong(self, future: "asyncio.Future[None]") -> None:
-        """Answered in the turn that delivers what was sent before."""
-        self._pongs.append(future)
-        self._schedule()
+    def forget(self, bus: "MemoryBus") -> None:
+        self._buses = [other for other in self._buses if other is not bus]
+        self._subscriptions = {sid: item for sid, item in self._subscriptions.items() if item.bus is not bus}
+
+    def knows(self, sid: int) -> bool:
+        return sid in self._subscriptions
+
+    def activate_all(self, bus: "MemoryBus") -> None:
+        """A client that comes back subscribes to everything again before it does anything else."""
+        for subscription in self._subscriptions.values():
+            if subscription.bus is bus:
+                subscription.active = True
+
+    def _brave(self, weather: Weather, subscription: "_Subscription", entry: bytes) -> None:
+        """One message through harsh weather."""
+        chance = weather.chance
+        if chance.random() < weather.drop:
+            self.lost += 1
+            return
+        copies = 2 if chance.random() < weather.duplicate else 1
+        for copy in range(copies):
+            if copy or chance.random() < weather.reorder:
+                self._push_later(chance.uniform(0, weather.late_s), subscription, entry)
+            else:
+                subscription.bus.down.push((subscription, entry))
+
+    def _push_later(self, delay_s: float, subscription: "_Subscription", entry: bytes) -> None:
+        bus, life = subscription.bus, subscription.bus.life
+
+        def push() -> None:
+            if bus.receives(life):
+                bus.down.push((subscription, entry))
+
+        asyncio.get_running_loop().call_later(delay_s, push, context=self.context)
 
     def _receivers(self, subject: bytes) -> Iterator["_Subscription"]:
         groups: dict[bytes, list[_Subscription]] = {}
-        for subscription in self._subscriptions.values():
-            if not (subscription.bus.connected and matches(subscription.subject, subject)):
+        for subscription in list(self._subscriptions.values()):
+            if not (subscription.active and subscription.bus.connected and matches(subscription.subject, subject)):
                 continue
             if subscription.queue:
                 groups.setdefault(subscription.queue, []).append(subscription)
@@ -84,35 +167,17 @@ class MemoryNats:
             self._turns[queue] = turn + 1
             yield members[turn % len(members)]
 
-    def _schedule(self) -> None:
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._deliver)
-
-    def _deliver(self) -> None:
-        self._scheduled = False
-        deliveries, self._deliveries = self._deliveries, []
-        pongs, self._pongs = self._pongs, []
-        batches: dict[tuple[int, int], tuple[_Subscription, list[bytes]]] = {}
-        for subscription, life, entry in deliveries:
-            batches.setdefault((subscription.sid, life), (subscription, []))[1].append(entry)
-        for (sid, life), (subscription, entries) in batches.items():
-            if sid in self._subscriptions and subscription.bus.receives(life):
-                subscription.deliver(b"".join(entries), len(entries))
-        for pong in pongs:
-            if not pong.done():
-                pong.set_result(None)
-
 
 class MemoryBus:
     """`ports.Bus` on a `MemoryNats`."""
 
-    def __init__(self, server: MemoryNats, name: str) -> None:
+    def __init__(self, server: MemoryNats, name: str, host: str = "") -> None:
         self.name = name
+        self.host = host
         self.life = 0
         self.sent_bytes = 0
-        self.held = False
-        """What `hold` said last; in memory messages are delivered all the same."""
+        self.up: _Link[Callable[[], None]] = _Link(server, _run_all, at_once=True)
+        self.down: _Link[_Delivery] = _Link(server, self._hand_over, at_once=False)
         self._server = server
         self._connected = True
         self._waiting: list[asyncio.Future[None]] = []
@@ -130,7 +195,10 @@ class MemoryBus:
         return "" if self._connected else "the connection to the NATS in memory is switched off"
 
     def subscribe(self, subject: bytes, on_batch: OnBatch, queue: bytes = b"") -> "_Subscription":
-        return self._server.add(self, subject, on_batch, queue)
+        subscription = self._server.add(self, subject, on_batch, queue)
+        if self._connected:
+            self.up.push(subscription.activate)
+        return subscription
 
     def unsubscribe(self, sid: int) -> None:
         self._server.remove(sid)
@@ -139,10 +207,7 @@ class MemoryBus:
         if not self._connected:
             raise BusUnavailable(self.unavailable_reason)
         self.sent_bytes += len(commands)
-        self._server.route(commands)
-
-    def hold(self, held: bool) -> None:
-        self.held = held
+        self.up.push(lambda: self._server.route(self.host, commands))
 
     def drained(self) -> Awaitable[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -155,28 +220,113 @@ class MemoryBus:
         pong: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting = [other for other in self._waiting if not other.done()]
         self._waiting.append(pong)
-        self._server.pong(pong)
+        self.up.push(lambda: self.down.push((None, pong)))
         await pong
 
     async def close(self) -> None:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """What was on its way here is lost; those who wait for a flush learn it."""
+        """What was on its way, up or down, is lost; those who wait for a flush learn it."""
         if not self._connected:
             return
         self._connected = False
         self.life += 1
+        self.up.lose()
+        self.down.lose()
         waiting, self._waiting = self._waiting, []
         for pong in waiting:
             if not pong.done():
                 pong.set_exception(BusUnavailable(self.unavailable_reason))
 
     def reconnect(self) -> None:
-        self._connected = True
+        if not self._connected:
+            self._connected = True
+            self._server.activate_all(self)
+
+    def abandon(self) -> None:
+        """Its process is dead: the server forgets it and all it subscribed to."""
+        self.disconnect()
+        self._server.forget(self)
 
     def receives(self, life: int) -> bool:
         return self._connected and self.life == life
+
+    def _hand_over(self, deliveries: list["_Delivery"]) -> None:
+        batches: dict[int, tuple[_Subscription, list[bytes]]] = {}
+        pongs: list[asyncio.Future[None]] = []
+        for subscription, item in deliveries:
+            if subscription is None:
+                assert isinstance(item, asyncio.Future)
+                pongs.append(item)
+            else:
+                assert isinstance(item, bytes)
+                batches.setdefault(subscription.sid, (subscription, []))[1].append(item)
+        for sid, (subscription, entries) in batches.items():
+            if self._server.knows(sid) and self._connected:
+                subscription.deliver(b"".join(entries), len(entries))
+        for pong in pongs:
+            if not pong.done():
+                pong.set_result(None)
+
+
+_Delivery = tuple["_Subscription | None", "bytes | asyncio.Future[None]"]
+"""An entry of a batch for a subscription, or None and the one who waits for a PONG."""
+
+
+class _Link(Generic[Item]):
+    """One direction of one connection. What is pushed is handed over in order, together with what came meanwhile."""
+
+    def __init__(self, server: MemoryNats, hand_over: Callable[[list[Item]], None], at_once: bool) -> None:
+        self._server = server
+        self._hand_over = hand_over
+        self._at_once = at_once
+        self._items: list[Item] = []
+        self._scheduled = False
+        self._held = False
+
+    def push(self, item: Item) -> None:
+        self._items.append(item)
+        self._schedule()
+
+    def hold(self) -> None:
+        """Nothing passes from now on."""
+        self._held = True
+
+    def release(self) -> None:
+        self._held = False
+        self._schedule()
+
+    def lose(self) -> None:
+        self._items = []
+
+    def _schedule(self) -> None:
+        if self._scheduled or self._held or not self._items:
+            return
+        delay_s = self._server.weather.delay_s() if self._server.weather else 0.0
+        if self._at_once and not delay_s:
+            self._pass_on()
+            return
+        self._scheduled = True
+        loop = asyncio.get_running_loop()
+        if delay_s:
+            loop.call_later(delay_s, self._arrive, context=self._server.context)
+        else:
+            loop.call_soon(self._arrive, context=self._server.context)
+
+    def _arrive(self) -> None:
+        self._scheduled = False
+        if not self._held:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        items, self._items = self._items, []
+        self._hand_over(items)
+
+
+def _run_all(items: list[Callable[[], None]]) -> None:
+    for item in items:
+        item()
 
 
 class _Subscription:
@@ -185,12 +335,24 @@ class _Subscription:
         self.sid = sid
         self.subject = subject
         self.queue = queue
+        self.active = False
+        """Whether the server has heard of it."""
         self._on_batch = on_batch
+        self._life = Life.current()
+
+    def activate(self) -> None:
+        self.active = True
 
     def unsubscribe(self) -> None:
         self.bus.unsubscribe(self.sid)
 
     def deliver(self, batch: bytes, count: int) -> None:
+        if self._life is None:
+            self._receive(batch, count)
+        else:
+            self._life.call(self._receive, batch, count)
+
+    def _receive(self, batch: bytes, count: int) -> None:
         """A subscriber that fails must not take the others with it; the loop's exception handler hears of it."""
         try:
             self._on_batch(batch, count)

@@ -23,6 +23,7 @@ class MemoryCall:
         self._requests: deque[bytes | None] = deque()
         self._changed = asyncio.Event()
         self._queued = 0
+        self._arrived = asyncio.Event()
 
     # --- the client's side ---------------------------------------------------------------------------------
 
@@ -42,6 +43,29 @@ class MemoryCall:
     def cancel(self) -> None:
         self.ended = True
         self._changed.set()
+        self._arrived.set()
+
+    def lose(self, reason: str) -> None:
+        """The connection is gone: what the client sees if it has no outcome yet."""
+        if self.outcome is None:
+            self.outcome = (Status.UNAVAILABLE, reason)
+        self.cancel()
+
+    async def arrived(self) -> bytes:
+        """What the handler sent since the last time; nothing more once the call is over."""
+        while not self.responses and not self.ended:
+            self._arrived.clear()
+            await self._arrived.wait()
+        frames = bytes(self.responses)
+        self.responses.clear()
+        return frames
+
+    async def over(self) -> tuple[Status, str]:
+        """Wait for the end and say how it ended; what came meanwhile stays in `responses`."""
+        while not self.ended:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self.outcome or (Status.CANCELLED, "the client is gone")
 
     async def run(self, handler: Callable[[Call], Awaitable[None]]) -> tuple[Status, str]:
         """Serve it to the end, as the gRPC server would."""
@@ -55,6 +79,7 @@ class MemoryCall:
             self.outcome = (Status.DEADLINE_EXCEEDED, "")
         finally:
             self.ended = True
+            self._arrived.set()
         return self.outcome
 
     # --- the handler's side --------------------------------------------------------------------------------
@@ -90,6 +115,7 @@ class MemoryCall:
         if self.ended:
             raise Cancelled("the call is over")
         self.responses += frames
+        self._arrived.set()
         if not self.taking:
             self._queued += len(frames)
 

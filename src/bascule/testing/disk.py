@@ -6,11 +6,13 @@ bytes are still not durable. Folder entries are durable once their folder is syn
 are not durable goes with them.
 
 `crash()` is a power loss: only what is durable stays. With a random source it is harsher and more like a
-device: each write since the last sync may have arrived whole, in part or not at all, and so may changes of
-folders.
+device: of each write since the last sync any sectors may have arrived, the first ones, none, or only the new length
+of the file with zeros in it; and so may changes of folders. `kill()` is the end of the process alone: the page cache
+stays, but writes under way may be cut short.
 
-Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do. `capacity_bytes`
-bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time.
+Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do, or `misfortune` is asked at
+each. `capacity_bytes` bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time, and `latency_s`
+everything. `flip` changes a bit of what is at rest.
 """
 
 import asyncio
@@ -21,6 +23,7 @@ from collections.abc import Callable, Sequence
 
 from bascule.ports import Write
 
+SECTOR_BYTES = 512
 _Work = Callable[[Write], None]
 
 
@@ -44,13 +47,30 @@ class _File:
     def crash(self, chance: random.Random | None) -> None:
         if chance is not None:
             for position, piece in self.unsynced:
-                fate = chance.random()
-                if fate < 0.4:
-                    _apply(self.durable, position, piece)
-                elif fate < 0.7 and piece:
-                    _apply(self.durable, position, piece[: chance.randrange(len(piece))])
+                for start, part in _survivors(position, piece, chance):
+                    _apply(self.durable, start, part)
         self.data = bytearray(self.durable)
         self.unsynced = []
+
+
+def _survivors(position: int, piece: bytes | None, chance: random.Random) -> list[tuple[int, bytes | None]]:
+    """What of a write that nobody synced is on the device."""
+    fate = chance.random()
+    if fate < 0.3:
+        return [(position, piece)]
+    if fate < 0.5 or not piece:
+        return []
+    if fate < 0.7:
+        return [(position, piece[: chance.randrange(len(piece))])]
+    if fate < 0.75:
+        return [(position, bytes(len(piece)))]
+    first = position // SECTOR_BYTES * SECTOR_BYTES
+    found: list[tuple[int, bytes | None]] = []
+    for sector in range(first, position + len(piece), SECTOR_BYTES):
+        start, end = max(sector, position), min(sector + SECTOR_BYTES, position + len(piece))
+        if chance.random() < 0.5:
+            found.append((start, piece[start - position : end - position]))
+    return found
 
 
 class MemoryDisk:
@@ -62,12 +82,18 @@ class MemoryDisk:
         self.sync_delay_s = 0.0
         self.cached = True
         """Whether `read_cached` finds anything."""
+        self.latency_s: Callable[[], float] | None = None
+        """Asked before every operation that may take time."""
+        self.misfortune: Callable[[str], int | None] | None = None
+        """Asked at every step, with the path: the number of an error, or None."""
         self._faults: dict[int, int] = {}
         self._files: dict[str, _File] = {}
         self._durable_files: dict[str, _File] = {}
         self._folders: dict[str, None] = {"": None}
         self._durable_folders: dict[str, None] = {"": None}
         self._crashes = 0
+        self._under_way: dict[int, list[Write]] = {}
+        self._commits = 0
 
     # --- what tests do to it ------------------------------------------------------------------------------
 
@@ -80,10 +106,38 @@ class MemoryDisk:
     def heal(self) -> None:
         """No more injected faults."""
         self._faults = {}
+        self.misfortune = None
+        self.capacity_bytes = None
+
+    def kill(self, chance: random.Random) -> None:
+        """The process ends in the middle of what it does: of a write under way any first part may be done."""
+        for writes in self._under_way.values():
+            for write in writes:
+                file = self._files.get(write.path)
+                length = sum(map(len, write.buffers))
+                if file is not None and length and len(file.data) == write.position + length and chance.random() < 0.5:
+                    file.change(write.position + chance.randrange(length), None)
+        self._under_way = {}
+        self._crashes += 1
+
+    def flip(self, path: str, position: int, bit: int) -> None:
+        """One bit of a file at rest is not what it was."""
+        file = self._file(path)
+        file.data[position] ^= 1 << bit
+        file.durable[position] ^= 1 << bit
+
+    def durable_bytes(self, path: str) -> int:
+        """How long the file is on the device."""
+        return len(self._file(path).durable)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(len(file.data) for file in self._files.values())
 
     def crash(self, chance: random.Random | None = None) -> None:
         """Lose power: keep what is durable, and by chance more."""
         self._crashes += 1
+        self._under_way = {}
         if chance is not None:
             for folder in list(self._folders):
                 if chance.random() < 0.5:
@@ -126,8 +180,14 @@ class MemoryDisk:
 
     async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
         crashes = self._crashes
+        await self._take_time()
         errors = [self._caught(self._write, write) for write in writes]
+        self._commits += 1
+        number = self._commits
+        self._under_way[number] = list(writes)
+        await self._take_time()
         await asyncio.sleep(self.sync_delay_s if sync else 0)
+        self._under_way.pop(number, None)
         if crashes != self._crashes:
             return [OSError(errno.EIO, "the power was lost")] * len(writes)
         synced: dict[str, OSError | None] = {}
@@ -146,6 +206,7 @@ class MemoryDisk:
 
     async def read(self, path: str, position: int, length: int) -> bytes:
         await asyncio.sleep(0)
+        await self._take_time()
         self._step(path)
         return bytes(self._file(path).data[position : position + length])
 
@@ -154,22 +215,26 @@ class MemoryDisk:
         return None if file is None else len(file.data)
 
     async def list(self, folder: str) -> list[str]:
+        await self._take_time()
         self._step(folder)
         return sorted(_name(path) for path in (*self._files, *self._folders) if path and _parent(path) == folder)
 
     async def make_folder(self, folder: str) -> None:
+        await self._take_time()
         self._step(folder)
         self._make_folders(folder)
         for parent in _parents(folder):
             self._make_durable(parent)
 
     async def truncate(self, path: str, size: int) -> None:
+        await self._take_time()
         self._step(path)
         file = self._file(path)
         file.change(size, None)
         file.sync()
 
     async def rename(self, source: str, target: str) -> None:
+        await self._take_time()
         self._step(source)
         if source in self._folders:
             for path in [path for path in self._folders if _inside(path, source)]:
@@ -182,11 +247,13 @@ class MemoryDisk:
             del self._files[source]
 
     async def remove(self, path: str) -> None:
+        await self._take_time()
         self._step(path)
         self._files = {name: file for name, file in self._files.items() if not _inside(name, path)}
         self._folders = {name: None for name in self._folders if not _inside(name, path)}
 
     async def sync_folder(self, folder: str) -> None:
+        await self._take_time()
         self._step(folder)
         if folder not in self._folders:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
@@ -194,9 +261,15 @@ class MemoryDisk:
 
     # --- inside -------------------------------------------------------------------------------------------
 
+    async def _take_time(self) -> None:
+        if self.latency_s is not None:
+            await asyncio.sleep(self.latency_s())
+
     def _step(self, path: str) -> None:
         self.steps += 1
         number = self._faults.get(self.steps)
+        if number is None and self.misfortune is not None:
+            number = self.misfortune(path)
         if number is not None:
             raise OSError(number, os.strerror(number), path)
 
@@ -219,10 +292,9 @@ class MemoryDisk:
             self._files[write.path] = _File()
         file = self._files[write.path]
         data = b"".join(write.buffers)
-        if self.capacity_bytes is not None:
-            used = sum(len(other.data) for other in self._files.values())
-            if used + max(write.position + len(data) - len(file.data), 0) > self.capacity_bytes:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), write.path)
+        more = max(write.position + len(data) - len(file.data), 0)
+        if self.capacity_bytes is not None and self.used_bytes + more > self.capacity_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), write.path)
         if data:
             file.change(write.position, data)
 
