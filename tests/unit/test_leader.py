@@ -2,7 +2,7 @@
 
 import struct
 
-from bascule.core.partition.commit import Commit
+from bascule.core.partition.insync import InSync
 from bascule.core.partition.leader import (
     Append,
     Arrived,
@@ -32,17 +32,13 @@ def batch(*payloads: bytes, subject: bytes = b"orders") -> bytes:
 
 
 def envelope(value: bytes, policy: int = 0, expected: int = 0, correlation: str = "c") -> bytes:
-    message = api.Message(
-        value=value, ackInbox="in.box", correlationId=correlation, ackPolicy=policy, offset=expected
-    )
+    message = api.Message(value=value, ackInbox="in.box", correlationId=correlation, ackPolicy=api.AckPolicy.Name(policy), offset=expected)
     return encode(MsgType.PUBLISH, message.SerializeToString())
 
 
-def leader(
-    isr: tuple[str, ...] = ("me",), min_isr: int = 1, *, occ: bool = False, limit: int = 1000
-) -> Leader:
+def leader(isr: tuple[str, ...] = ("me",), min_isr: int = 1, *, occ: bool = False, limit: int = 1000) -> Leader:
     identity = Identity(origin("orders", 0), b"orders", Epoch(3), limit, occ, b"cluster.")
-    return Leader(identity, Commit("me", isr, min_isr, 0), "me", 0, 0)
+    return Leader(identity, InSync("me", isr, isr, min_isr, 0), 0, 0)
 
 
 def acks(effect: Effect) -> list[tuple[int, int, int, bytes]]:
@@ -66,7 +62,7 @@ def test_nothing_is_acked_or_shown_before_the_log_promises() -> None:
     effects = machine.step(Arrived(batch(b"plain", envelope(b"v"), envelope(b"w", policy=1)), now=100))
     assert [type(effect) for effect in effects] == [Append]
     assert offsets(effects[0]) == [0, 1, 2]
-    assert machine.commit.hw_end == 0
+    assert machine.in_sync.hw_end == 0
     paid, shown = machine.step(Promised(3))
     assert [(offset, policy) for offset, policy, _, _ in acks(paid)] == [(1, 0), (2, 1)]
     assert shown == Expose(3)
@@ -94,7 +90,7 @@ def test_with_two_replicas_leader_acks_come_first_and_all_acks_wait_for_the_othe
     machine.step(Arrived(batch(envelope(b"v", policy=0), envelope(b"w", policy=1)), now=1))
     (paid,) = machine.step(Promised(2))
     assert [(offset, policy) for offset, policy, _, _ in acks(paid)] == [(0, 0)]
-    assert machine.commit.hw_end == 0
+    assert machine.in_sync.hw_end == 0
 
 
 def test_below_min_isr_nothing_commits_but_leader_acks_go_out() -> None:
@@ -163,7 +159,5 @@ def test_acks_that_wait_are_bounded_and_their_loss_is_said(monkeypatch: object) 
     big = envelope(b"v", policy=1, correlation="c" * (1 << 20))
     dropped: list[DropAcks] = []
     for number in range(70):
-        dropped += [
-            item for item in machine.step(Arrived(batch(big), now=number)) if isinstance(item, DropAcks)
-        ]
+        dropped += [item for item in machine.step(Arrived(batch(big), now=number)) if isinstance(item, DropAcks)]
     assert 5 <= len(dropped) <= 8

@@ -7,16 +7,15 @@ from hypothesis import strategies as st
 from bascule.errors import PeerError
 from bascule.wire.replication import (
     Answer,
-    FetchPart,
     FetchRequest,
     Kind,
     Position,
-    answer_bytes,
     decode_part,
     decode_request,
+    decode_response,
     encode_parts,
     encode_request,
-    response_bytes,
+    encode_response,
 )
 
 u64 = st.integers(0, 2**64 - 1)
@@ -32,14 +31,15 @@ def test_a_request_survives_the_wire(request: FetchRequest) -> None:
     assert decode_request(encode_request(request)) == request
 
 
-@given(u64, ids, st.lists(st.lists(answers, max_size=3), min_size=1, max_size=4))
-def test_an_answer_in_parts_survives_the_wire_and_is_as_large_as_said(
-    request_id: int, leader: str, parts: list[list[Answer]]
-) -> None:
-    encoded = encode_parts(request_id, leader, parts)
-    for number, (data, expected) in enumerate(zip(encoded, parts, strict=True)):
-        assert decode_part(data) == FetchPart(request_id, leader, number, len(parts), expected)
-        assert len(data) == response_bytes(leader) + sum(answer_bytes(len(item.records)) for item in expected)
+@given(u64, st.lists(answers, max_size=5), st.integers(17, 200))
+def test_a_response_survives_being_cut_into_parts(request_id: int, sent: list[Answer], max_part: int) -> None:
+    messages = encode_parts(request_id, encode_response(sent), max_part)
+    assert all(len(message) <= max_part for message in messages)
+    parts = [decode_part(message) for message in messages]
+    assert [(item.request_id, item.part, item.parts) for item in parts] == [
+        (request_id, number, len(messages)) for number in range(len(messages))
+    ]
+    assert decode_response(b"".join(item.piece for item in parts)) == sent
 
 
 @given(requests, st.data())
@@ -54,7 +54,7 @@ def test_a_request_cut_short_or_with_something_behind_it_is_refused(request: Fet
 
 @given(st.binary(max_size=200))
 def test_garbage_is_a_peer_error_and_nothing_else(data: bytes) -> None:
-    for decode in (decode_request, decode_part):
+    for decode in (decode_request, decode_part, decode_response):
         try:
             decode(data)
         except PeerError:

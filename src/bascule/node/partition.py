@@ -9,7 +9,7 @@ import asyncio
 import logging
 
 from bascule.core.metadata.streams import Partition, Stream
-from bascule.core.partition.commit import Commit
+from bascule.core.partition.insync import InSync
 from bascule.core.partition.leader import (
     Append,
     Arrived,
@@ -95,8 +95,9 @@ class PartitionDriver:
             optimistic_concurrency=environment.defaults.optimistic_concurrency_of(stream.config),
             refused_prefix=b"" if stream.name in RESERVED_STREAMS else environment.cluster_prefix,
         )
-        commit = Commit(environment.broker_id, partition.isr, environment.defaults.min_isr_of(stream.config), hw_end=0)
-        leader = Leader(identity, commit, environment.broker_id, self.log.end, self.log.last_timestamp)
+        min_isr = environment.defaults.min_isr_of(stream.config)
+        in_sync = InSync(environment.broker_id, partition.replicas, partition.isr, min_isr, hw_end=0)
+        leader = Leader(identity, in_sync, self.log.end, self.log.last_timestamp)
         leader.step(SetReadonly(partition.readonly))
         return leader
 
@@ -104,7 +105,7 @@ class PartitionDriver:
 
     def lead(self) -> None:
         """Recommit what the log kept, then take messages. The caller flushes the bus to know NATS agreed."""
-        if self._leader.commit.below_min_isr:
+        if self._leader.in_sync.below_min_isr:
             logger.error("%s is below its minimal in-sync set: nothing is committed until it has grown", self._name)
         self._on_promised(self.log.promised_end)
         self._subscription = self._environment.streams_bus.subscribe(
@@ -139,7 +140,7 @@ class PartitionDriver:
 
     @property
     def hw_end(self) -> int:
-        return self._leader.commit.hw_end
+        return self._leader.in_sync.hw_end
 
     @property
     def refusal(self) -> str | None:

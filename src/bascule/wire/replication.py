@@ -3,14 +3,15 @@
 A follower broker asks one leader broker for all the partitions it follows there, in one request: per partition how far
 it has come (`end`), how much of that it promises to keep (`promised_end`), and the epoch of its last record. Only
 partitions whose position changed are named; `full` says that this is all of them (after a reconnect, or a change of
-leaders). The answer comes in parts of at most one NATS message; a part that is missing means: ask again.
+leaders). A response is one run of bytes, cut into parts that fit a NATS message: a record is larger than the message it
+came from, and one of exactly the largest size must still replicate. A part that is missing means: ask again.
 
 Answers carry records exactly as they stand in the log. Everything else is fixed-width little-endian: a request for a
 thousand partitions is one `bytes.join`, not a thousand protobuf messages.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from bascule.errors import PeerError
 
 _REQUEST = struct.Struct("<QBHI")  # request id, full, length of the follower's id, entries
 _POSITION = struct.Struct("<QIQQQQ")
-_RESPONSE = struct.Struct("<QHHH")  # request id, part, parts, length of the leader's id
+_PART = struct.Struct("<QII")  # request id, part, parts
 _ANSWER = struct.Struct("<QIBQQQQQI")
 
 
@@ -66,11 +67,12 @@ class FetchRequest(NamedTuple):
 
 
 class FetchPart(NamedTuple):
+    """One piece of a response."""
+
     request_id: int
-    leader: str
     part: int
     parts: int
-    answers: list[Answer]
+    piece: bytes
 
 
 def encode_request(request: FetchRequest) -> bytes:
@@ -93,34 +95,18 @@ def decode_request(data: bytes) -> FetchRequest:
     return FetchRequest(request_id, follower, bool(full), positions)
 
 
-def answer_bytes(records: int) -> int:
-    """How large an answer with that many bytes of records is."""
-    return _ANSWER.size + records
+def encode_response(answers: Iterable[Answer]) -> bytes:
+    pieces: list[bytes] = []
+    for answer in answers:
+        pieces += (_ANSWER.pack(*answer[:8], len(answer.records)), answer.records)
+    return b"".join(pieces)
 
 
-def response_bytes(leader: str) -> int:
-    """What a part takes beside its answers."""
-    return _RESPONSE.size + len(leader.encode())
-
-
-def encode_parts(request_id: int, leader: str, parts: Sequence[Iterable[Answer]]) -> list[bytes]:
-    name = leader.encode()
-    encoded = []
-    for number, answers in enumerate(parts):
-        pieces = [_RESPONSE.pack(request_id, number, len(parts), len(name)), name]
-        for answer in answers:
-            pieces += (_ANSWER.pack(*answer[:8], len(answer.records)), answer.records)
-        encoded.append(b"".join(pieces))
-    return encoded
-
-
-def decode_part(data: bytes) -> FetchPart:
-    """Raises PeerError for anything that is not exactly a part."""
+def decode_response(data: bytes) -> list[Answer]:
+    """Raises PeerError for anything that is not exactly a response."""
+    answers: list[Answer] = []
+    position = 0
     try:
-        request_id, part, parts, id_length = _RESPONSE.unpack_from(data)
-        position = _RESPONSE.size + id_length
-        leader = data[_RESPONSE.size : position].decode()
-        answers = []
         while position < len(data):
             index, partition, kind, *numbers, length = _ANSWER.unpack_from(data, position)
             position += _ANSWER.size
@@ -129,8 +115,26 @@ def decode_part(data: bytes) -> FetchPart:
             records = data[position : position + length]
             answers.append(Answer._make((index, partition, Kind(kind), *numbers, records)))
             position += length
-        if part >= parts:
-            raise ValueError(f"part {part} of {parts}")
     except (struct.error, ValueError) as error:
         raise PeerError(f"a fetch response cannot be decoded: {error}") from error
-    return FetchPart(request_id, leader, part, parts, answers)
+    return answers
+
+
+def encode_parts(request_id: int, response: bytes, max_part: int) -> list[bytes]:
+    """The response in messages of at most `max_part` bytes each; one, if it is empty."""
+    step = max_part - _PART.size
+    starts = range(0, max(1, len(response)), step)
+    return [
+        _PART.pack(request_id, number, len(starts)) + response[start : start + step]
+        for number, start in enumerate(starts)
+    ]
+
+
+def decode_part(data: bytes) -> FetchPart:
+    try:
+        request_id, part, parts = _PART.unpack_from(data)
+    except struct.error as error:
+        raise PeerError(f"a part of a fetch response cannot be decoded: {error}") from error
+    if part >= parts:
+        raise PeerError(f"a fetch response has no part {part} of {parts}")
+    return FetchPart(request_id, part, parts, data[_PART.size :])

@@ -16,7 +16,7 @@ The shape follows etcd's raft (step in, instructions out) and Kafka's partition 
 from collections import deque
 from dataclasses import dataclass
 
-from bascule.core.partition.commit import Commit
+from bascule.core.partition.insync import InSync
 from bascule.errors import AckError
 from bascule.limits import OWED_ACK_BYTES
 from bascule.types import Epoch
@@ -59,7 +59,36 @@ class SetReadonly:
     readonly: bool
 
 
-Event = Arrived | Promised | Failed | Reopened | SetReadonly
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A follower has everything below `end` and promises everything below `promised_end`."""
+
+    replica: str
+    end: int
+    promised_end: int
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChanged:
+    """The cluster agreed on another in-sync set."""
+
+    isr: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsrRefused:
+    """A change we asked for did not happen."""
+
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    now: int
+
+
+Event = Arrived | Promised | Failed | Reopened | SetReadonly | Fetched | IsrChanged | IsrRefused | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +118,17 @@ class DropAcks:
     nbytes: int
 
 
-Effect = Append | SendAcks | Expose | DropAcks
+@dataclass(frozen=True, slots=True)
+class AskShrink:
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskExpand:
+    replica: str
+
+
+Effect = Append | SendAcks | Expose | DropAcks | AskShrink | AskExpand
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +144,7 @@ class Identity:
     optimistic_concurrency: bool
     refused_prefix: bytes
     """Subjects never stored: the cluster's own (a stream on `>` would record its own replication without end)."""
+    max_lag_ns: int = 15_000_000_000
 
 
 @dataclass(slots=True)
@@ -115,14 +155,16 @@ class _Owed:
 
 
 class Leader:
-    def __init__(self, identity: Identity, commit: Commit, self_id: str, end: int, last_timestamp: int) -> None:
+    def __init__(self, identity: Identity, in_sync: InSync, end: int, last_timestamp: int) -> None:
         self.identity = identity
-        self.commit = commit
+        self.in_sync = in_sync
         self.end = end
+        self.settled_end = end
+        """Our end when we became leader. The old leader may have shown any of it: until the high watermark is there,
+        showing ours would let clients see it go back."""
         self.last_timestamp = last_timestamp
         self.readonly = False
         self.failed = False
-        self._self_id = self_id
         self._tail = record_tail(identity.origin, identity.subject, b"")
         self._unpromised: deque[_Owed] = deque()
         self._uncommitted: deque[_Owed] = deque()
@@ -144,6 +186,28 @@ class Leader:
             case SetReadonly(readonly):
                 self.readonly = readonly
                 return []
+            case Fetched(replica, end, promised_end, now):
+                risen = self.in_sync.fetched(replica, end, promised_end, self.end, now)
+                return self._committed(risen) + self._check_isr(now)
+            case IsrChanged(isr):
+                return self._committed(self.in_sync.changed(isr))
+            case IsrRefused(replica):
+                self.in_sync.request_failed(replica)
+                return []
+            case Tick(now):
+                return self._check_isr(now)
+
+    @property
+    def settled(self) -> bool:
+        """Everything we had when we became leader is committed: what we show can only grow."""
+        return self.in_sync.hw_end >= self.settled_end
+
+    def _check_isr(self, now: int) -> list[Effect]:
+        max_lag_ns = self.identity.max_lag_ns
+        return [
+            *(AskShrink(replica) for replica in self.in_sync.lagging(now, max_lag_ns)),
+            *(AskExpand(replica) for replica in self.in_sync.recovered(now, max_lag_ns)),
+        ]
 
     def _arrived(self, batch: bytes, now: int) -> list[Effect]:
         if self.readonly:
@@ -190,8 +254,11 @@ class Leader:
             payable.append(owed.leader)
             if owed.all:
                 self._uncommitted.append(owed)
-        risen = self.commit.promised(self._self_id, end)
-        hw_end = self.commit.hw_end
+        return self._committed(self.in_sync.promised(end), payable)
+
+    def _committed(self, risen: bool, payable: list[bytes] | None = None) -> list[Effect]:
+        payable = payable or []
+        hw_end = self.in_sync.hw_end
         while self._uncommitted and self._uncommitted[0].end <= hw_end:
             payable.append(self._uncommitted.popleft().all)
         return self._pay(payable) + ([Expose(hw_end)] if risen else [])

@@ -1,0 +1,177 @@
+"""A follower of one partition: keeps a copy of its leader's log, byte for byte.
+
+It may know its own log's ends and epochs and what its leader answers; it touches no file and no socket. Its driver asks
+the leader from `position` on, and carries out the effects.
+
+Rules:
+- Records are taken as they are, after one kernel call has verified them all; what does not verify is not taken.
+- It never cuts its log without an answer from the leader that says where the logs parted, and never anything it has
+  shown: that was committed, and a leader that lacks it is no leader.
+- Answers of another term than the one it follows are ignored.
+"""
+
+from dataclasses import dataclass
+
+from bascule.core.partition.epochs import EpochHistory
+from bascule.types import Epoch
+from bascule.wire.kernels import scan_records
+from bascule.wire.replication import Answer, Kind, Position
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """Our own log guarantees everything below `end`."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class WasCut:
+    """The log now ends here, as a Cut asked."""
+
+    end: int
+
+
+Event = Answered | Promised | WasCut
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    records: bytes
+    count: int
+    next_offset: int
+    last_timestamp: int
+    epoch: int
+    first_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut the log back to `end`, aside; then say WasCut."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expose:
+    hw_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Distrust:
+    """What the leader sent cannot be right; nothing was taken."""
+
+    reason: str
+
+
+Effect = Append | Cut | Expose | Distrust
+
+_WHOLE = 0
+
+
+class Follower:
+    def __init__(
+        self,
+        stream_index: int,
+        partition: int,
+        leader_epoch: Epoch,
+        epochs: EpochHistory,
+        end: int,
+        promised_end: int,
+        hw_end: int,
+    ) -> None:
+        self.leader_epoch = leader_epoch
+        self.end = end
+        self.promised_end = promised_end
+        self.hw_end = hw_end
+        """What the leader said is committed; we may not have it all yet."""
+        self.cutting = False
+        self._stream_index = stream_index
+        self._partition = partition
+        self._epochs = epochs
+        self._exposed_end = 0
+
+    @property
+    def position(self) -> Position:
+        return Position(
+            self._stream_index,
+            self._partition,
+            self.leader_epoch,
+            self.end,
+            self.promised_end,
+            self._epochs.last_epoch,
+        )
+
+    def step(self, event: Event) -> list[Effect]:
+        match event:
+            case Answered(answer):
+                return self._answered(answer)
+            case Promised(end):
+                self.promised_end = max(self.promised_end, end)
+                return self._expose()
+            case WasCut(end):
+                self.end = end
+                self.promised_end = min(self.promised_end, end)
+                self._epochs.cut(end)
+                self.cutting = False
+                return []
+
+    def _answered(self, answer: Answer) -> list[Effect]:
+        if answer.leader_epoch != self.leader_epoch or self.cutting or answer.kind is Kind.REFUSED:
+            return []
+        if answer.kind is Kind.DIVERGED:
+            return self._diverged(answer)
+        effects: list[Effect] = []
+        if answer.records:
+            effects += self._take(answer.records)
+        if answer.hw_end > self.hw_end:
+            self.hw_end = answer.hw_end
+            effects += self._expose()
+        return effects
+
+    def _take(self, records: bytes) -> list[Effect]:
+        position, count, first, end, last_timestamp, epoch, status = scan_records(records, 0, len(records), 0)
+        if status != _WHOLE or position != len(records) or not count:
+            return [Distrust(f"records from offset {self.end} on do not verify")]
+        if first < self.end:
+            # An answer to a question asked twice: what is new in it will be asked for again.
+            return []
+        if epoch < self._epochs.last_epoch or epoch > self.leader_epoch:
+            return [Distrust(f"records of epoch {epoch} after {self._epochs.last_epoch} under {self.leader_epoch}")]
+        self._epochs.begin(epoch, first)
+        self.end = end
+        return [Append(records, count, end, last_timestamp, epoch, first)]
+
+    def _diverged(self, answer: Answer) -> list[Effect]:
+        """Cut back to where both logs have `answer.epoch`; if they still differ there, the next answer says so."""
+        _, own_end = self._epochs.end_of(answer.epoch, self.end)
+        end = min(answer.epoch_end, own_end)
+        if end >= self.end:
+            return [Distrust(f"told to cut at {end}, but the log ends at {self.end}")]
+        if end < self._exposed_end:
+            return [Distrust(f"told to cut at {end}, but everything below {self._exposed_end} was committed")]
+        self.cutting = True
+        return [Cut(end)]
+
+    def _expose(self) -> list[Effect]:
+        """Readers of a replica see what is committed and here."""
+        reached = min(self.hw_end, self.promised_end)
+        if reached <= self._exposed_end:
+            return []
+        self._exposed_end = reached
+        return [Expose(reached)]
+
+
+def judge(position: Position, epochs: EpochHistory, log_end: int) -> tuple[int, int] | None:
+    """For a leader: None if a follower at that position has a prefix of our log; else the (epoch, end) to cut to."""
+    if position.end == 0:
+        return None
+    epoch, end = epochs.end_of(position.last_epoch, log_end)
+    if epoch == position.last_epoch and position.end <= end:
+        return None
+    return epoch, end
