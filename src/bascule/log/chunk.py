@@ -8,7 +8,7 @@ those are not ours to find. Only if the length itself is damaged are the bytes s
 counts only if a second record follows it, or the end of the file, for the same reason.
 
 Known to be imperfect: a record whose length is damaged and whose value holds two valid records back to back
-gives these up as records of the log.
+gives these up as records of the log; so does one that is torn off exactly at the end of a record in its value.
 """
 
 from collections.abc import Awaitable, Callable
