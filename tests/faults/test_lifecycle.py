@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import grpc
 import psutil
 import pytest
 
-from bascule.testing.processes import BrokerProcess, free_port, poll, script, start_broker, start_nats
+from bascule.limits import NATS_START_TIMEOUT_S
+from bascule.testing.processes import HOST, BrokerProcess, free_port, poll, script, start_broker, start_nats
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import health_pb2
 from tests.faults.peer import broker_id, create, delete, publish, status_of, stored, streams, values, watch_health
@@ -108,6 +110,16 @@ def test_a_stop_does_not_wait_for_a_nats_server_that_is_gone(tmp_path: Path) -> 
     with start_nats(tmp_path) as nats, start_broker(tmp_path, nats_url=nats.nats_url) as broker:
         nats.kill9()
         assert broker.terminate(timeout_s=30) == 0
+
+
+def test_a_signal_ends_a_start_that_still_waits_for_nats(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path, nats_url=f"nats://{HOST}:{free_port()}") as broker:
+        broker.start()
+        assert poll((broker.data_dir / "server").exists)
+        begin = time.monotonic()
+        assert broker.terminate() == 0
+        assert time.monotonic() - begin < NATS_START_TIMEOUT_S / 2
+        assert "stopped before it served" in broker.logs()
 
 
 def test_the_embedded_nats_server_ends_with_the_broker(tmp_path: Path) -> None:

@@ -65,11 +65,23 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
     sys.setswitchinterval(THREAD_SWITCH_S)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
         server = Server(config)
-        info = await server.start(stack)
+        starting = loop.create_task(server.start(stack))
+
+        def on_signal() -> None:
+            stop.set()
+            starting.cancel()  # no effect once it has started
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal)
+        try:
+            info = await starting
+        except asyncio.CancelledError:
+            if not stop.is_set():
+                raise
+            logger.info("stopped before it served")
+            return 0
         if ready is not None:
             ready(info)
         await stop.wait()
