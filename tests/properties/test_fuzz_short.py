@@ -78,6 +78,18 @@ def test_an_error_that_must_not_come_out_is_found(monkeypatch: pytest.MonkeyPatc
     assert "IndexError: planted" in findings[0]
 
 
+def test_a_record_that_recovery_makes_up_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def any_find_counts(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr("bascule.log.chunk._is_followed", any_find_counts)
+    _, findings = fuzz.count_on(["log_recovery"], "planted", 800)
+    assert findings
+    assert "recovery invented a record" in findings[0]
+
+
 def test_a_crash_and_its_case_are_brought_home(tmp_path: Path) -> None:
     """A worker dies in the middle of a case; the run says which, keeps the input and ends with 1."""
     (tmp_path / "sitecustomize.py").write_text(
