@@ -209,6 +209,12 @@ class MemoryBus:
         self.sent_bytes += len(commands)
         self.up.push(lambda: self._server.route(self.host, commands))
 
+    def hold(self, held: bool) -> None:
+        if held:
+            self.down.hold("its owner")
+        else:
+            self.down.release("its owner")
+
     def drained(self) -> Awaitable[None]:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         done.set_result(None)
@@ -283,18 +289,18 @@ class _Link(Generic[Item]):
         self._at_once = at_once
         self._items: list[Item] = []
         self._scheduled = False
-        self._held = False
+        self._held: dict[str, None] = {}
 
     def push(self, item: Item) -> None:
         self._items.append(item)
         self._schedule()
 
-    def hold(self) -> None:
-        """Nothing passes from now on."""
-        self._held = True
+    def hold(self, reason: str = "fault") -> None:
+        """Nothing passes until every reason to hold it is gone."""
+        self._held[reason] = None
 
-    def release(self) -> None:
-        self._held = False
+    def release(self, reason: str = "fault") -> None:
+        self._held.pop(reason, None)
         self._schedule()
 
     def lose(self) -> None:

@@ -126,9 +126,9 @@ class MemoryDisk:
         file.data[position] ^= 1 << bit
         file.durable[position] ^= 1 << bit
 
-    def durable_bytes(self, path: str) -> int:
-        """How long the file is on the device."""
-        return len(self._file(path).durable)
+    def durable(self, path: str) -> bytes:
+        """What of the file is surely on the device."""
+        return bytes(self._file(path).durable)
 
     @property
     def used_bytes(self) -> int:
