@@ -1,0 +1,87 @@
+"""Bugs to plant: a simulator that does not find these within a few seeds is itself broken.
+
+Each changes the shipping code in place while it is planted; nothing outside this file knows of them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from bascule.core.partition.leader import Append, Effect
+from bascule.log.commitlog import CommitLog
+from bascule.log.recovery import Scan
+from bascule.log.sync import SyncScheduler
+from bascule.node.partition import PartitionDriver
+from bascule.ports import Write
+from bascule.testing.disk import MemoryDisk
+
+
+@contextmanager
+def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
+    original = owner.__dict__[name]
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
+def ack_before_sync() -> Iterator[None]:
+    """The group commit writes, promises, and leaves the syncing to the system."""
+
+    async def commit(self: SyncScheduler, writes: list[Write], sync: bool) -> list[OSError | None]:
+        return await self._disk.commit(writes, sync=False)
+
+    with _replaced(SyncScheduler, "_commit", commit):
+        yield
+
+
+@contextmanager
+def expose_before_sync() -> Iterator[None]:
+    """The high watermark that clients are told covers what is only in memory."""
+    original = PartitionDriver._execute
+
+    def execute(self: PartitionDriver, effects: list[Effect]) -> None:
+        original(self, effects)
+        for effect in effects:
+            if isinstance(effect, Append):
+                self._leader.in_sync.hw_end = max(self._leader.in_sync.hw_end, effect.next_offset)
+
+    with _replaced(PartitionDriver, "_execute", execute):
+        yield
+
+
+@contextmanager
+def reuse_offset_after_damage() -> Iterator[None]:
+    """Recovery takes every bad record for a torn tail, cuts there, and gives the offsets out again."""
+    with _replaced(Scan, "damaged", property(lambda self: False)):
+        yield
+
+
+@contextmanager
+def forget_folder_sync() -> Iterator[None]:
+    """A new segment's bytes are synced, and its name in the folder is not."""
+    with _replaced(MemoryDisk, "_sync_parents", lambda self, write: None):
+        yield
+
+
+@contextmanager
+def ack_lost_write() -> Iterator[None]:
+    """A write that failed is promised like any other."""
+    original = CommitLog.settle
+
+    def settle(self: CommitLog, errors: list[OSError | None]) -> None:
+        original(self, [None] * len(errors))
+
+    with _replaced(CommitLog, "settle", settle):
+        yield
+
+
+BUGS = {
+    "ack-before-sync": ack_before_sync,
+    "expose-before-sync": expose_before_sync,
+    "reuse-offset-after-damage": reuse_offset_after_damage,
+    "forget-folder-sync": forget_folder_sync,
+    "ack-lost-write": ack_lost_write,
+}

@@ -1,0 +1,231 @@
+"""The invariants of the contract, checked while the run goes on, from what clients see and nothing else.
+
+The numbers are those of docs/guarantees.md. A checker knows, for each partition, which offset names which message:
+every ack and every record shown adds to it. From that follow:
+
+- I1, I4: what was acked or shown is in every later read that covers its offset, and below the end of every full one.
+- I2: an offset names one message for ever.
+- I3: the high watermark that clients ask for never falls below what they knew before they asked.
+- I5: one broker commits for a partition and epoch.
+- I6: a message sent after another was acked or shown lies above it; messages of one connection keep their order.
+- I7, as far as it applies: where nothing repeats messages, each is stored once; a refused one never.
+- I9 is the runner's: it tries to publish after the faults have stopped.
+
+Besides: what is read was sent by somebody, byte for byte; timestamps rise with offsets. A record that a bit flip
+damaged may be missing, but never wrong.
+"""
+
+from dataclasses import dataclass, field
+
+from bascule.sim.history import History, Outcome, Sent
+from bascule.sim.trace import Part, Trace, Violation
+from bascule.wire.kernels import decode_records, scan_records
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.record import FRAME_PREFIX_BYTES, Record
+
+MAX_VIOLATIONS = 10
+
+
+@dataclass(slots=True)
+class Known:
+    """What clients know about one partition."""
+
+    names: dict[int, Sent] = field(default_factory=dict)
+    timestamps: dict[int, int] = field(default_factory=dict)
+    top: int = 0
+    """Exclusive end of what was acked or shown."""
+    hw_end: int = 0
+    """The highest watermark that clients have seen, or may conclude."""
+    damaged: dict[int, None] = field(default_factory=dict)
+
+
+class Checker:
+    def __init__(self, history: History, trace: Trace) -> None:
+        self.history = history
+        self.violations: list[Violation] = []
+        self.keeps_order = True
+        """Whether the bus does: not in harsh weather."""
+        self.repeats = False
+        """Whether the bus may."""
+        self._trace = trace
+        self._known: dict[Part, Known] = {}
+        self._committers: dict[tuple[Part, int], str] = {}
+
+    def known(self, part: Part) -> Known:
+        return self._known.setdefault(part, Known())
+
+    @property
+    def committed(self) -> int:
+        """Different records that clients saw or have an ack for."""
+        return sum(len(known.names) for known in self._known.values())
+
+    def violate(self, invariant: str, text: str, part: Part | None = None, offset: int = -1) -> None:
+        violation = Violation(invariant, text, part, offset)
+        if len(self.violations) < MAX_VIOLATIONS:
+            self.violations.append(violation)
+            self._trace.note("violation", f"{invariant} {text}", part, offset)
+
+    # --- publishing -------------------------------------------------------------------------------------------
+
+    def acked(self, sent: Sent, ack: api.Ack) -> None:
+        stream = self.history.streams.get(ack.stream)
+        part = stream.part_of(ack.msgSubject) if stream else None
+        if stream is None or part is None:
+            self.violate("nobody's", f"an ack of {sent.token!r} names stream {ack.stream}, subject {ack.msgSubject}")
+            return
+        if part.stream == sent.target.stream:
+            part = sent.target
+            sent.outcome = Outcome.ACKED
+            if sent.expected_offset is not None and ack.offset != sent.expected_offset:
+                text = f"{sent.token!r} was to be at {sent.expected_offset} or nowhere"
+                self.violate("expected offset", text, part, ack.offset)
+        self._trace.note("acked", f"{sent.token!r} policy {ack.ackPolicy}", part, ack.offset)
+        self._name(part, ack.offset, sent)
+        if ack.ackPolicy == api.ALL:
+            known = self.known(part)
+            known.hw_end = max(known.hw_end, ack.offset + 1)
+
+    def refused(self, sent: Sent, reason: str) -> None:
+        self._trace.note("refused", f"{sent.token!r}: {reason}", sent.target)
+        sent.outcome = Outcome.REFUSED
+        if sent.target in sent.stored and not self.repeats:
+            self.violate("I7", f"{sent.token!r} was refused and is stored", sent.target, sent.stored[sent.target])
+
+    def unknown(self, sent: Sent, reason: str) -> None:
+        self._trace.note("unknown", f"{sent.token!r}: {reason}", sent.target)
+        if sent.outcome is Outcome.PENDING:
+            sent.outcome = Outcome.UNKNOWN
+
+    # --- what an offset names -----------------------------------------------------------------------------------
+
+    def _name(self, part: Part, offset: int, sent: Sent) -> None:
+        known = self.known(part)
+        before = known.names.get(offset)
+        if before is sent:
+            return
+        if before is not None:
+            self.violate("I2", f"named {before.token!r} and now names {sent.token!r}", part, offset)
+            return
+        known.names[offset] = sent
+        known.top = max(known.top, offset + 1)
+        first = sent.stored.setdefault(part, offset)
+        if first != offset and not self.repeats:
+            self.violate("I7", f"{sent.token!r} is stored here and at {first}", part, offset)
+        if (
+            part.stream == sent.target.stream
+            and part != sent.target
+            and sent.target in sent.stored
+            and not self.repeats
+        ):
+            self.violate("I7", f"{sent.token!r} of {sent.target}, deleted since, is in its successor", part, offset)
+        if part == sent.target:
+            if offset < sent.floor:
+                text = f"{sent.token!r} was sent when offset {sent.floor - 1} was known already"
+                self.violate("I6", text, part, offset)
+            if sent.outcome is Outcome.REFUSED and not self.repeats:
+                self.violate("I7", f"{sent.token!r} was refused and is stored", part, offset)
+
+    def shown(self, part: Part, record: Record) -> None:
+        sent = self.history.find(record.value)
+        if sent is None or sent.value != record.value:
+            self.violate("nobody's", f"nobody sent {record.value[:40]!r}", part, record.offset)
+            return
+        known = self.known(part)
+        self._name(part, record.offset, sent)
+        known.hw_end = max(known.hw_end, record.offset + 1)
+        if known.timestamps.setdefault(record.offset, record.timestamp) != record.timestamp:
+            self.violate("I2", "shown again with another timestamp", part, record.offset)
+
+    def watermark(self, part: Part, floor: int, metadata: api.PartitionMetadata) -> None:
+        """`floor` is what `known(part).hw_end` was when the question was asked."""
+        hw_end = metadata.highWatermark + 1
+        self._trace.note("watermark", f"{hw_end} of {metadata.newestOffset + 1}", part)
+        if hw_end < floor:
+            self.violate("I3", f"the high watermark is {hw_end - 1}, but it was {floor - 1} before", part, floor - 1)
+        if metadata.newestOffset + 1 < hw_end:
+            self.violate("I3", f"the high watermark {hw_end - 1} is past the newest, {metadata.newestOffset}", part)
+        known = self.known(part)
+        known.hw_end = max(known.hw_end, hw_end)
+
+    def commits(self, part: Part, epoch: int, broker: str) -> None:
+        other = self._committers.setdefault((part, epoch), broker)
+        if other != broker:
+            self.violate("I5", f"{other} and {broker} both commit in epoch {epoch}", part)
+
+    # --- at the end -----------------------------------------------------------------------------------------------
+
+    def check_order(self) -> None:
+        for part, known in self._known.items():
+            last: dict[str, Sent] = {}
+            time = -1
+            for offset in sorted(known.names):
+                sent = known.names[offset]
+                timestamp = known.timestamps.get(offset, time + 1)
+                if timestamp <= time:
+                    self.violate("order", "its timestamp is not above the one before it", part, offset)
+                time = timestamp
+                if not self.keeps_order or not sent.session:
+                    continue
+                before = last.get(sent.session)
+                if before is not None and before.serial > sent.serial:
+                    text = f"{sent.token!r} was sent before {before.token!r} on the same connection"
+                    self.violate("I6", text, part, offset)
+                last[sent.session] = sent
+
+
+class View:
+    """One read of a partition, by one client."""
+
+    def __init__(self, checker: Checker, part: Part) -> None:
+        self.part = part
+        self.seen: dict[int, Sent | None] = {}
+        self.last = -1
+        self._checker = checker
+        known = checker.known(part)
+        self.top = known.top
+        """Everything known below it must be there."""
+
+    def take(self, frames: bytes, reverse: bool = False) -> int:
+        """Records as they came; gives how many."""
+        records = bytes(frames)
+        while records[:FRAME_PREFIX_BYTES] == bytes(FRAME_PREFIX_BYTES):  # the handshake
+            records = records[FRAME_PREFIX_BYTES:]
+        decoded = decode_records(records, 0, len(records), 1 << 30)[1]
+        self._verify(records, reverse)
+        for entry in decoded:
+            record = Record._make(entry)
+            self._place(record, reverse)
+            self._checker.shown(self.part, record)
+            self.seen[record.offset] = None
+        return len(decoded)
+
+    def _verify(self, records: bytes, reverse: bool) -> None:
+        """The bytes check themselves, as a client or Spark would let them."""
+        position = 0
+        while position < len(records):
+            if reverse:
+                size = FRAME_PREFIX_BYTES + int.from_bytes(records[position + 1 : position + 5], "big")
+                good = scan_records(records, position, min(position + size, len(records)), 0)[0]
+            else:
+                good = scan_records(records, position, len(records), 0)[0]
+            if good == position:
+                self._checker.violate("nobody's", "a record was served whose checksum is wrong", self.part, self.last)
+                return
+            position = good
+
+    def _place(self, record: Record, reverse: bool) -> None:
+        if (record.stream, record.partition) != (self.part.stream, self.part.number):
+            text = f"a record of {record.stream}/{record.partition} was served"
+            self._checker.violate("nobody's", text, self.part, record.offset)
+        if self.seen and (record.offset >= self.last if reverse else record.offset <= self.last):
+            self._checker.violate("order", f"served after {self.last}", self.part, record.offset)
+        self.last = record.offset
+
+    def covered(self, low: int, high: int) -> None:
+        """The read claims to have everything from `low` to before `high`."""
+        known = self._checker.known(self.part)
+        for offset, sent in known.names.items():
+            if low <= offset < high and offset not in self.seen and offset not in known.damaged:
+                how = "acked" if sent.outcome is Outcome.ACKED else "known"
+                text = f"{sent.token!r} was {how}, and is not in a read of {low} to {high - 1}"
+                self._checker.violate("I1/I4", text, self.part, offset)

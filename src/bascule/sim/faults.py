@@ -1,0 +1,248 @@
+"""What goes wrong, when, and for how long. Every fault is drawn from the seed, noted in the trace, and ends by itself;
+`heal` ends all that still last.
+"""
+
+import asyncio
+import errno
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from bascule.sim.history import StreamInfo
+from bascule.sim.host import Host
+from bascule.sim.trace import Part
+from bascule.sim.world import World
+from bascule.testing.bus import MemoryBus
+from bascule.wire.kernels import decode_records, scan_records
+from bascule.wire.record import FRAME_PREFIX_BYTES, Record
+
+Fault = Callable[[Host], Coroutine[Any, Any, None]]
+MAX_FLIPS = 5
+"""In one run: each may cost a record, and too few would be left to check."""
+
+
+class Faults:
+    def __init__(self, world: World) -> None:
+        self.count = 0
+        self.crashes = 0
+        self.splits = 0
+        self._world = world
+        self._chance = world.chance("faults")
+        self._flips = 0
+        self._stopped = False
+        self._lasting: list[asyncio.Task[None]] = []
+        self._kinds: dict[str, Fault] = {
+            "kill": self._kill,
+            "power": self._power,
+            "double": self._double,
+            "restart": self._restart,
+            "pause": self._pause,
+            "cut": self._cut,
+            "outage": self._outage,
+            "hold": self._hold,
+            "sever": self._sever,
+            "slow": self._slow,
+            "eio": self._eio,
+            "full": self._full,
+            "flip": self._flip,
+            "clock": self._clock,
+        }
+
+    async def run(self) -> None:
+        """Strike until told to stop."""
+        scenario = self._world.scenario
+        while scenario.faults:
+            await self._world.pause(self._chance, scenario.fault_every_s)
+            if self._stopped:
+                return
+            kind = self._chance.choice(scenario.faults)
+            host = self._world.cluster.any_host(self._chance)
+            self._lasting = [task for task in self._lasting if not task.done()]
+            self._lasting.append(asyncio.get_running_loop().create_task(self._kinds[kind](host)))
+
+    async def heal(self) -> None:
+        """No new faults; those that last come to their end, and every broker runs."""
+        self._stopped = True
+        for task in self._lasting:
+            await task
+        weather = self._world.nats.weather
+        if weather is not None:
+            weather.drop = weather.duplicate = weather.reorder = 0.0
+        for host in self._world.cluster.hosts.values():
+            host.disk.heal()
+            host.disk.sync_delay_s = 0.0
+            host.boot()
+        self._world.trace.note("heal", "no more faults")
+
+    def _note(self, text: str) -> None:
+        self.count += 1
+        self._world.trace.note("fault", text)
+
+    # --- processes --------------------------------------------------------------------------------------------
+
+    async def _kill(self, host: Host) -> None:
+        self._note(f"kill -9 {host.name}")
+        self.crashes += 1
+        host.kill(self._chance)
+        await self._come_back(host)
+
+    async def _power(self, host: Host) -> None:
+        self._note(f"power loss of {host.name}")
+        self.crashes += 1
+        host.power_off(self._chance)
+        await self._come_back(host)
+
+    async def _double(self, host: Host) -> None:
+        """The power goes again while the broker recovers."""
+        for _ in range(self._chance.randint(2, 4)):
+            await self._power(host)
+            await asyncio.sleep(self._chance.uniform(0, 0.05))
+
+    async def _come_back(self, host: Host) -> None:
+        await asyncio.sleep(self._chance.choice((0.0, 0.05, 0.5)))
+        host.boot()
+
+    async def _restart(self, host: Host) -> None:
+        self._note(f"clean restart of {host.name}")
+        await host.stop()
+        host.boot()
+
+    async def _pause(self, host: Host) -> None:
+        pause_s = self._chance.choice((0.1, 1.0, 6.0))
+        self._note(f"{host.name} stands still for {pause_s} s")
+        host.pause()
+        await asyncio.sleep(pause_s)
+        host.resume()
+
+    async def _clock(self, host: Host) -> None:
+        jump_ns = int(self._chance.uniform(-3600, 3600) * 1e9)
+        self._note(f"the clock of {host.name} jumps by {jump_ns / 1e9:.3f} s")
+        host.clock.skew_ns += jump_ns
+
+    # --- the network ------------------------------------------------------------------------------------------
+
+    async def _cut(self, host: Host) -> None:
+        """One connection is lost, as by a slow-consumer cut, and comes back."""
+        bus = self._some_bus(host)
+        if bus is not None:
+            self.splits += 1
+            self._note(f"{host.name} loses its connection for {bus.name}")
+            await self._lose(bus)
+
+    async def _lose(self, bus: MemoryBus) -> None:
+        bus.disconnect()
+        await asyncio.sleep(self._chance.uniform(0.01, 1.0))
+        bus.reconnect()
+
+    async def _outage(self, host: Host) -> None:
+        self.splits += 1
+        self._note("NATS is gone")
+        self._world.nats.disconnect()
+        await asyncio.sleep(self._chance.uniform(0.05, 2.0))
+        self._world.nats.reconnect()
+
+    async def _hold(self, host: Host) -> None:
+        """A direction of a connection, or both, carries nothing; if that lasts the connection is given up."""
+        bus = self._some_bus(host)
+        if bus is None:
+            return
+        self.splits += 1
+        up, down = self._chance.choice(((True, False), (False, True), (True, True)))
+        self._note(f"{host.name}: {bus.name} carries nothing {'up ' * up}{'down' * down}")
+        if up:
+            bus.up.hold()
+        if down:
+            bus.down.hold()
+        await asyncio.sleep(self._chance.uniform(0.1, 3.0))
+        given_up = self._chance.random() < 0.5
+        if given_up:
+            bus.disconnect()
+        bus.up.release()
+        bus.down.release()
+        if given_up:
+            await asyncio.sleep(self._chance.uniform(0.01, 1.0))
+            bus.reconnect()
+
+    async def _sever(self, host: Host) -> None:
+        """NATS itself is split: this host does not hear the others, or they do not hear it, or itself."""
+        self.splits += 1
+        others = ["", *self._world.cluster.hosts]
+        other = self._chance.choice(others)
+        pair = (host.name, other) if self._chance.random() < 0.5 else (other, host.name)
+        self._note(f"nothing of {pair[0] or 'the clients'} reaches {pair[1] or 'the clients'}")
+        self._world.nats.sever(*pair)
+        await asyncio.sleep(self._chance.uniform(0.1, 3.0))
+        self._world.nats.mend(*pair)
+
+    def _some_bus(self, host: Host) -> MemoryBus | None:
+        return self._chance.choice(host.buses) if host.buses else None
+
+    # --- disks ------------------------------------------------------------------------------------------------
+
+    async def _slow(self, host: Host) -> None:
+        self._note(f"the disk of {host.name} is slow")
+        host.disk.sync_delay_s = self._chance.choice((0.02, 0.3))
+        await asyncio.sleep(self._chance.uniform(0.2, 2.0))
+        host.disk.sync_delay_s = 0.0
+
+    async def _eio(self, host: Host) -> None:
+        rate = self._chance.choice((0.02, 0.2, 1.0))
+        self._note(f"the disk of {host.name} fails {rate:.0%} of its calls")
+        chance = random.Random(self._chance.random())
+        host.disk.misfortune = lambda path: errno.EIO if chance.random() < rate else None
+        await asyncio.sleep(self._chance.uniform(0.05, 0.8))
+        host.disk.misfortune = None
+
+    async def _full(self, host: Host) -> None:
+        self._note(f"the disk of {host.name} is full")
+        host.disk.capacity_bytes = host.disk.used_bytes + self._chance.randint(0, 2000)
+        await asyncio.sleep(self._chance.uniform(0.2, 2.0))
+        host.disk.capacity_bytes = None
+
+    async def _flip(self, host: Host) -> None:
+        if self._flips < MAX_FLIPS:
+            paths = [path for path in host.disk.paths() if path.startswith("streams/")]
+            path = self._chance.choice(paths) if paths else ""
+            if path.endswith(".index"):
+                self._flip_index(host, path)
+            elif path.endswith(".log"):
+                self._flip_record(host, path)
+
+    def _flip_index(self, host: Host, path: str) -> None:
+        size = len(host.disk.durable(path))
+        if size and host.disk.durable(path) == host.disk.content(path):
+            self._flips += 1
+            self._note(f"a bit of {path} flips")
+            host.disk.flip(path, self._chance.randrange(size), self._chance.randrange(8))
+
+    def _flip_record(self, host: Host, path: str) -> None:
+        """One record that is at rest and has another one behind it: the very last one, damaged, looks like a write
+        that was never finished, and only another replica could know better."""
+        data = host.disk.durable(path)
+        good, count, *_ = scan_records(data, 0, len(data), 0)
+        if count < 2 or good < len(data) or data != host.disk.content(path)[: len(data)]:
+            return
+        starts = record_starts(data)
+        number = self._chance.randrange(len(starts) - 1)
+        start, end = starts[number], starts[number + 1]
+        record = Record._make(decode_records(data, start, end, 1)[1][0])
+        part = self._part_of(path, record)
+        if part is None:
+            return
+        self._flips += 1
+        position, bit = self._chance.randrange(start, end), self._chance.randrange(8)
+        self._note(f"bit {bit} of byte {position - start} of {part} @{record.offset} flips, in {path}")
+        host.disk.flip(path, position, bit)
+        self._world.checker.known(part).damaged[record.offset] = None
+
+    def _part_of(self, path: str, record: Record) -> Part | None:
+        stream: StreamInfo | None = self._world.history.streams.get(record.stream)
+        return None if stream is None else Part(stream.name, stream.incarnation, record.partition)
+
+
+def record_starts(data: bytes) -> list[int]:
+    starts, position = [], 0
+    while position < len(data):
+        starts.append(position)
+        position += FRAME_PREFIX_BYTES + int.from_bytes(data[position + 1 : position + FRAME_PREFIX_BYTES], "big")
+    return starts

@@ -1,0 +1,82 @@
+"""What clients did and saw: every message sent, with all that was ever learnt about it, and the streams there are.
+
+Each message carries a token nobody else uses, so that a record tells which send it came from. The outcome of a send is
+one of: pending, acked, refused (told in time that it will not be stored) or unknown; `unknown` is neither success nor
+failure, and such a message may turn up for ever.
+"""
+
+import random
+from dataclasses import dataclass, field
+from enum import Enum
+
+from bascule.sim.trace import Part
+from bascule.testing.bus import matches
+from bascule.wire.subjects import partition_subject
+
+
+class Outcome(Enum):
+    PENDING = "pending"
+    ACKED = "acked"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(slots=True)
+class Sent:
+    """One message on its way, a second try of the same content being another one."""
+
+    token: bytes
+    value: bytes
+    target: Part
+    session: str
+    """Messages of one session pass through the same connections, in the order of their `serial`; "" = of none."""
+    serial: int
+    floor: int
+    """Records of the target that clients had seen or been acked before it was sent lie below this offset."""
+    expected_offset: int | None = None
+    outcome: Outcome = Outcome.PENDING
+    stored: dict[Part, int] = field(default_factory=dict)
+    """Where it was seen first."""
+
+
+@dataclass(slots=True)
+class StreamInfo:
+    name: str
+    subject: str
+    partitions: int
+    host: str
+    """Of the broker that was asked to make it."""
+    optimistic: bool = False
+    incarnation: int = 1
+
+    def parts(self) -> list[Part]:
+        return [Part(self.name, self.incarnation, number) for number in range(self.partitions)]
+
+    def subject_of(self, number: int) -> str:
+        return partition_subject(self.subject, number)
+
+    def part_of(self, message_subject: str) -> Part | None:
+        """The partition that listens on this subject."""
+        for part in self.parts():
+            if matches(self.subject_of(part.number).encode(), message_subject.encode()):
+                return part
+        return None
+
+
+class History:
+    def __init__(self, chance: random.Random) -> None:
+        self.sent: dict[bytes, Sent] = {}
+        self.streams: dict[str, StreamInfo] = {}
+        self._chance = chance
+
+    def send(self, target: Part, floor: int, session: str = "", expected_offset: int | None = None) -> Sent:
+        serial = len(self.sent)
+        token = b"m%d" % serial
+        size = self._chance.choice((0, 10, 40, 100, 100, 300, 700))
+        value = token + b"|" + self._chance.randbytes(size)
+        sent = Sent(token, value, target, session, serial, floor, expected_offset)
+        self.sent[token] = sent
+        return sent
+
+    def find(self, value: bytes) -> Sent | None:
+        return self.sent.get(value.partition(b"|")[0])

@@ -1,0 +1,197 @@
+"""A machine that runs one broker: its disk and clock outlive the broker's process, which is killed, paused and started
+again. Clients reach the broker through `call` and `open`, as through a gRPC connection that dies with the process.
+"""
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from bascule.errors import BasculeError, Status
+from bascule.node.broker import Broker
+from bascule.sim.trace import Trace
+from bascule.testing.bus import MemoryBus, MemoryNats
+from bascule.testing.call import MemoryCall
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.loop import Life, VirtualClock, VirtualLoop
+from bascule.wire.kernels import split_messages
+
+RESTART_AFTER_FAILED_START_S = 1.0
+MAX_MESSAGE_BYTES = 1 << 30
+LOST = "the connection to the broker was lost"
+REFUSED = "connection refused: nobody listens"
+
+Handler = Callable[[Any], Awaitable[None]]
+Answer = tuple[Status, str, list[bytes]]
+
+
+class SeededRandom:
+    """`ports.Random` out of a seed."""
+
+    def __init__(self, seed: str) -> None:
+        self._chance = random.Random(seed)
+
+    def token(self, length: int = 22) -> str:
+        return "".join(self._chance.choices("abcdefghijklmnopqrstuvwxyz0123456789", k=length))
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._chance.uniform(low, high)
+
+
+class Build(Protocol):
+    async def __call__(self, host: "Host", boot: int) -> tuple[Broker, Mapping[str, Handler]]:
+        """Start a broker on this host; serving may begin when it returns."""
+
+
+class Host:
+    def __init__(self, name: str, namespace: str, nats: MemoryNats, trace: Trace, seed: int, build: Build) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.name = name
+        self.namespace = namespace
+        self.nats = nats
+        self.seed = seed
+        self.disk = MemoryDisk()
+        self.clock = VirtualClock(loop)
+        self.broker: Broker | None = None
+        self.buses: list[MemoryBus] = []
+        self.wanted = True
+        """Whether it is to be started again when it ends."""
+        self.host, self.port = name, 9292
+        self._loop = loop
+        self._trace = trace
+        self._build = build
+        self._life: Life | None = None
+        self._boots = 0
+        self._methods: Mapping[str, Handler] = {}
+        self._calls: dict[MemoryCall, None] = {}
+        self._outside = contextvars.Context()
+
+    # --- life and death -----------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Its process exists; it may still be starting."""
+        return self._life is not None
+
+    @property
+    def paused(self) -> bool:
+        return self._life is not None and self._life.paused
+
+    def boot(self) -> None:
+        if self._life is None and self.wanted:
+            self._boots += 1
+            self._trace.note("host", f"{self.name} starts, time {self._boots}")
+            self._life = Life(self._loop)
+            self._life.start(self._serve(self._life))
+
+    def boot_later(self, delay_s: float) -> None:
+        self._loop.call_later(delay_s, self.boot, context=self._outside)
+
+    async def _serve(self, life: Life) -> None:
+        try:
+            self.broker, self._methods = await self._build(self, self._boots)
+            self._trace.note("host", f"{self.name} serves")
+        except (BasculeError, OSError) as error:
+            self._trace.note("host", f"{self.name} could not start: {error}")
+            self._loop.call_soon(self._give_up, life, context=self._outside)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": f"{self.name} died at its start", "exception": error})
+
+    def _give_up(self, life: Life) -> None:
+        if self._life is life:
+            self._end_process()
+            self.boot_later(RESTART_AFTER_FAILED_START_S)
+
+    def kill(self, chance: random.Random) -> None:
+        """kill -9: what the process wrote stays in the page cache."""
+        if self._life is not None:
+            self.disk.kill(chance)
+            self._end_process()
+
+    def power_off(self, chance: random.Random) -> None:
+        """The process ends, and the page cache with it."""
+        self.disk.kill(chance)
+        self._end_process()
+        self.disk.crash(chance)
+
+    async def stop(self) -> None:
+        """SIGTERM: a clean end."""
+        life, broker = self._life, self.broker
+        if life is None or broker is None:
+            return
+        try:
+            async with asyncio.timeout(30):
+                await life.start(_stop(broker))
+        except TimeoutError:
+            self._trace.note("host", f"{self.name} does not stop")
+        if self._life is life:
+            self._end_process()
+
+    def pause(self) -> None:
+        if self._life is not None:
+            self._life.pause()
+
+    def resume(self) -> None:
+        if self._life is not None and self._life.paused:
+            self._life.resume()
+
+    def _end_process(self) -> None:
+        life, self._life = self._life, None
+        self.broker, self._methods = None, {}
+        buses, self.buses = self.buses, []
+        for bus in buses:
+            bus.abandon()
+        if life is not None:
+            life.kill()
+        calls, self._calls = self._calls, {}
+        for call in calls:
+            call.lose(LOST)
+
+    def connect(self, purpose: str) -> MemoryBus:
+        """A connection of its process to NATS."""
+        bus = self.nats.connect(purpose, self.name)
+        self.buses.append(bus)
+        return bus
+
+    # --- what clients do ------------------------------------------------------------------------------------------
+
+    def open(self, method: str, call: MemoryCall) -> None:
+        """Begin a call; it is over when `call.ended` is true."""
+        handler = self._methods.get(f"/proto.API/{method}")
+        if handler is None or self._life is None:
+            call.lose(REFUSED)
+            return
+        self._calls[call] = None
+        self._life.start(self._run(call, handler))
+
+    async def _run(self, call: MemoryCall, handler: Handler) -> None:
+        try:
+            await call.run(handler)
+        except Exception as error:
+            self._loop.call_exception_handler({"message": "a handler failed", "exception": error})
+        self._calls.pop(call, None)
+
+    async def call(self, method: str, request: Any, timeout_s: float) -> Answer:
+        """A unary call, or one that ends by itself; the deadline holds on the client's side too."""
+        call = MemoryCall(timeout_s)
+        call.request(request.SerializeToString())
+        self.open(method, call)
+        try:
+            async with asyncio.timeout(timeout_s + 0.01):
+                status, text = await call.over()
+        except TimeoutError:
+            call.cancel()
+            return Status.DEADLINE_EXCEEDED, "the client waited long enough", []
+        return status, text, messages_of(bytes(call.responses))
+
+
+def messages_of(frames: bytes) -> list[bytes]:
+    return [message for _, message in split_messages(frames, 0, len(frames), MAX_MESSAGE_BYTES)[1]]
+
+
+async def _stop(broker: Broker) -> None:
+    await broker.stop()
+    await broker.close()
+    await broker.environment.scheduler.close()

@@ -1,0 +1,173 @@
+"""Clients that read: everything, from a position, backwards, or for ever; and one that asks for the watermarks."""
+
+import asyncio
+import random
+
+from bascule.errors import Status
+from bascule.sim.checkers import View
+from bascule.sim.trace import Part
+from bascule.sim.world import World
+from bascule.testing.call import MemoryCall
+from bascule.wire.pb import api_pb2 as api
+
+READ_TIMEOUT_S = 4.0
+STOPPED = "Stop offset reached"
+EMPTY = "Stream is empty"
+NOTHING_BEHIND = "Failed to create stream reader: segment not found"
+
+
+async def collect(world: World, view: View, request: api.SubscribeRequest, timeout_s: float) -> tuple[Status, str]:
+    """A subscription to its end, or as far as time allows."""
+    call = MemoryCall(timeout_s)
+    call.request(request.SerializeToString())
+    world.host(view.part).open("Subscribe", call)
+    try:
+        async with asyncio.timeout(timeout_s + 0.01):
+            status, text = await call.over()
+    except TimeoutError:
+        call.cancel()
+        status, text = Status.DEADLINE_EXCEEDED, "the client waited long enough"
+    count = view.take(bytes(call.responses), request.reverse)
+    world.trace.note("read", f"{count} records up to {view.last}: {status.name} {text}", view.part)
+    return status, text
+
+
+async def read_all(world: World, part: Part, timeout_s: float = READ_TIMEOUT_S) -> View | None:
+    """From the oldest to the newest; None if the end was not reached."""
+    view = View(world.checker, part)
+    request = api.SubscribeRequest(
+        stream=part.stream, partition=part.number, startPosition=api.EARLIEST, stopPosition=api.STOP_LATEST
+    )
+    _, text = await collect(world, view, request, timeout_s)
+    complete = text in (STOPPED, EMPTY)
+    view.covered(0, view.top if complete else view.last + 1)
+    return view if complete else None
+
+
+async def read_back(world: World, part: Part, timeout_s: float = READ_TIMEOUT_S) -> View | None:
+    """From the newest to the oldest; None if the oldest was not reached."""
+    view = View(world.checker, part)
+    request = api.SubscribeRequest(stream=part.stream, partition=part.number, startPosition=api.LATEST, reverse=True)
+    _, text = await collect(world, view, request, timeout_s)
+    complete = text in (STOPPED, NOTHING_BEHIND)
+    view.covered(0 if complete else view.last, view.top if complete or view.seen else 0)
+    return view if complete else None
+
+
+async def read_from_somewhere(world: World, part: Part, chance: random.Random) -> None:
+    view = View(world.checker, part)
+    known = world.checker.known(part)
+    request = api.SubscribeRequest(stream=part.stream, partition=part.number, stopPosition=api.STOP_LATEST)
+    timestamps = sorted(known.timestamps)
+    low = 0
+    match chance.randrange(4):
+        case 0:
+            low = chance.randint(0, view.top + 1)
+            request.startPosition, request.startOffset = api.OFFSET, low
+        case 1 if timestamps:
+            low = chance.choice(timestamps)
+            request.startPosition, request.startTimestamp = api.TIMESTAMP, known.timestamps[low]
+        case 2:
+            low = max(0, view.top - 1)
+            request.startPosition = api.LATEST
+        case _:
+            low = view.top
+            request.startPosition, request.stopPosition = api.NEW_ONLY, api.STOP_ON_CANCEL
+    if timestamps and request.stopPosition == api.STOP_LATEST and chance.random() < 0.3:
+        request.stopPosition, request.stopOffset = api.STOP_OFFSET, chance.choice(timestamps)
+    await collect(world, view, request, 1.0)
+    for offset in view.seen:
+        if offset < low and request.startPosition != api.OFFSET:
+            world.checker.violate("position", f"a read from {low} on gave it", part, offset)
+    if view.seen:
+        first = low if request.startPosition in (api.OFFSET, api.TIMESTAMP) else next(iter(view.seen))
+        view.covered(first, view.last + 1)
+
+
+class Reader:
+    """Reads partitions at random, in one way or another."""
+
+    def __init__(self, world: World, name: str, parts: list[Part], mean_pause_s: float) -> None:
+        self._world = world
+        self._chance = world.chance(name)
+        self._parts = parts
+        self._mean_pause_s = mean_pause_s
+
+    async def run(self) -> None:
+        while self._world.publishing:
+            await self._world.pause(self._chance, self._mean_pause_s)
+            part = self._chance.choice(self._parts)
+            match self._chance.randrange(4):
+                case 0:
+                    await read_all(self._world, part)
+                case 1:
+                    await read_back(self._world, part)
+                case _:
+                    await read_from_somewhere(self._world, part, self._chance)
+
+
+class Follower:
+    """Subscribes for ever, and after every break goes on behind the last record it has."""
+
+    def __init__(self, world: World, name: str, part: Part) -> None:
+        self._world = world
+        self._chance = world.chance(name)
+        self.view = View(world.checker, part)
+
+    async def run(self) -> None:
+        while self._world.reading:
+            await self._world.pause(self._chance, 0.1)
+            await self._follow(self.view.part)
+        self.view.covered(0, self.view.last + 1)
+
+    async def _follow(self, part: Part) -> None:
+        call = MemoryCall(None)
+        request = api.SubscribeRequest(
+            stream=part.stream, partition=part.number, startPosition=api.OFFSET, startOffset=self.view.last + 1
+        )
+        call.request(request.SerializeToString())
+        self._world.host(part).open("Subscribe", call)
+        call.taking = self._chance.random() < 0.8
+        until = asyncio.get_running_loop().time() + self._chance.uniform(0.5, 5)
+        try:
+            async with asyncio.timeout_at(until):
+                while not call.ended and self._world.reading:
+                    self.view.take(await call.arrived())
+                    await asyncio.sleep(0.02)
+                    call.take()
+        except TimeoutError:
+            pass
+        call.cancel()
+
+
+class Watcher:
+    """Asks for the watermarks, and for who commits."""
+
+    def __init__(self, world: World, name: str, parts: list[Part], mean_pause_s: float) -> None:
+        self._world = world
+        self._chance = world.chance(name)
+        self._parts = parts
+        self._mean_pause_s = mean_pause_s
+
+    async def run(self) -> None:
+        while self._world.publishing:
+            await self._world.pause(self._chance, self._mean_pause_s)
+            await watch(self._world, self._chance.choice(self._parts))
+            self._look_inside()
+
+    def _look_inside(self) -> None:
+        """What no client can see: which broker commits."""
+        for host in self._world.cluster.hosts.values():
+            for part in self._parts:
+                driver = host.broker.driver(part.stream, part.number) if host.broker else None
+                if driver is not None and driver.hw_end:
+                    self._world.checker.commits(part, driver.partition.leader_epoch, host.name)
+
+
+async def watch(world: World, part: Part) -> bool:
+    floor = world.checker.known(part).hw_end
+    request = api.FetchPartitionMetadataRequest(stream=part.stream, partition=part.number)
+    status, _, answers = await world.call(part, "FetchPartitionMetadata", request, 2.0)
+    if status is Status.OK:
+        world.checker.watermark(part, floor, api.FetchPartitionMetadataResponse.FromString(answers[0]).metadata)
+    return status is Status.OK

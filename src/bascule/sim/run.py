@@ -1,0 +1,253 @@
+"""One seed from beginning to end: brokers start, clients work while faults strike, then peace, then the reckoning.
+
+After the faults every partition must take a publish again within a bound (I9). Then all is read, forwards and
+backwards; the power goes once more, everywhere, and all is read again: what clients had seen must be there both times.
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bascule.errors import Status
+from bascule.sim.bugs import BUGS
+from bascule.sim.churn import Churn
+from bascule.sim.cluster import Builder
+from bascule.sim.faults import Faults
+from bascule.sim.history import StreamInfo
+from bascule.sim.publishers import (
+    AsyncPublisher,
+    NatsPublisher,
+    RacingWriter,
+    SubjectPublisher,
+    UnaryPublisher,
+)
+from bascule.sim.readers import Follower, Reader, Watcher, read_all, read_back, watch
+from bascule.sim.scenario import Scenario, scenario
+from bascule.sim.trace import Part, Trace, Violation
+from bascule.sim.world import World
+from bascule.testing.loop import VirtualLoop, run
+from bascule.wire.pb import api_pb2 as api
+
+RESUME_BOUND_S = 40.0
+"""After the last fault: a partition that failed tries to reopen at least every 30 s."""
+CATCH_UP_BOUND_S = 10.0
+MAX_RUN_S = 600.0
+_log = logging.getLogger("bascule")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    seed: int
+    commits: int
+    crashes: int
+    splits: int
+    faults: int
+    elections: int
+    digest: str
+    violations: list[Violation]
+    timeline: list[str] = field(default_factory=list)
+
+
+def run_seed(seed: int, bug: str = "") -> Result:
+    loop = VirtualLoop()
+    trace = Trace(loop)
+    simulation = Simulation(scenario(seed), trace)
+    gc.collect()
+    gc.disable()  # when cycles are found must not decide anything
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(_captured_logs(trace, simulation))
+            if bug:
+                stack.enter_context(BUGS[bug]())
+            run(simulation.bounded(loop), loop)
+    finally:
+        gc.enable()
+    return simulation.result()
+
+
+class Simulation:
+    def __init__(self, plan: Scenario, trace: Trace) -> None:
+        self.plan = plan
+        self.trace = trace
+        self.problems: list[Violation] = []
+        """What no client saw, but should not be: failed tasks, logged exceptions."""
+        self._world: World
+        self._faults: Faults
+        self._followers: list[Follower] = []
+
+    async def bounded(self, loop: VirtualLoop) -> None:
+        """The run, unless it hangs."""
+        try:
+            async with asyncio.timeout(MAX_RUN_S):
+                await self.run(loop)
+        except TimeoutError:
+            self.problems.append(Violation("hang", f"the run was not over after {MAX_RUN_S} s"))
+
+    async def run(self, loop: VirtualLoop) -> None:
+        loop.set_exception_handler(self._on_exception)
+        self._world = World(self.plan, self.trace, Builder(self.plan.segment_max_bytes))
+        self._faults = Faults(self._world)
+        self._prepare_disks()
+        await self._begin()
+        await asyncio.sleep(self.plan.duration_s)
+        self.trace.note("phase", "peace")
+        await self._faults.heal()
+        await self._resume()
+        self._world.publishing = False
+        await self._reckon()
+        self.trace.note("phase", f"over after {loop.turns} turns, {self._world.nats.routed} messages")
+
+    def result(self) -> Result:
+        checker = self._world.checker
+        violations = [*checker.violations, *self.problems]
+        return Result(
+            seed=self.plan.seed,
+            commits=checker.committed,
+            crashes=self._faults.crashes,
+            splits=self._faults.splits,
+            faults=self._faults.count,
+            elections=self._world.cluster.elections,
+            digest=self.trace.digest(),
+            violations=violations,
+            timeline=self.trace.timeline(violations[0]) if violations else [],
+        )
+
+    def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        text = f"{context.get('message')}: {context.get('exception')!r}"
+        self.trace.note("violation", text)
+        self.problems.append(Violation("crash", text))
+
+    def _prepare_disks(self) -> None:
+        latency_s = self.plan.disk_latency_s
+        for host in self._world.cluster.hosts.values():
+            host.disk.cached = self.plan.cached_reads
+            if latency_s:
+                chance = self.plan.chance(f"disk of {host.name}")
+                host.disk.latency_s = lambda chance=chance: chance.uniform(0, latency_s)
+
+    # --- the work ---------------------------------------------------------------------------------------------
+
+    async def _begin(self) -> None:
+        world = self._world
+        world.cluster.start()
+        for host in world.cluster.hosts:
+            for number, partitions in enumerate(self.plan.streams):
+                await world.create(StreamInfo(f"s{number}-{host}", f"sub.{host}.s{number}", partitions, host))
+            await world.create(StreamInfo(f"race-{host}", f"race.{host}", 1, host, optimistic=True))
+        parts = [part for part in world.parts() if not part.stream.startswith("race")]
+        races = [part for part in world.parts() if part.stream.startswith("race")]
+        if self.plan.wildcard:
+            host = next(iter(world.cluster.hosts))
+            await world.create(StreamInfo("wild", "sub.>", 1, host))
+        self._start_publishers(parts, races)
+        self._start_readers(world.parts())
+        world.start(Churn(world, "churn", next(iter(world.cluster.hosts))).run())
+        self.trace.note("phase", f"work for {self.plan.duration_s:.3f} s")
+        world.start(self._faults.run())
+
+    def _start_publishers(self, parts: list[Part], races: list[Part]) -> None:
+        world = self._world
+        for number in range(2):
+            world.start(UnaryPublisher(world, f"unary{number}", parts, 0.15).run())
+        world.start(SubjectPublisher(world, "subject", parts, 0.3).run())
+        world.start(AsyncPublisher(world, "async0", parts, 0.5).run())
+        world.start(NatsPublisher(world, "nats0", parts, 0.4).run())
+        for number in range(2):
+            world.start(RacingWriter(world, f"race{number}", races, 0.2).run())
+
+    def _start_readers(self, parts: list[Part]) -> None:
+        world = self._world
+        world.start(Reader(world, "reader", parts, 0.3).run())
+        world.start(Watcher(world, "watcher", parts, 0.2).run())
+        self._followers = [Follower(world, f"follower of {part}", part) for part in parts]
+        for follower in self._followers:
+            world.start(follower.run())
+
+    # --- peace and reckoning ----------------------------------------------------------------------------------
+
+    async def _resume(self) -> None:
+        """I9: every partition takes a publish again."""
+        world = self._world
+        deadline_s = asyncio.get_running_loop().time() + RESUME_BOUND_S
+        for part in world.parts():
+            if part.stream == "wild":
+                continue
+            publisher = UnaryPublisher(world, f"after all, {part}", [part], 0.0)
+            while part in world.parts() and not await self._publishes(publisher, part):
+                if asyncio.get_running_loop().time() > deadline_s:
+                    world.checker.violate("I9", f"no publish within {RESUME_BOUND_S} s after the last fault", part)
+                    break
+                await asyncio.sleep(0.2)
+
+    async def _publishes(self, publisher: UnaryPublisher, part: Part) -> bool:
+        sent = publisher.send(part)
+        request = api.PublishRequest(
+            stream=part.stream, partition=part.number, value=sent.value, ackPolicy=api.ALL, expectedOffset=-1
+        )
+        status, text, answers = await self._world.call(part, "Publish", request, 3.0)
+        ack = api.PublishResponse.FromString(answers[0]).ack if answers else None
+        publisher.learn(sent, status, text, ack)
+        return status is Status.OK
+
+    async def _reckon(self) -> None:
+        world = self._world
+        await asyncio.sleep(1.0)
+        await self._read_everything("at the end")
+        deadline_s = asyncio.get_running_loop().time() + CATCH_UP_BOUND_S
+        for follower in self._followers:
+            while follower.view.last + 1 < world.checker.known(follower.view.part).top:
+                if asyncio.get_running_loop().time() > deadline_s:
+                    text = f"a subscriber got no further than {follower.view.last}"
+                    world.checker.violate("I9", text, follower.view.part)
+                    break
+                await asyncio.sleep(0.1)
+        world.reading = False
+        await world.finished()
+        chance = self.plan.chance("last power loss")
+        for host in world.cluster.hosts.values():
+            host.power_off(chance)
+            host.boot()
+        self.trace.note("phase", "the power goes once more")
+        await asyncio.sleep(2.0)
+        await self._read_everything("after the last power loss")
+        world.checker.check_order()
+
+    async def _read_everything(self, when: str) -> None:
+        world = self._world
+        for part in world.parts():
+            forward = await read_all(world, part, 10.0)
+            backward = await read_back(world, part, 10.0)
+            if forward is None or backward is None:
+                world.checker.violate("I9", f"{when} it cannot be read to its end", part)
+            elif sorted(forward.seen) != sorted(backward.seen):
+                different = sorted(forward.seen.keys() ^ backward.seen.keys())
+                text = f"{when} a read backwards gives other records: {different[:5]}"
+                world.checker.violate("I1/I4", text, part, different[0])
+            await watch(world, part)
+
+
+@contextmanager
+def _captured_logs(trace: Trace, simulation: Simulation) -> Iterator[None]:
+    """What the brokers log is part of the trace; an exception in it is a violation."""
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            trace.note("log", f"{record.levelname} {record.getMessage()}")
+            if record.exc_info and record.exc_info[1] is not None:
+                simulation.problems.append(Violation("crash", f"{record.getMessage()}: {record.exc_info[1]!r}"))
+
+    handler = Handler(logging.WARNING)
+    level, propagate = _log.level, _log.propagate
+    _log.setLevel(logging.WARNING)
+    _log.propagate = False
+    _log.addHandler(handler)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        _log.setLevel(level)
+        _log.propagate = propagate

@@ -1,0 +1,75 @@
+"""What happened in a run, in order: the evidence for people, and a digest that says whether two runs were the same."""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+TIMELINE_EVENTS = 60
+"""Shown around a violation."""
+NEIGHBOURS = 3
+"""Offsets on either side of the one in question that are shown too."""
+
+
+class Part(NamedTuple):
+    """One partition of one making of a stream: deleted and made again under the same name it is another one."""
+
+    stream: str
+    incarnation: int
+    number: int
+
+    def __str__(self) -> str:
+        making = f"#{self.incarnation}" if self.incarnation > 1 else ""
+        return f"{self.stream}{making}/{self.number}"
+
+
+class Event(NamedTuple):
+    at_s: float
+    what: str
+    text: str
+    part: Part | None
+    offset: int
+
+    def __str__(self) -> str:
+        where = f" {self.part}" if self.part is not None else ""
+        offset = f" @{self.offset}" if self.offset >= 0 else ""
+        return f"{self.at_s:11.6f}  {self.what:<9}{where}{offset} {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    invariant: str
+    text: str
+    part: Part | None = None
+    offset: int = -1
+
+    def __str__(self) -> str:
+        where = f" in {self.part}" if self.part is not None else ""
+        at = f" at offset {self.offset}" if self.offset >= 0 else ""
+        return f"{self.invariant}{where}{at}: {self.text}"
+
+
+class Trace:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.events: list[Event] = []
+        self._loop = loop
+
+    def note(self, what: str, text: str, part: Part | None = None, offset: int = -1) -> None:
+        self.events.append(Event(self._loop.time(), what, text, part, offset))
+
+    def digest(self) -> str:
+        text = "\n".join(map(str, self.events))
+        return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+
+    def timeline(self, violation: Violation, most: int = TIMELINE_EVENTS) -> list[str]:
+        """The last events that have to do with it: its partition near its offset, and every fault."""
+        chosen = [event for event in self.events if _concerns(event, violation)]
+        return [str(event) for event in chosen[-most:]]
+
+
+def _concerns(event: Event, violation: Violation) -> bool:
+    if event.part is None:
+        return event.what in ("fault", "heal", "host", "log", "violation", "phase")
+    if violation.part is None or event.part != violation.part:
+        return False
+    return event.offset < 0 or violation.offset < 0 or abs(event.offset - violation.offset) <= NEIGHBOURS
