@@ -129,12 +129,20 @@ async def _own_end(read: Read, position: int, size: int) -> int:
 
 async def _record_end(read: Read, position: int, size: int, min_offset: int) -> int | None:
     """Where the record at `position` ends, if it is valid."""
+    record = await read_record(read, position, size, min_offset)
+    return None if record is None else record.end
+
+
+async def read_record(read: Read, position: int, size: int, min_offset: int = 0) -> Chunk | None:
+    """The one record at `position`, if it is valid."""
+    if not 0 <= position < size:
+        return None
     length = _record_bytes(await _read_fully(read, position, min(PREFIX_BYTES, size - position)))
     if not 0 < length <= min(size - position, _MAX_WHOLE_BYTES):
         return None
     data = await _read_fully(read, position, length)
-    good = kernels.scan_records(data, 0, len(data), min_offset)[0]
-    return position + length if good == length else None
+    good, count, first, following, timestamp, epoch, _ = kernels.scan_records(data, 0, len(data), min_offset)
+    return Chunk(position, data, count, first, following, timestamp, epoch) if good == length else None
 
 
 async def _read_fully(read: Read, position: int, length: int) -> bytes:

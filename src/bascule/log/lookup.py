@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bascule import limits
 from bascule.errors import LogError
-from bascule.log.chunk import Chunk, read_chunk
+from bascule.log.chunk import Chunk, read_chunk, read_record
 from bascule.log.index import POSITION, TIMESTAMP, Entry
 from bascule.log.segment import Segment
 from bascule.wire import kernels
@@ -29,7 +29,23 @@ async def floor_position(log: "CommitLog", segment: Segment, field: int, target:
         if segment.retired:
             return 0
         raise _read_error(segment.index_path, error) from error
-    return 0 if entry is None else entry.position
+    if entry is None or await _stands_there(segment, entry):
+        return 0 if entry is None else entry.position
+    segment.index_verified = False
+    return 0
+
+
+async def _stands_there(segment: Segment, entry: Entry) -> bool:
+    """Whether the record the index speaks of is where it says. A bit of the index may flip long after it was
+    verified, and a reader led astray would leave records out without a word; the start of the segment is never wrong.
+    """
+    try:
+        record = await read_record(segment.read, entry.position, segment.appended.size)
+    except OSError as error:
+        if segment.retired:
+            return False
+        raise _read_error(segment.path, error) from error
+    return record is not None and (record.first_offset, record.last_timestamp) == (entry.offset, entry.timestamp)
 
 
 async def read_verified(segment: Segment, position: int, max_bytes: int, size: int) -> Chunk | None:
