@@ -54,6 +54,12 @@ class Disk(Protocol):
     async def read(self, path: str, position: int, length: int) -> bytes:
         """Short only at the end of the file."""
 
+    async def evict(self, path: str) -> None:
+        """Sync the file, then forget what memory holds of it: what is read after this is on the device. A process
+        that starts needs it, for one before it may have seen a sync fail: memory then holds, and shows, what the
+        device never got, and the next sync does not write it. A missing file is fine.
+        """
+
     async def size(self, path: str) -> int | None:
         """None if there is no such file."""
 

@@ -114,6 +114,7 @@ class CommandLog:
         self._path, self._position = None, 0
         for first in firsts:
             path = self._commands_path(first)
+            await self._disk.evict(path)  # an append whose sync failed may be in memory only
             content = await self._disk.read(path, 0, await self._disk.size(path) or 0)
             entries, end = _decode(content)
             if end < len(content):

@@ -216,6 +216,20 @@ class FileDisk:
         for path in changed:
             _sync_folder(path)
 
+    async def evict(self, path: str) -> None:
+        await self._writers.run(self._evict, path)
+
+    def _evict(self, path: str) -> None:
+        try:
+            file = self._files.borrow(path)
+        except FileNotFoundError:
+            return
+        try:
+            os.fsync(file.descriptor)
+            os.posix_fadvise(file.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            self._files.give_back(file)
+
     async def truncate(self, path: str, size: int) -> None:
         await self._writers.run(self._truncate, path, size)
 

@@ -7,6 +7,9 @@ damage: the stretch is left out of a new copy of the segment, which takes the ol
 aside first unless they are all zero. The offsets of a damaged stretch are a hole that is never filled again
 from here: later offsets are in use, and readers step over it.
 
+What is scanned is read from the device, not from memory: after a failed sync memory shows bytes that the device does
+not have and never gets, and a process that died then must not hand them on as recovered.
+
 Afterwards every segment is valid records back to back, every sealed one has an index, and all of it is
 synced. A clean log costs a list, a footer per sealed segment, and one pass of a kernel over the last segment.
 """
@@ -170,6 +173,8 @@ class Recovery:
             if sealed is not None:
                 return sealed
         await self._disk.remove(index_path(self._folder, base))
+        await self._disk.evict(path)
+        size = await self._disk.size(path) or 0
         scan = await scan_segment(self._disk, path, base, size, limit)
         if scan.bad:
             scan = await self._repair(path, scan, limit)

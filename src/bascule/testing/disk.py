@@ -210,6 +210,14 @@ class MemoryDisk:
         self._step(path)
         return bytes(self._file(path).data[position : position + length])
 
+    async def evict(self, path: str) -> None:
+        await self._take_time()
+        self._step(path)
+        file = self._files.get(path)
+        if file is not None:
+            file.sync()
+            file.data = bytearray(file.durable)
+
     async def size(self, path: str) -> int | None:
         file = self._files.get(path)
         return None if file is None else len(file.data)

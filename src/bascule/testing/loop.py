@@ -17,7 +17,7 @@ _LIFE: contextvars.ContextVar["Life | None"] = contextvars.ContextVar("life", de
 _MAX_TURNS_WITHOUT_TIME = 1_000_000
 
 
-class Deadlock(Exception):  # noqa: N818 - says what it is
+class Deadlock(Exception):
     """Every task waits and no timer is set, or none waits and time stands still: in real life this would hang."""
 
 
