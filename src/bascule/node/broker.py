@@ -156,16 +156,23 @@ class Broker:
             logger.warning("stream %s exists, but NATS is away and cannot deliver yet: %s", stream.name, error)
 
     async def _erase_stream(self, stream: Stream) -> None:
+        """Every partition ends, whatever the disk says: one that went on would store for a stream that is gone."""
         self.routes.drop_stream(stream)
-        for item in stream:
-            driver = self._drivers.pop((stream.name, item.id), None)
-            if driver is not None:
-                await driver.delete()
+        drivers = [self._drivers.pop((stream.name, item.id), None) for item in stream]
+        failed: OSError | None = None
+        for driver in drivers:
+            try:
+                if driver is not None:
+                    await driver.delete()
+            except OSError as error:
+                failed = error
         try:
             await self.environment.disk.remove(stream_folder(stream))
             await self.environment.disk.sync_folder("streams")
         except OSError as error:
-            raise Internal(f"Failed to delete stream: its files stay until the next start: {error}") from error
+            failed = error
+        if failed is not None:
+            raise Internal(f"Failed to delete stream: its files stay until the next start: {failed}") from failed
 
     def _change_stream(self, stream: Stream) -> None:
         for item in stream:
