@@ -66,14 +66,37 @@ def pub(
     as_json: bool,
     server: str,
 ) -> None:
-    """Publish messages to STREAM: each MESSAGE, or each line of stdin if there is none."""
+    """Publish messages to STREAM: each MESSAGE, or each line of stdin (without LF or CR LF) if there is none."""
     template = Outgoing(b"", key.encode() if key else None, dict(map(_header, headers)) or None)
     if not messages and sys.stdin.isatty():
         click.echo("Type messages, one per line; Ctrl-D ends.", err=True)
     with missing_stream_explained("`--create` creates it"):
-        published = asyncio.run(_publish(server, stream, messages, template, create, partition, ack, as_json))
-    if not as_json:
-        click.echo(f"published {published} to {stream}", err=True)
+        confirmed = Tally()
+        try:
+            sent = asyncio.run(_publish(server, stream, messages, template, create, partition, ack, as_json, confirmed))
+        except KeyboardInterrupt:
+            said = "no acks were asked for" if ack == "none" else f"{confirmed.count} messages are confirmed"
+            click.echo(f"interrupted: {said}, what else was sent to {stream} may be stored or not", err=True)
+            raise SystemExit(130) from None
+    if ack == "none":
+        click.echo(f"sent {sent} to {stream}; no acks were asked for, so nothing is confirmed", err=True)
+    elif not as_json:
+        click.echo(f"published {sent} to {stream}", err=True)
+
+
+class Tally:
+    """How many messages are confirmed: all that an interrupted command can still say for certain."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before(self, show: OnAcks | None) -> OnAcks:
+        def on_acks(acks: list[tuple[int, int]]) -> None:
+            self.count += len(acks)
+            if show is not None:
+                show(acks)
+
+        return on_acks
 
 
 async def _publish(
@@ -85,6 +108,7 @@ async def _publish(
     partition: int | None,
     ack: str,
     as_json: bool,
+    confirmed: Tally,
 ) -> int:
     values = _arguments(messages) if messages else _lines()
     plain = template == Outgoing(b"")
@@ -98,7 +122,7 @@ async def _publish(
                 values if plain else (template._replace(value=value) async for value in values),
                 partition=partition,
                 ack=AckPolicy[ack.upper()],
-                on_acks=_printer(stream) if as_json else advance,
+                on_acks=confirmed.before(_printer(stream) if as_json else advance),
             )
 
 
@@ -107,6 +131,12 @@ async def _create(client: Client, stream: str) -> None:
         await client.create_stream(stream)
     except AlreadyExists:
         pass
+    except InvalidArgument as error:
+        if str(error) != "Subject is invalid":
+            raise
+        raise InvalidArgument(
+            f"{stream!r} cannot be a NATS subject: no blanks, wildcards or empty parts between periods"
+        ) from None
 
 
 async def _arguments(messages: tuple[str, ...]) -> AsyncIterator[bytes]:

@@ -119,7 +119,7 @@ def server(config: str | None, **flags: str | bool | tuple[str, ...] | None) -> 
     loaded = load(config, os.environ, _overrides(flags))
     set_up(loaded.logging)
     loaded.check_files()
-    _announce(loaded)
+    announce(loaded)
     from bascule.node.server import run
 
     sys.exit(asyncio.run(run(loaded, ready=_ready)))
@@ -136,7 +136,8 @@ def _overrides(flags: dict[str, str | bool | tuple[str, ...] | None]) -> dict[st
     return overrides
 
 
-def _announce(config: Config) -> None:
+def announce(config: Config) -> None:
+    """What starts, and every doubt about the settings."""
     logger.info(
         "bascule %s starting: kernels %s, Python %s, namespace %s",
         __version__,

@@ -17,6 +17,7 @@ import click
 
 from bascule.cli.connect import ServerOption, connected, missing_stream_explained
 from bascule.client import Client, Message, StartAt
+from bascule.errors import InvalidArgument
 
 EPILOG = """\b
 Examples:
@@ -26,6 +27,8 @@ Examples:
   bascule sub orders --from 2026-01-31T12:00:00
 """
 
+
+STOP_BEFORE_START = "Stop offset is before start offset"
 
 _WORDS: dict[str, StartAt] = {"earliest": "earliest", "latest": "latest", "new": "new"}
 
@@ -53,7 +56,7 @@ def parse_start(text: str) -> StartAt:
     "--from",
     "start",
     metavar="POSITION",
-    help="earliest, latest, new, an offset, or a time (ISO 8601). [default: earliest]",
+    help="earliest, latest, new, an offset, or a time (ISO 8601; local unless it names a zone). [default: earliest]",
 )
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a line of JSON.")
@@ -90,11 +93,17 @@ async def _read(
             await _say_nothing_there(client, stream, partition, newest)
             return
         stop = None if follow else newest
-        async with client.subscribe(stream, partition, start=position, stop=stop) as subscription:
-            async for batch in subscription.batches():
-                if last is not None:
-                    batch = [message for message in batch if message.offset >= newest + 1 - last]
-                write(batch)
+        try:
+            async with client.subscribe(stream, partition, start=position, stop=stop) as subscription:
+                async for batch in subscription.batches():
+                    if last is not None:
+                        batch = [message for message in batch if message.offset >= newest + 1 - last]
+                    write(batch)
+        except InvalidArgument as error:
+            # Only the broker knows which offset a time stands for, and that it is past the end.
+            if not isinstance(position, datetime) or not str(error).startswith(STOP_BEFORE_START):
+                raise
+            await _say_nothing_there(client, stream, partition, newest)
 
 
 def _is_past(position: StartAt, newest: int) -> bool:

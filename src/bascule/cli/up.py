@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bascule.cli.logs import set_up
+from bascule.cli.server import announce
 from bascule.node.config import load
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def up(
         settings = load(config, os.environ, overrides)
         set_up(settings.logging)
         settings.check_files()
+        announce(settings)
         from bascule.node.server import run
 
         sys.exit(asyncio.run(run(settings, ready=_print_json if as_json else _greet)))

@@ -72,7 +72,7 @@ class Cluster:
             try:
                 return address, await self.connection(address)
             except Unavailable as error:
-                reasons.append(f"{address}: {error}")
+                reasons.append(str(error))
         raise Unavailable(
             f"no broker can be reached ({'; '.join(reasons)}): is one running there? `bascule up` starts one"
         )

@@ -207,8 +207,10 @@ class Pipeline:
     def _refused(self, response: pb.PublishResponse) -> PublishError:
         index, error = int(response.correlationId), response.asyncError
         cause = from_publish_code(error.code, error.message)
+        others = self._sent - self.acked - 1
+        open_ones = f", {others} more sent, which may be stored or not" if others > 0 else ""
         refusal = PublishError(
-            f"message {index} was refused: {cause} ({self.acked} confirmed before)", index, self.acked
+            f"message {index} was refused: {cause} ({self.acked} confirmed{open_ones})", index, self.acked
         )
         refusal.__cause__ = cause
         return refusal

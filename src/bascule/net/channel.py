@@ -5,6 +5,7 @@ owns it makes another. A call that finds all of the server's streams taken waits
 """
 
 import asyncio
+import errno
 import ssl
 from collections import deque
 
@@ -95,6 +96,13 @@ class ClientConnection(Http2Protocol):
             self._no_more("the connection takes no more calls")
 
 
+def _reason(error: OSError) -> str:
+    """asyncio puts addresses into these texts, several if the host has several: said once is enough."""
+    if f"[Errno {errno.ECONNREFUSED}]" in str(error):
+        return "connection refused"
+    return error.strerror or str(error)
+
+
 class Channel:
     def __init__(self, connection: ClientConnection, authority: str, secure: bool, max_message: int) -> None:
         self.connection = connection
@@ -131,7 +139,7 @@ class Channel:
         except ssl.SSLError as error:
             problem = f"TLS failed ({error.reason or error}); check the CA, the certificate and its host names"
         except OSError as error:
-            problem = error.strerror or str(error)
+            problem = _reason(error)
         except asyncio.CancelledError:
             if connection is not None:
                 connection.abort()

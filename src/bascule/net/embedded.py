@@ -208,10 +208,11 @@ class EmbeddedNats:
         lines = list(self._last_lines)
         for line in lines:
             if "address already in use" in line:
-                where = "of nats.embedded.config" if self._config_path else f"{self._host}:{self._port}"
+                where = "in its configuration file" if self._config_path else f"{self._host}:{self._port}"
                 return (
-                    f"the embedded NATS server cannot listen: address {where} is in use by another program; "
-                    "stop that one, or use it with nats.servers instead of an embedded server"
+                    f"the embedded NATS server cannot listen: the address {where} is in use by another program; "
+                    "stop that one, choose another port (`bascule up --nats-port`, or nats.embedded.config), "
+                    "or let `bascule server` use what runs there (nats.servers)"
                 )
         said = " / ".join(lines[-5:]) or "it said nothing"
         which = f" (nats.embedded.config {self._config_path})" if self._config_path else ""

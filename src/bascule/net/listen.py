@@ -64,7 +64,8 @@ def _explain(host: str | None, port: int, error: OSError) -> StartError:
     where = f"{host or 'port'}{':' if host else ' '}{port}"
     if error.errno == errno.EADDRINUSE:
         return StartError(
-            f"cannot listen on {where}: another program has the port; stop it (another broker?) or choose another port"
+            f"cannot listen on {where}: another program has the port; stop it (another broker?) or choose another port "
+            "with --port"
         )
     if error.errno == errno.EACCES:
         return StartError(
