@@ -1,3 +1,3 @@
-"""Durable, replicated message streams over NATS that speak the Liftbridge protocol."""
+"""Durable message streams over NATS that speak the Liftbridge protocol."""
 
 __version__ = "0.1.0"

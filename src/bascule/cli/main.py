@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, "-v", "--version", prog_name="bascule", message="%(prog)s %(version)s")
 def cli() -> None:
-    """Durable, replicated message streams over NATS that speak the Liftbridge protocol."""
+    """Durable message streams over NATS that speak the Liftbridge protocol."""
 
 
 def main() -> None:
