@@ -1,8 +1,8 @@
-"""kill -9 of the real process under load, twenty times: every acked message is visible at once after the restart, at the
-offset its ack named, in order, once.
+"""kill -9 of the real process under load, twenty times: every acked message is visible at once after the restart,
+at the offset its ack named, in order, once.
 
-Two publishers write to one partition all the time: one through gRPC (our client), one through raw NATS envelopes (nats-py,
-which knows nothing of us). NATS itself keeps running, so that what is tested is the broker.
+Two publishers write to one partition all the time: one through gRPC (our client), one through raw NATS envelopes
+(nats-py, which knows nothing of us). NATS itself keeps running, so that what is tested is the broker.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import nats
 import pytest
+from nats.aio.msg import Msg
 
 from bascule.client import Client
 from bascule.errors import BasculeError
@@ -38,7 +39,7 @@ async def publish_by_nats(url: str, acked: Acked, stop: asyncio.Event, numbers: 
     inbox = connection.new_inbox()
     room = asyncio.Semaphore(IN_FLIGHT)
 
-    async def on_ack(message: nats.aio.msg.Msg) -> None:
+    async def on_ack(message: Msg) -> None:
         payload = decode(message.data, MsgType.ACK)
         assert payload is not None
         ack = api.Ack.FromString(payload)

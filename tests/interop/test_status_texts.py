@@ -1,6 +1,7 @@
 """Every code and text of the protocol that one broker can give, seen by an independent gRPC client."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -32,6 +33,12 @@ def fails(code: grpc.StatusCode, text: str, call: Callable[[], object], *, exact
         call()
     assert caught.value.code() is code, caught.value.details()
     assert caught.value.details() == text if exactly else text in caught.value.details()
+
+
+def receive(stub: Stub, request: api.SubscribeRequest, into: list[api.Message]) -> None:
+    """What came before the call failed stays in `into`."""
+    for message in stub.Subscribe(request, timeout=5):
+        into.append(message)
 
 
 def create(stub: Stub, name: str, subject: str | None = None, **fields: object) -> None:
@@ -120,7 +127,7 @@ def test_publish_refusals(stub: Stub) -> None:
         ),
     ]
     for code, text, request in cases:
-        fails(code, text, lambda request=request: stub.Publish(request, timeout=5))
+        fails(code, text, partial(stub.Publish, request, timeout=5))
 
 
 def test_without_a_deadline_there_is_no_ack_and_with_one_there_is(stub: Stub) -> None:
@@ -179,7 +186,7 @@ def test_publish_to_subject_reaches_every_stream_and_refuses_unsafe_subjects(stu
     assert (ack.stream, ack.partitionSubject, ack.msgSubject, ack.correlationId) == ("wild", "wild.*", "wild.card", "c")
     for subject in ["", "a b", "x\r\nPUB y 0\r\n\r\n", "a.*", "a..b", ".a", "x" * 1025]:
         bad = api.PublishToSubjectRequest(subject=subject, value=b"x")
-        fails(INVALID, "Subject is invalid", lambda bad=bad: stub.PublishToSubject(bad, timeout=5), exactly=False)
+        fails(INVALID, "Subject is invalid", partial(stub.PublishToSubject, bad, timeout=5), exactly=False)
     nobody = api.PublishToSubjectRequest(subject="nobody.listens", value=b"x")
     with pytest.raises(grpc.RpcError) as caught:
         stub.PublishToSubject(nobody, timeout=0.3)
@@ -190,7 +197,7 @@ def test_an_ack_inbox_cannot_inject_nats_commands(stub: Stub) -> None:
     create(stub, "inject")
     for inbox in ["x\r\nPUB inject 1\r\nz\r\n", "a b", "a.*", ">", ".", "a..b"]:
         request = api.PublishRequest(stream="inject", value=b"v", ackInbox=inbox)
-        fails(INVALID, "ackInbox is invalid", lambda request=request: stub.Publish(request, timeout=5), exactly=False)
+        fails(INVALID, "ackInbox is invalid", partial(stub.Publish, request, timeout=5), exactly=False)
 
 
 def test_subscribe_refusals(stub: Stub) -> None:
@@ -225,7 +232,7 @@ def test_subscribe_refusals(stub: Stub) -> None:
         ),
     ]
     for code, text, request in empty:
-        fails(code, text, lambda request=request: list(stub.Subscribe(request, timeout=5)))
+        fails(code, text, partial(receive, stub, request, []))
     publish(stub, "subs")
     request = api.SubscribeRequest(stream="subs", stopPosition=api.STOP_TIMESTAMP, stopTimestamp=1)
     text = "Failed to lookup offset for timestamp: timestamp is before the beginning of the log"
@@ -239,10 +246,9 @@ def test_a_stopped_subscription_ends_with_resource_exhausted(stub: Stub) -> None
     request = api.SubscribeRequest(
         stream="stops", startPosition=api.OFFSET, startOffset=1, stopPosition=api.STOP_OFFSET, stopOffset=3
     )
-    received = []
+    received: list[api.Message] = []
     with pytest.raises(grpc.RpcError) as caught:
-        for message in stub.Subscribe(request, timeout=5):
-            received.append(message)
+        receive(stub, request, received)
     assert received[0] == api.Message()
     assert [message.offset for message in received[1:]] == [1, 2, 3]
     assert (caught.value.code(), caught.value.details()) == (
@@ -263,10 +269,9 @@ def test_reverse_goes_from_newest_to_oldest_and_ends_the_same_way(stub: Stub) ->
         ({"startPosition": api.LATEST, "stopPosition": api.STOP_OFFSET, "stopOffset": 3}, [4, 3]),
     ]:
         request = api.SubscribeRequest(stream="reverse", reverse=True, **fields)  # type: ignore[arg-type]
-        received = []
+        received: list[api.Message] = []
         with pytest.raises(grpc.RpcError) as caught:
-            for message in stub.Subscribe(request, timeout=5):
-                received.append(message)
+            receive(stub, request, received)
         assert [message.offset for message in received[1:]] == expected
         assert (caught.value.code(), caught.value.details()) == (
             grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -340,6 +345,6 @@ def test_methods_of_later_versions_are_unimplemented(stub: Stub) -> None:
         fails(
             grpc.StatusCode.UNIMPLEMENTED,
             name,
-            lambda method=method, request=request: method(request, timeout=5),
+            partial(method, request, timeout=5),
             exactly=False,
         )
