@@ -2,13 +2,13 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
-KERNELS := src/bascule/wire/_kernels.pyx
 
 .PHONY: help demo test check bench footprint fuzz proto wheel clean setup
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 $(VENV)/.ready: pyproject.toml setup.py
+	@echo "Setting up $(VENV): a minute or two, the first time only."
 	@command -v $(PYTHON) >/dev/null || { echo "bascule needs Python 3.11 or newer: set PYTHON=/path/to/python3" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --editable '.[spark,dev,test]'
@@ -16,8 +16,9 @@ $(VENV)/.ready: pyproject.toml setup.py
 
 # The kernels are rebuilt in place whenever their source changes.
 $(VENV)/.kernels: $(VENV)/.ready $(wildcard src/bascule/wire/*.pyx src/bascule/wire/*.pxi)
-	@if [ -f $(KERNELS) ]; then $(BIN)/python setup.py --quiet build_ext --inplace; fi
-	@touch $@
+	@$(BIN)/python setup.py --quiet build_ext --inplace
+	@if ls src/bascule/wire/_kernels*.so >/dev/null 2>&1; then touch $@; \
+	else echo "No C compiler: Bascule works, many times slower. Install gcc and run make again." >&2; fi
 
 setup: $(VENV)/.kernels ## the virtual environment, with the kernels compiled
 
