@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from bascule.errors import ConfigError
+from bascule.log.checkpoint import read_checkpoint, write_checkpoint
 from bascule.log.commandlog import CommandLog
 from bascule.testing.disk import MemoryDisk
 from bascule.wire.http2 import frames
@@ -27,6 +28,18 @@ def test_changes_after_a_damaged_command_that_a_snapshot_covers_survive_the_next
         assert await log.open() == (2, b"state 2", [])
         await log.append(3, b"command 3")
         assert await CommandLog(disk, "metadata").open() == (2, b"state 2", [(3, b"command 3")])
+
+    asyncio.run(scenario())
+
+
+def test_a_checkpoint_whose_header_turned_to_zeros_is_no_empty_checkpoint() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        await write_checkpoint(disk, "server", b"content")
+        disk.put("server", disk.content("server")[:4] + bytes(8))
+        assert await read_checkpoint(disk, "server") is None
+        await write_checkpoint(disk, "server", b"")
+        assert await read_checkpoint(disk, "server") == b""
 
     asyncio.run(scenario())
 

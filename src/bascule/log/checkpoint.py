@@ -44,7 +44,7 @@ async def write_checkpoint(disk: Disk, path: str, data: bytes) -> None:
         raise ValueError(f"{path}: {len(data)} bytes are too many for a checkpoint")
     temporary = path + _TEMPORARY
     await disk.remove(temporary)
-    header = _HEADER.pack(_MAGIC, len(data), kernels.crc32c(data))
+    header = _HEADER.pack(_MAGIC, len(data), _crc(data))
     (error,) = await disk.commit([Write(temporary, 0, [header, data], create=True)], sync=True)
     if error is not None:
         raise error
@@ -64,4 +64,9 @@ async def _read_valid(disk: Disk, path: str) -> bytes | None:
         return None
     magic, length, crc = _HEADER.unpack_from(content)
     data = content[_HEADER.size :]
-    return data if magic == _MAGIC and length == len(data) and crc == kernels.crc32c(data) else None
+    return data if magic == _MAGIC and length == len(data) and crc == _crc(data) else None
+
+
+def _crc(data: bytes) -> int:
+    """Of nothing it would be 0, and a header that lost all but its magic to zeros would count as an empty file."""
+    return kernels.crc32c(data or _MAGIC)
