@@ -179,7 +179,7 @@ SETTINGS: tuple[Setting, ...] = (
         Kind.SYNC,
         "group",
         "When appended messages are forced to disk: `group`, before their acks leave; `interval:T`, every T "
-        "(relaxed: T of acked data is lost if several brokers lose power); `os`, whenever the system does.",
+        "(relaxed: up to T of acked data is lost with the power); `os`, whenever the system does.",
         differs=f"{_OURS}; the Go server works as with `os`",
     ),
     S("streams.retention.max.bytes", Kind.INT, "0", "Bytes a partition keeps. 0: no limit."),
