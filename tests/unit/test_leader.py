@@ -32,7 +32,9 @@ def batch(*payloads: bytes, subject: bytes = b"orders") -> bytes:
 
 
 def envelope(value: bytes, policy: int = 0, expected: int = 0, correlation: str = "c") -> bytes:
-    message = api.Message(value=value, ackInbox="in.box", correlationId=correlation, ackPolicy=api.AckPolicy.Name(policy), offset=expected)
+    message = api.Message(
+        value=value, ackInbox="in.box", correlationId=correlation, ackPolicy=api.AckPolicy.Name(policy), offset=expected
+    )
     return encode(MsgType.PUBLISH, message.SerializeToString())
 
 
