@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bascule.core.partition.leader import Append, Effect
 from bascule.log.commitlog import CommitLog
 from bascule.log.recovery import Scan
 from bascule.log.sync import SyncScheduler
@@ -40,15 +39,7 @@ def ack_before_sync() -> Iterator[None]:
 @contextmanager
 def expose_before_sync() -> Iterator[None]:
     """The high watermark that clients are told covers what is only in memory."""
-    original = PartitionDriver._execute
-
-    def execute(self: PartitionDriver, effects: list[Effect]) -> None:
-        original(self, effects)
-        for effect in effects:
-            if isinstance(effect, Append):
-                self._leader.in_sync.hw_end = max(self._leader.in_sync.hw_end, effect.next_offset)
-
-    with _replaced(PartitionDriver, "_execute", execute):
+    with _replaced(PartitionDriver, "hw_end", property(lambda self: self.log.end)):
         yield
 
 

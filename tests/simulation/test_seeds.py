@@ -1,0 +1,96 @@
+"""A fixed set of seeds keeps the contract, the same seed is the same run, and planted bugs are found."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from bascule.sim.bugs import BUGS
+from bascule.sim.run import Result, run_seed
+from bascule.sim.scenario import scenario
+
+SEEDS = range(1, 21)
+LAST_LINE = re.compile(r"seeds=\d+ commits=\d+ crashes=\d+ splits=\d+ elections=\d+ violations=\d+ digest=[0-9a-f]{32}")
+
+
+@pytest.fixture(scope="module")
+def results() -> dict[int, Result]:
+    return {seed: run_seed(seed) for seed in SEEDS}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_keeps_the_contract(results: dict[int, Result], seed: int) -> None:
+    result = results[seed]
+    assert result.violations == [], "\n".join(map(str, [*result.violations, *result.timeline]))
+
+
+def test_the_runs_are_worth_checking(results: dict[int, Result]) -> None:
+    count = len(results)
+    assert sum(result.commits for result in results.values()) >= 200 * count
+    assert sum(result.faults for result in results.values()) >= 2 * count
+    assert results[10].faults == 0, "the control run"
+    assert all(sum(getattr(result, what) for result in results.values()) for what in ("crashes", "splits"))
+
+
+def test_no_two_seeds_are_alike_and_one_seed_is_always_alike(results: dict[int, Result]) -> None:
+    assert len({result.digest for result in results.values()}) == len(results)
+    for seed in (3, 12):
+        assert run_seed(seed).digest == results[seed].digest
+
+
+@pytest.mark.parametrize(
+    ("bug", "fault"),
+    [
+        ("ack-before-sync", "power"),
+        ("expose-before-sync", "power"),
+        ("reuse-offset-after-damage", "flip"),
+        ("forget-folder-sync", "power"),
+        ("ack-lost-write", "eio"),
+    ],
+)
+def test_a_planted_bug_is_found_where_the_fault_it_fears_may_strike(bug: str, fault: str) -> None:
+    assert any(run_seed(seed, bug).violations for seed in range(1, 61) if fault in scenario(seed).faults)
+
+
+def test_every_bug_there_is_to_plant_is_tried() -> None:
+    assert list(BUGS) == [
+        "ack-before-sync",
+        "expose-before-sync",
+        "reuse-offset-after-damage",
+        "forget-folder-sync",
+        "ack-lost-write",
+    ]
+
+
+def simulate(*arguments: str, hash_seed: str = "0") -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "bascule.sim", *arguments],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_digest_does_not_depend_on_the_hash_seed_nor_on_the_number_of_processes() -> None:
+    first = simulate("--seeds", "4", "--first-seed", "21", hash_seed="1")
+    second = simulate("--seeds", "4", "--first-seed", "21", "--jobs", "2", hash_seed="2")
+    assert first.returncode == 0, first.stdout
+    assert LAST_LINE.fullmatch(first.stdout.splitlines()[-1])
+    assert first.stdout == second.stdout
+
+
+def test_a_violation_ends_the_run_with_a_timeline_and_the_command_that_shows_it_again() -> None:
+    found = simulate("--seeds", "60", "--bug", "ack-before-sync")
+    assert found.returncode == 1
+    lines = found.stdout.splitlines()
+    again = next(line for line in lines if line.startswith("see it again: "))
+    match = re.fullmatch(r"see it again: make simulate SEEDS=1 FIRST_SEED=(\d+) BUG=ack-before-sync", again)
+    assert match
+    assert any("power loss" in line for line in lines)
+    assert LAST_LINE.fullmatch(lines[-1])
+    repeated = simulate("--seeds", "1", "--first-seed", match[1], "--bug", "ack-before-sync").stdout
+    assert repeated.splitlines()[:-1] == lines[:-1]
