@@ -107,3 +107,15 @@ MAX_ID_BYTES = 128  # of a server id and of the namespace: both are tokens of ev
 CONFIG_MAX_BYTES = MIB
 CONFIG_MAX_NODES = 10_000  # keys and values of a file, with aliases counted as often as they are used
 CONFIG_MAX_DEPTH = 16
+
+# Raft
+RAFT_APPEND_BYTES = 256 * KIB  # of one append request; one entry may be larger
+RAFT_SNAPSHOT_CHUNK_BYTES = 256 * KIB
+RAFT_INFLIGHT_APPENDS = 64  # to one follower, not answered yet
+RAFT_TRAILING_ENTRIES = 4096  # kept in memory beyond a snapshot, so that a follower a little behind needs no snapshot
+RAFT_PINNED_ENTRIES = 65_536  # kept at most for a follower that receives a snapshot, to have what follows it
+RAFT_SNAPSHOT_STALL_TICKS = 40  # a follower that takes no chunk for so long loses its claim on the snapshot
+RAFT_UNCOMMITTED_ENTRIES = 65_536  # past it a leader takes no proposals
+RAFT_APPLY_ENTRIES = 4096  # handed out for application in one Ready
+RAFT_PENDING_READS = 65_536
+RAFT_MAX_SERVERS = 1024  # voters and learners of one membership

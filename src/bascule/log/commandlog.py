@@ -35,9 +35,14 @@ Command = tuple[int, bytes]
 class CommandLog:
     """One writer at a time: callers await each append before the next."""
 
-    def __init__(self, disk: Disk, folder: str) -> None:
+    def __init__(self, disk: Disk, folder: str, remedy: str = "") -> None:
+        """`remedy` says what to do about a folder that cannot be read."""
         self._disk = disk
         self._folder = folder
+        self._remedy = remedy or (
+            f"streams may be missing, so the broker does not start on it: restore the folder {folder} from a copy, or "
+            "move it away to start with no streams (their data stays on the disk)"
+        )
         self._last = 0
         self._path: str | None = None  # of the file that grows; None = the next append makes one
         self._position = 0
@@ -179,10 +184,7 @@ class CommandLog:
         await self._disk.sync_folder(self._folder)
 
     def _corrupt(self, path: str, problem: str) -> CorruptError:
-        return CorruptError(
-            f"{path}: {problem}; streams may be missing, so the broker does not start on it: restore the folder "
-            f"{self._folder} from a copy, or move it away to start with no streams (their data stays on the disk)"
-        )
+        return CorruptError(f"{path}: {problem}; {self._remedy}")
 
 
 def _numbers(pattern: re.Pattern[str], names: list[str]) -> list[int]:

@@ -1,13 +1,16 @@
-"""What a leader knows about one follower, and how fast it may talk to it.
+"""What a leader knows about one follower, and what it may send it now.
 
-Three states, as in etcd's raft: *probe* (one request at a time until the logs agree), *replicate* (a window of requests in
-flight, optimistically advancing), *snapshot* (chunks, one in flight).
+Three stages, as in etcd's raft: *probe* (one request at a time until the logs agree), *replicate* (a window of requests
+in flight, advancing as if all arrive), *snapshot* (chunks, one in flight). The snapshot under way is pinned here: a
+newer one taken meanwhile must not start the transfer anew, or a slow follower would never finish. A follower that takes
+no chunk for `RAFT_SNAPSHOT_STALL_TICKS` loses the pin.
 """
 
 from collections import deque
 from enum import Enum
 
-MAX_INFLIGHT_APPENDS = 64
+from bascule import limits
+from bascule.wire.raft_messages import Snapshot
 
 
 class Stage(Enum):
@@ -17,7 +20,9 @@ class Stage(Enum):
 
 
 class Progress:
-    def __init__(self, next_index: int) -> None:
+    def __init__(self, next_index: int, incarnation: str) -> None:
+        self.incarnation = incarnation
+        """Of the follower this is about; what another life of it says does not count."""
         self.match = 0
         self.next = next_index
         self.stage = Stage.PROBE
@@ -25,72 +30,101 @@ class Progress:
         """Heard from since the last quorum check."""
         self.round = 0
         """The newest round of heartbeats it answered."""
-        self.snapshot_index = 0
+        self.commit_sent = 0
+        self.verify = False
+        """Ask whether what was sent has arrived: the last request of a burst may be lost with nobody to notice."""
+        self.snapshot: Snapshot | None = None
         self.snapshot_offset = 0
+        self._stalled_ticks = 0
         self._paused = False
         self._inflight: deque[int] = deque()
+        self._at_heartbeat = (-1, 0)
 
     def __str__(self) -> str:
-        return f"{self.stage.value} match={self.match} next={self.next}{' paused' if self.paused else ''}"
+        offset = f" offset={self.snapshot_offset}" if self.stage is Stage.SNAPSHOT else ""
+        return f"{self.stage.value} match={self.match} next={self.next}{offset}{' paused' if self.paused else ''}"
 
     @property
     def paused(self) -> bool:
         if self.stage is Stage.REPLICATE:
-            return len(self._inflight) >= MAX_INFLIGHT_APPENDS
+            return len(self._inflight) >= limits.RAFT_INFLIGHT_APPENDS
         return self._paused
 
-    def sent(self, last_index: int) -> None:
+    def sent(self, last_index: int, commit: int) -> None:
         """A request ending with this index has gone out."""
+        self.commit_sent = commit
+        self.verify = False
         if self.stage is Stage.REPLICATE:
+            if last_index >= self.next:
+                self._inflight.append(last_index)
             self.next = last_index + 1
-            self._inflight.append(last_index)
         else:
             self._paused = True
 
-    def accepted(self, match: int) -> bool:
-        """True if that is news."""
+    def accepted(self, match: int, base_index: int) -> bool:
+        """True if that is news. `base_index`: the leader has every entry after it."""
         while self._inflight and self._inflight[0] <= match:
             self._inflight.popleft()
         news = match > self.match
         self.match = max(self.match, match)
-        self.next = max(self.next, match + 1)
-        if self.stage is Stage.PROBE or (self.stage is Stage.SNAPSHOT and self.match >= self.snapshot_index):
-            self._become(Stage.REPLICATE)
+        self.next = max(self.next, self.match + 1)
+        if self.stage is Stage.SNAPSHOT and self.snapshot is not None:
+            if self.match < min(self.snapshot.index, base_index):
+                return news
+            self._become(Stage.PROBE)
+        if self.stage is Stage.PROBE:
             self.next = self.match + 1
+            if self.match >= base_index:
+                self._become(Stage.REPLICATE)
         return news
 
-    def rejected(self, prev_index: int, next_index: int) -> bool:
-        """False if that rejection is of a request long overtaken."""
-        if self.stage is Stage.REPLICATE:
-            if prev_index <= self.match:
-                return False
+    def rejected(self, prev_index: int, hint: int) -> None:
+        """`hint` is the last index at which the logs may agree. Rejections of requests long overtaken say nothing."""
+        if self.stage is Stage.REPLICATE and prev_index > self.match:
             self._become(Stage.PROBE)
             self.next = self.match + 1
-            return True
-        if self.next - 1 != prev_index:
-            return False
-        self.next = max(self.match + 1, min(prev_index, next_index))
-        self._paused = False
-        return True
+        elif self.stage is Stage.PROBE and prev_index == self.next - 1:
+            self.next = max(self.match + 1, min(prev_index, hint + 1))
+            self._paused = False
 
-    def begin_snapshot(self, index: int) -> None:
-        if self.stage is not Stage.SNAPSHOT or self.snapshot_index != index:
-            self._become(Stage.SNAPSHOT)
-            self.snapshot_index = index
-            self.snapshot_offset = 0
+    def heartbeat_answered(self, round_number: int) -> None:
+        """It lives: a request that was lost may be tried again."""
+        self.round = max(self.round, round_number)
+        position = (self.match, self.snapshot_offset)
+        no_news = position == self._at_heartbeat
+        self._at_heartbeat = position
+        if self.stage is Stage.REPLICATE:
+            self.verify = no_news and self.match < self.next - 1
+        elif self.stage is Stage.PROBE or no_news:
+            self._paused = False
 
-    def snapshot_received(self, offset: int) -> None:
-        self.snapshot_offset = offset
+    def begin_snapshot(self, snapshot: Snapshot) -> None:
+        self._become(Stage.SNAPSHOT)
+        self.snapshot = snapshot
+        self.snapshot_offset = 0
+
+    def chunk_received(self, index: int, received: int) -> None:
+        if self.snapshot is None or index != self.snapshot.index:
+            return
+        if received != self.snapshot_offset:
+            self._stalled_ticks = 0
+        self.snapshot_offset = min(received, len(self.snapshot.data))
         self._paused = False
 
-    def heartbeat_answered(self) -> None:
-        """It lives: a lost request may be tried again."""
-        self.active = True
-        self._paused = False
-        if self.stage is Stage.REPLICATE and len(self._inflight) >= MAX_INFLIGHT_APPENDS:
-            self._inflight.popleft()
+    def tick(self) -> None:
+        """A snapshot nobody takes is given up, so that it does not hold memory for a server that is gone."""
+        if self.stage is Stage.SNAPSHOT:
+            self._stalled_ticks += 1
+            if self._stalled_ticks >= limits.RAFT_SNAPSHOT_STALL_TICKS:
+                self._become(Stage.PROBE)
+                self.next = self.match + 1
+                self._paused = True
 
     def _become(self, stage: Stage) -> None:
         self.stage = stage
+        self.snapshot = None
+        self.verify = False
+        self._stalled_ticks = 0
         self._paused = False
         self._inflight.clear()
+        self._at_heartbeat = (-1, 0)

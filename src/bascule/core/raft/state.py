@@ -1,0 +1,102 @@
+"""What one Raft server knows whatever its role: its term, its vote, its log, who leads, and the time since it heard so.
+
+The rest of the machine works on this: `election`, `following` and `leading` each hold what only that role needs.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from bascule import limits
+from bascule.core.raft.log import RaftLog
+from bascule.wire.raft_messages import Entry, HardState, Membership, Message, Snapshot
+
+
+class Role(Enum):
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class RaftConfig:
+    id: str
+    election_ticks: int = 10
+    """A follower waits between this and twice this many ticks before it campaigns."""
+    heartbeat_ticks: int = 2
+    max_append_bytes: int = limits.RAFT_APPEND_BYTES
+    snapshot_chunk_bytes: int = limits.RAFT_SNAPSHOT_CHUNK_BYTES
+    trailing_entries: int = limits.RAFT_TRAILING_ENTRIES
+
+
+class State:
+    def __init__(
+        self,
+        config: RaftConfig,
+        hard_state: HardState,
+        snapshot: Snapshot,
+        entries: list[Entry],
+        random: Callable[[int, int], int],
+    ) -> None:
+        self.config = config
+        self.id = config.id
+        self.incarnation = hard_state.incarnation
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.log = RaftLog(snapshot, entries, hard_state.commit)
+        self.role = Role.FOLLOWER
+        self.leader = ""
+        self.elapsed = 0
+        """Ticks since it heard from a leader, voted or began to campaign."""
+        self.timeout = 0
+        self.outbox: list[Message] = []
+        self._random = random
+        self.reset_timeout()
+
+    @property
+    def hard_state(self) -> HardState:
+        return HardState(self.term, self.vote, self.log.commit, self.incarnation)
+
+    @property
+    def membership(self) -> Membership:
+        return self.log.membership
+
+    @property
+    def is_voter(self) -> bool:
+        """In this life. A server that lost its state is not the voter its id was."""
+        return self.membership.is_voter(self.id, self.incarnation)
+
+    @property
+    def may_campaign(self) -> bool:
+        """Also one that an uncommitted membership leaves out: its log may be the only one that can bring it about
+        (thesis, 4.2.2). It does not count its own vote then."""
+        if self.is_voter:
+            return True
+        log = self.log
+        if log.membership_index <= log.commit:
+            return False
+        return log.membership_at(log.membership_index - 1).is_voter(self.id, self.incarnation)
+
+    @property
+    def hears_leader(self) -> bool:
+        """The lease: while a leader is heard, no other election is taken part in. A leader hears itself; it steps down
+        when it does not hear a quorum."""
+        return self.role is Role.LEADER or (bool(self.leader) and self.elapsed < self.config.election_ticks)
+
+    def follow(self, term: int, leader: str) -> None:
+        """Follower of this leader, or of nobody yet."""
+        assert term >= self.term, f"from term {self.term} back to {term}"
+        if term > self.term:
+            self.term = term
+            self.vote = ""
+        self.role = Role.FOLLOWER
+        self.leader = leader
+        self.reset_timeout()
+
+    def reset_timeout(self) -> None:
+        self.elapsed = 0
+        self.timeout = self._random(self.config.election_ticks, 2 * self.config.election_ticks - 1)
+
+    def send(self, message: Message) -> None:
+        self.outbox.append(message)

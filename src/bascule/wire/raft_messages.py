@@ -1,0 +1,213 @@
+"""What Raft is about: entries, snapshots, memberships, and what peers say to each other. Plain values, no behaviour
+beyond set arithmetic; `wire.raft` turns them into bytes, `core.raft` decides, `log.raftlog` keeps.
+
+A server is an id and an *incarnation*: a token it draws when it starts without any stored state in a cluster that
+exists already (the founders of a cluster have the empty one). A membership names both. So a server that lost its state
+is another server for every question of trust: its earlier life may have given votes, or confirmed entries, that it no
+longer knows of. It takes part again only when the membership names its new incarnation.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class EntryKind(IntEnum):
+    COMMAND = 0
+    MEMBERSHIP = 1
+    """`data` is an encoded Membership; it is in force from the moment it is in the log."""
+    NOOP = 2
+    """A new leader's first entry: nothing of an older term counts as committed before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    index: int
+    term: int
+    kind: EntryKind = EntryKind.COMMAND
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What must survive a crash before anything is said that depends on it. `commit` may lag behind: it is learned
+    again."""
+
+    term: int = 0
+    vote: str = ""
+    commit: int = 0
+    incarnation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Voters decide; learners receive everything and decide nothing."""
+
+    voters: tuple[str, ...] = ()
+    learners: tuple[str, ...] = ()
+    incarnations: tuple[tuple[str, str], ...] = ()
+    """(server, incarnation) of those whose incarnation is not empty."""
+
+    def __str__(self) -> str:
+        learners = f" learners={','.join(map(self._named, self.learners))}" if self.learners else ""
+        return f"voters={','.join(map(self._named, self.voters))}{learners}"
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        return self.voters + self.learners
+
+    @property
+    def quorum(self) -> int:
+        return len(self.voters) // 2 + 1
+
+    @property
+    def well_formed(self) -> bool:
+        """Names are there once and have no blanks, and only members have incarnations."""
+        everyone = self.everyone
+        named = [server for server, _ in self.incarnations]
+        tokens = [*everyone, *(incarnation for _, incarnation in self.incarnations)]
+        return (
+            len(set(everyone)) == len(everyone)
+            and len(set(named)) == len(named)
+            and set(named) <= set(everyone)
+            and all(token and token.isprintable() and not token.isspace() and " " not in token for token in tokens)
+        )
+
+    def incarnation_of(self, server: str) -> str:
+        return dict(self.incarnations).get(server, "")
+
+    def is_voter(self, server: str, incarnation: str) -> bool:
+        return server in self.voters and self.incarnation_of(server) == incarnation
+
+    def with_voter(self, server: str, incarnation: str | None = None) -> "Membership":
+        """A learner keeps the incarnation it was let in with unless another is named."""
+        base = self.without(server)
+        known = self.incarnation_of(server) if incarnation is None else incarnation
+        return Membership(_sorted(base.voters, server), base.learners, base._with_incarnation(server, known))
+
+    def with_learner(self, server: str, incarnation: str | None = None) -> "Membership":
+        base = self.without(server)
+        known = self.incarnation_of(server) if incarnation is None else incarnation
+        return Membership(base.voters, _sorted(base.learners, server), base._with_incarnation(server, known))
+
+    def without(self, server: str) -> "Membership":
+        return Membership(
+            tuple(item for item in self.voters if item != server),
+            tuple(item for item in self.learners if item != server),
+            tuple(pair for pair in self.incarnations if pair[0] != server),
+        )
+
+    def differs_by_one_voter(self, other: "Membership") -> bool:
+        """Quorums of two such sets always overlap, so they may be in force side by side. A voter in another
+        incarnation is another voter."""
+        mine = {(server, self.incarnation_of(server)) for server in self.voters}
+        others = {(server, other.incarnation_of(server)) for server in other.voters}
+        return len(mine ^ others) <= 1
+
+    def _with_incarnation(self, server: str, incarnation: str) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted((*self.incarnations, (server, incarnation)))) if incarnation else self.incarnations
+
+    def _named(self, server: str) -> str:
+        incarnation = self.incarnation_of(server)
+        return f"{server}/{incarnation}" if incarnation else server
+
+
+def _sorted(servers: tuple[str, ...], one_more: str) -> tuple[str, ...]:
+    return tuple(sorted((*servers, one_more)))
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state after everything up to `index`, with the membership then in force."""
+
+    index: int
+    term: int
+    membership: Membership
+    data: bytes = b""
+
+
+# --- between peers: each carries the sender's term --------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    source: str
+    target: str
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest(Message):
+    last_index: int
+    last_term: int
+    incarnation: str = ""
+    """Of the target, as the candidate's membership has it: in another life it has no vote in this election."""
+    pre: bool = False
+    """Would you vote for me? Asked before the term is raised, so that a server cut off disturbs nobody on return."""
+    transfer: bool = False
+    """The leader itself asked for this election: its lease does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply(Message):
+    granted: bool
+    pre: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest(Message):
+    """The entries that follow `prev_index`, without a gap."""
+
+    prev_index: int
+    prev_term: int
+    commit: int
+    entries: tuple[Entry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply(Message):
+    match: int
+    """Accepted: everything up to here is stored. Rejected: where the follower's log may agree (an upper bound)."""
+    rejected: bool = False
+    hint_term: int = 0
+    """Of the follower's entry at `match`."""
+    prev_index: int = 0
+    """Of the request that was rejected, so that a stale rejection is recognised."""
+    incarnation: str = ""
+    """Of the sender: what another life of it had stored says nothing about this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Message):
+    commit: int
+    commit_term: int
+    """Of the entry at `commit`: only a follower that has this very entry may take everything up to it as committed."""
+    round: int
+    """The reply confirms leadership for the reads that wait for this round."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply(Message):
+    round: int
+    incarnation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest(Message):
+    """One chunk of a snapshot; `total` bytes altogether."""
+
+    snapshot: Snapshot
+    offset: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReply(Message):
+    index: int
+    received: int
+    """Bytes so far: the next chunk begins here."""
+    incarnation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow(Message):
+    """Campaign at once: the sender hands its leadership over."""

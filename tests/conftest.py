@@ -1,0 +1,14 @@
+"""Options of the suite."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="write what scenarios gave as what they should give")
+    parser.addoption("--raft-seeds", type=int, default=40, help="how many random histories of Raft to run")
+
+
+@pytest.fixture
+def raft_seeds(request: pytest.FixtureRequest) -> int:
+    seeds: int = request.config.getoption("--raft-seeds")
+    return seeds
