@@ -29,6 +29,7 @@ class Faults:
         self._world = world
         self._chance = world.chance("faults")
         self._flips = 0
+        self._snapshot_flipped = False
         self._stopped = False
         self._lasting: list[asyncio.Task[None]] = []
         self._kinds: dict[str, Fault] = {
@@ -201,14 +202,22 @@ class Faults:
 
     async def _flip(self, host: Host) -> None:
         if self._flips < MAX_FLIPS:
-            paths = [path for path in host.disk.paths() if path.startswith("streams/")]
+            paths = [path for path in host.disk.paths() if path.startswith(("streams/", "metadata/"))]
             path = self._chance.choice(paths) if paths else ""
             if path.endswith(".index"):
-                self._flip_index(host, path)
+                self._flip_anywhere(host, path)
             elif path.endswith(".log"):
                 self._flip_record(host, path)
+            elif path.endswith(".snapshot"):
+                self._flip_snapshot(host, [other for other in paths if other.endswith(".snapshot")])
 
-    def _flip_index(self, host: Host, path: str) -> None:
+    def _flip_snapshot(self, host: Host, snapshots: list[str]) -> None:
+        """The newest one, if there is another to fall back on, and once: nothing helps against the loss of both."""
+        if len(snapshots) > 1 and not self._snapshot_flipped:
+            self._snapshot_flipped = True
+            self._flip_anywhere(host, snapshots[-1])
+
+    def _flip_anywhere(self, host: Host, path: str) -> None:
         size = len(host.disk.durable(path))
         if size and host.disk.durable(path) == host.disk.content(path):
             self._flips += 1

@@ -18,6 +18,7 @@ from bascule.testing.loop import Life, VirtualClock, VirtualLoop
 from bascule.wire.kernels import split_messages
 
 RESTART_AFTER_FAILED_START_S = 1.0
+STOP_TIMEOUT_S = 30.0
 MAX_MESSAGE_BYTES = 1 << 30
 LOST = "the connection to the broker was lost"
 REFUSED = "connection refused: nobody listens"
@@ -67,6 +68,7 @@ class Host:
         self._methods: Mapping[str, Handler] = {}
         self._calls: dict[MemoryCall, None] = {}
         self._outside = contextvars.Context()
+        self._changed = asyncio.Event()
 
     # --- life and death -----------------------------------------------------------------------------------------
 
@@ -121,9 +123,13 @@ class Host:
         life, broker = self._life, self.broker
         if life is None or broker is None:
             return
+        stopping = life.start(_stop(broker))
+        stopping.add_done_callback(lambda _: self._changed.set())
         try:
-            async with asyncio.timeout(30):
-                await life.start(_stop(broker))
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                while self._life is life and not stopping.done():  # never the task itself: killed, it never ends
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             self._trace.note("host", f"{self.name} does not stop")
         if self._life is life:
@@ -139,6 +145,7 @@ class Host:
 
     def _end_process(self) -> None:
         life, self._life = self._life, None
+        self._changed.set()
         self.broker, self._methods = None, {}
         buses, self.buses = self.buses, []
         for bus in buses:

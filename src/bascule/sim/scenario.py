@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
+from bascule.log.sync import GROUP, SyncMode
 from bascule.testing.bus import Weather
 
 CONTROL_EVERY = 10
@@ -24,6 +25,8 @@ class Scenario:
     disk_latency_s: float
     cached_reads: bool
     wildcard: bool
+    sync: SyncMode
+    """Only `group` promises anything about power, so only with it is it lost."""
     streams: tuple[int, ...] = field(default=(1,))
     """How many partitions each has."""
 
@@ -47,6 +50,9 @@ KINDS: dict[str, tuple[str, ...]] = {
     "clock": ("clock",),
 }
 _LIKELY = {"crash": 0.9, "pause": 0.35, "network": 0.6, "disk": 0.4, "flip": 0.3, "clock": 0.4}
+RELAXED = (SyncMode("interval", 100_000_000), SyncMode("os"))
+NEEDS_SYNC = ("power", "double", "eio")
+"""What relaxed syncing does not promise to survive."""
 
 
 def scenario(seed: int) -> Scenario:
@@ -54,17 +60,21 @@ def scenario(seed: int) -> Scenario:
     families = [name for name in KINDS if chance.random() < _LIKELY[name]]
     faults = tuple(kind for name in families for kind in KINDS[name])
     control = seed % CONTROL_EVERY == 0
+    sync = chance.choice(RELAXED) if chance.random() < 0.15 else GROUP
+    if sync.relaxed:
+        faults = tuple(kind for kind in faults if kind not in NEEDS_SYNC)
     return Scenario(
         seed=seed,
         brokers=2 if chance.random() < 0.15 else 1,
         duration_s=chance.uniform(4, 9),
         segment_max_bytes=chance.choice((400, 2_000, 2_000, 20_000)),
-        faults=() if control else faults or KINDS["crash"],
+        faults=() if control else faults or ("kill",),
         fault_every_s=chance.choice((0.6, 1.0, 2.0)),
         harsh=not control and chance.random() < 0.2,
         max_delay_s=chance.choice((0.0, 0.001, 0.005, 0.05)),
         disk_latency_s=chance.choice((0.0, 0.0002, 0.002)),
         cached_reads=chance.random() < 0.7,
         wildcard=chance.random() < 0.4,
+        sync=sync,
         streams=tuple(chance.randint(1, 3) for _ in range(chance.randint(1, 2))),
     )

@@ -35,6 +35,7 @@ class _VirtualSelector(selectors.BaseSelector):
         self.turns += 1
         self._turns_without_time = 0 if timeout > 0 else self._turns_without_time + 1
         if self._turns_without_time > _MAX_TURNS_WITHOUT_TIME:
+            self._turns_without_time = 0
             raise Deadlock("the program goes round and round without letting time pass")
         self.now += max(0.0, timeout)
         return []
