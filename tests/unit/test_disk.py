@@ -277,6 +277,19 @@ def test_a_data_folder_that_cannot_be_used_is_said_in_one_line(tmp_path: Path) -
         closed.lock()
 
 
+def test_an_evicted_file_is_the_same_file_read_from_the_device(disk: Disk) -> None:
+    async def scenario() -> None:
+        await disk.evict("nowhere")
+        await disk.commit([Write("a/file", 0, [b"x" * 10_000], create=True)], sync=False)
+        await disk.evict("a/file")
+        assert await disk.read("a/file", 0, 20_000) == b"x" * 10_000
+        await disk.commit([Write("a/file", 10_000, [b"more"])], sync=True)
+        await disk.evict("a/file")
+        assert await disk.read("a/file", 9_999, 10) == b"xmore"
+
+    asyncio.run(scenario())
+
+
 # --- the disk in memory -------------------------------------------------------------------------------------
 
 
@@ -302,6 +315,51 @@ def test_power_loss_takes_what_was_not_synced() -> None:
         await disk.sync_folder("")
         disk.crash()
         assert disk.paths() == []
+
+    asyncio.run(scenario())
+
+
+def test_an_evicted_file_shows_what_a_failed_sync_did_not_write() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        await disk.commit([Write("a/file", 0, [b"kept"], create=True)], sync=True)
+        disk.fail_at(disk.steps + 2)
+        (error,) = await disk.commit([Write("a/file", 4, [b" lost"])], sync=True)
+        assert error is not None
+        assert disk.content("a/file") == b"kept lost"
+        await disk.evict("a/file")
+        assert disk.content("a/file") == b"kept"
+
+    asyncio.run(scenario())
+
+
+def test_a_kill_keeps_the_page_cache_but_may_cut_what_is_being_written() -> None:
+    async def scenario() -> None:
+        lengths = []
+        for seed in range(20):
+            disk = MemoryDisk()
+            await disk.commit([Write("file", 0, [b"kept"], create=True)], sync=False)
+            disk.sync_delay_s = 60
+            writing = asyncio.create_task(disk.commit([Write("file", 4, [b"x" * 100])], sync=True))
+            await asyncio.sleep(0)
+            disk.kill(random.Random(seed))
+            writing.cancel()
+            assert disk.content("file").startswith(b"kept")
+            lengths.append(len(disk.content("file")))
+        assert max(lengths) == 104
+        assert len(dict.fromkeys(lengths)) > 5
+
+    asyncio.run(scenario())
+
+
+def test_a_flipped_bit_is_flipped_for_good() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        await disk.commit([Write("file", 0, [b"abc"], create=True)], sync=True)
+        disk.flip("file", 1, 0)
+        assert disk.content("file") == b"acc"
+        disk.crash()
+        assert disk.content("file") == b"acc"
 
     asyncio.run(scenario())
 
