@@ -94,7 +94,7 @@ class Server:
             election_ticks=chances.election_ticks,
             heartbeat_ticks=min(2, chances.election_ticks // 2),
             max_append_bytes=chances.append_bytes,
-            snapshot_chunk_bytes=16,
+            snapshot_chunk_bytes=48,
             trailing_entries=5,
         )
         self.raft = Raft(config, self.hard_state, self.snapshot, self.entries, chance.randint)

@@ -1,5 +1,5 @@
-"""Raft under chance (see `tests.raft_cluster`): the safety claims of the paper hold in every history, and once the faults
-stop commands are committed again. `--raft-seeds 2000` runs more of them.
+"""Raft under chance (see `tests.raft_cluster`): the safety claims of the paper hold in every history, and once the
+faults stop commands are committed again. `--raft-seeds 2000` runs more of them.
 
 The checks are checked too: with a bug planted they must find it.
 """
@@ -8,8 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from bascule.core.raft.election import Election
 from bascule.core.raft.leading import Leadership
 from bascule.core.raft.log import RaftLog
+from bascule.wire.raft import encode_membership
+from bascule.wire.raft_messages import Entry, EntryKind, Membership, VoteRequest
 from tests.raft_cluster import DUELS, FALLING_LEADERS, SLOW_DISKS, Chances, Cluster, run_seed
 
 
@@ -82,3 +85,29 @@ def test_reads_that_no_quorum_confirms_are_found(monkeypatch: pytest.MonkeyPatch
 def test_votes_for_candidates_that_lack_entries_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RaftLog, "is_up_to_date", lambda self, last_index, last_term: True)
     assert "leader completeness" in found(without(Chances(), split=0.1, transfer=0.1), 200)
+
+
+def test_a_server_that_lost_its_state_and_votes_as_if_nothing_happened_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sound = Election.on_request
+
+    def trusting(self: Election, message: VoteRequest) -> None:
+        sound(self, replace(message, incarnation=self._state.incarnation))
+
+    monkeypatch.setattr(Election, "on_request", trusting)
+    chances = replace(FALLING_LEADERS, append_bytes=200, change=0.0, wipe=0.5)
+    assert found(chances, 200, turns=250).startswith(("leader completeness", "election safety"))
+
+
+def test_several_membership_changes_at_once_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(self: Leadership, membership: Membership) -> int:
+        index = self._state.log.last_index + 1
+        self._append([Entry(index, self.term, EntryKind.MEMBERSHIP, encode_membership(membership))])
+        self._meet_members()
+        self._commit()
+        return index
+
+    monkeypatch.setattr(Leadership, "propose_membership", hasty)
+    chances = Chances(wipe=0.0, change=0.2, split=0.2, transfer=0.05)
+    assert found(chances, 100, turns=250).startswith(("election safety", "leader completeness", "state machine safety"))

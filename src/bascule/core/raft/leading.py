@@ -168,7 +168,7 @@ class Leadership:
 
     def on_heartbeat_reply(self, message: HeartbeatReply) -> None:
         progress = self._heard(message.source, message.incarnation)
-        if progress is not None:
+        if progress is not None and message.round <= self._round:
             progress.heartbeat_answered(message.round)
             self._confirm_reads()
 
@@ -181,7 +181,7 @@ class Leadership:
         progress = self.progress.get(server)
         if progress is None or progress.incarnation != incarnation:
             return None
-        progress.active = True
+        progress.heard()
         return progress
 
     # --- what follows from it -----------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Progress:
         self._stalled_ticks = 0
         self._paused = False
         self._inflight: deque[int] = deque()
-        self._at_heartbeat = (-1, 0)
+        self._at_heartbeat = (-1, 0, 0)
 
     def __str__(self) -> str:
         offset = f" offset={self.snapshot_offset}" if self.stage is Stage.SNAPSHOT else ""
@@ -87,15 +87,23 @@ class Progress:
             self.next = max(self.match + 1, min(prev_index, hint + 1))
             self._paused = False
 
+    def heard(self) -> None:
+        """After a silence it is tried again at once."""
+        if not self.active and self.stage is not Stage.REPLICATE:
+            self._paused = False
+        self.active = True
+
     def heartbeat_answered(self, round_number: int) -> None:
-        """It lives: a request that was lost may be tried again."""
-        self.round = max(self.round, round_number)
-        position = (self.match, self.snapshot_offset)
+        """It lives. If nothing else has moved since its last answer, a request was lost, and is tried again."""
+        if round_number <= self.round:
+            return
+        self.round = round_number
+        position = (self.match, self.next if self.stage is Stage.PROBE else 0, self.snapshot_offset)
         no_news = position == self._at_heartbeat
         self._at_heartbeat = position
         if self.stage is Stage.REPLICATE:
             self.verify = no_news and self.match < self.next - 1
-        elif self.stage is Stage.PROBE or no_news:
+        elif no_news:
             self._paused = False
 
     def begin_snapshot(self, snapshot: Snapshot) -> None:
@@ -104,12 +112,14 @@ class Progress:
         self.snapshot_offset = 0
 
     def chunk_received(self, index: int, received: int) -> None:
+        """Forward, or back to the beginning if the follower forgot what it had. Anything else is a copy of an answer
+        that was heard: to send again for each of those would keep them coming for ever."""
         if self.snapshot is None or index != self.snapshot.index:
             return
-        if received != self.snapshot_offset:
+        if received > self.snapshot_offset or (not received and self.snapshot_offset):
+            self.snapshot_offset = min(received, len(self.snapshot.data))
             self._stalled_ticks = 0
-        self.snapshot_offset = min(received, len(self.snapshot.data))
-        self._paused = False
+            self._paused = False
 
     def tick(self) -> None:
         """A snapshot nobody takes is given up, so that it does not hold memory for a server that is gone."""
@@ -127,4 +137,4 @@ class Progress:
         self._stalled_ticks = 0
         self._paused = False
         self._inflight.clear()
-        self._at_heartbeat = (-1, 0)
+        self._at_heartbeat = (-1, 0, 0)

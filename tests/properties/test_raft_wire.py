@@ -1,0 +1,175 @@
+"""Raft's bytes: what goes in comes out, and no other bytes do any harm."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from bascule.errors import PeerError
+from bascule.wire.raft import (
+    FORMAT_VERSION,
+    decode_membership,
+    decode_message,
+    decode_stored,
+    encode_membership,
+    encode_message,
+    encode_stored,
+)
+from bascule.wire.raft_messages import (
+    AppendReply,
+    AppendRequest,
+    Entry,
+    EntryKind,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    Membership,
+    Message,
+    Snapshot,
+    SnapshotReply,
+    SnapshotRequest,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+
+numbers = st.integers(0, (1 << 63) - 1)
+tokens = st.text(st.characters(categories=("L", "N"), include_characters="-_é"), min_size=1, max_size=20)
+lives = st.one_of(st.just(""), tokens)
+
+
+@st.composite
+def memberships(draw: st.DrawFn) -> Membership:
+    servers = draw(st.lists(tokens, unique=True, max_size=7))
+    cut = draw(st.integers(0, len(servers)))
+    renewed = draw(st.lists(st.sampled_from(servers), unique=True)) if servers else []
+    return Membership(tuple(servers[:cut]), tuple(servers[cut:]), tuple((server, draw(tokens)) for server in renewed))
+
+
+@st.composite
+def entries(draw: st.DrawFn, first: int, low: int, high: int) -> list[Entry]:
+    terms = sorted(draw(st.lists(st.integers(low, high), max_size=5)))
+    found = []
+    for number, term in enumerate(terms):
+        kind = draw(st.sampled_from(EntryKind))
+        data = encode_membership(draw(memberships())) if kind is EntryKind.MEMBERSHIP else draw(st.binary(max_size=40))
+        found.append(Entry(first + number, term, kind, data))
+    return found
+
+
+snapshots = st.builds(Snapshot, numbers, numbers, memberships(), st.binary(max_size=40))
+heads = (tokens, tokens, numbers)
+
+
+@st.composite
+def append_requests(draw: st.DrawFn) -> Message:
+    term, prev_index = draw(numbers), draw(st.integers(0, 1 << 62))
+    prev_term = draw(st.integers(0, term))
+    following = tuple(draw(entries(prev_index + 1, prev_term, term)))
+    return AppendRequest(draw(tokens), draw(tokens), term, prev_index, prev_term, draw(numbers), following)
+
+
+@st.composite
+def snapshot_requests(draw: st.DrawFn) -> Message:
+    snapshot = draw(snapshots)
+    offset = draw(st.integers(0, 1000))
+    total = offset + len(snapshot.data) + draw(st.integers(0, 1000))
+    term = draw(st.integers(snapshot.term, (1 << 63) - 1))
+    return SnapshotRequest(draw(tokens), draw(tokens), term, snapshot, offset, total)
+
+
+messages = st.one_of(
+    append_requests(),
+    snapshot_requests(),
+    st.builds(AppendReply, *heads, numbers, st.booleans(), numbers, numbers, lives),
+    st.builds(Heartbeat, *heads, numbers, numbers, numbers),
+    st.builds(HeartbeatReply, *heads, numbers, lives),
+    st.builds(VoteRequest, *heads, numbers, numbers, lives, st.booleans(), st.booleans()),
+    st.builds(VoteReply, *heads, st.booleans(), st.booleans()),
+    st.builds(SnapshotReply, *heads, numbers, numbers, lives),
+    st.builds(TimeoutNow, *heads),
+)
+
+
+@given(messages)
+def test_a_message_comes_back_as_it_went(message: Message) -> None:
+    assert decode_message(encode_message(message)) == message
+
+
+@given(memberships())
+def test_a_membership_comes_back_as_it_went(membership: Membership) -> None:
+    assert membership.well_formed
+    assert decode_membership(encode_membership(membership)) == membership
+
+
+@given(
+    st.none() | st.builds(HardState, numbers, lives, numbers, lives),
+    st.none() | snapshots,
+    st.integers(1, 1 << 60).flatmap(lambda first: entries(first, 0, 9)),
+)
+def test_a_save_comes_back_as_it_went(
+    hard_state: HardState | None, snapshot: Snapshot | None, saved: list[Entry]
+) -> None:
+    assert decode_stored(encode_stored(hard_state, snapshot, saved)) == (hard_state, snapshot, saved)
+
+
+@given(st.binary())
+@example(b"")
+@example(bytes((FORMAT_VERSION, 1)))
+def test_garbage_is_a_peer_error_and_nothing_else(data: bytes) -> None:
+    for prefix in (b"", *(bytes((FORMAT_VERSION, kind)) for kind in range(11))):
+        for decode in (decode_message, decode_stored, decode_membership):
+            try:
+                decode(prefix + data)
+            except PeerError:
+                pass
+
+
+@given(messages, st.data())
+def test_a_message_cut_short_or_too_long_is_refused_and_a_changed_one_does_no_harm(
+    message: Message, data: st.DataObject
+) -> None:
+    encoded = encode_message(message)
+    with pytest.raises(PeerError):
+        decode_message(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
+    with pytest.raises(PeerError):
+        decode_message(encoded + b"\0")
+    at = data.draw(st.integers(0, len(encoded) - 1))
+    changed = bytearray(encoded)
+    changed[at] ^= data.draw(st.integers(1, 255))
+    try:
+        again = decode_message(bytes(changed))
+    except PeerError:
+        return
+    assert encode_message(again) == bytes(changed), "one message has one encoding"
+
+
+def test_a_newer_format_is_refused_with_the_reason() -> None:
+    encoded = encode_message(TimeoutNow("a", "b", 1))
+    with pytest.raises(PeerError, match="of format 2, this broker knows 1; run the same release"):
+        decode_message(b"\2" + encoded[1:])
+
+
+def test_a_membership_that_cannot_be_is_refused_inside_an_entry_too() -> None:
+    for membership in (
+        Membership(("a", "a")),
+        Membership(("a",), ("a",)),
+        Membership(("",)),
+        Membership(("a b",)),
+        Membership(("a",), (), (("b", "x"),)),
+    ):
+        data = encode_membership(membership)
+        with pytest.raises(PeerError, match="a membership names"):
+            decode_membership(data)
+        request = AppendRequest("a", "b", 1, 0, 0, 0, (Entry(1, 1, EntryKind.MEMBERSHIP, data),))
+        with pytest.raises(PeerError, match="a membership names"):
+            decode_message(encode_message(request))
+
+
+def test_terms_that_go_back_are_refused() -> None:
+    for request in (
+        AppendRequest("a", "b", 3, 5, 2, 0, (Entry(6, 1),)),
+        AppendRequest("a", "b", 3, 5, 2, 0, (Entry(6, 4),)),
+        AppendRequest("a", "b", 3, 5, 4, 0),
+    ):
+        with pytest.raises(PeerError, match="terms"):
+            decode_message(encode_message(request))

@@ -1,0 +1,26 @@
+"""Raft told as stories: tests/scenarios/raft/*.txt (see `tests.raft_scenario`). `pytest --rewrite` writes the outputs
+anew; read the difference before you commit it.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.raft_scenario import replay
+
+FOLDER = Path(__file__).parent.parent / "scenarios" / "raft"
+FILES = sorted(FOLDER.glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
+def test_the_story_goes_as_written(path: Path, request: pytest.FixtureRequest) -> None:
+    text = path.read_text()
+    told = replay(text)
+    if request.config.getoption("--rewrite"):
+        path.write_text(told)
+        return
+    assert told == text
+
+
+def test_every_subject_has_its_story() -> None:
+    assert len(FILES) >= 12
