@@ -79,7 +79,7 @@ def test_committing_entries_of_an_older_term_by_counting_is_found(monkeypatch: p
 
 def test_reads_that_no_quorum_confirms_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Leadership, "_answered_round", lambda self, voter: self._round + 1)
-    assert "a read at" in found(without(Chances(), split=0.2, read=1.0, transfer=0.1), 200, turns=200)
+    assert "a read at" in found(without(Chances(), delay=0.5, split=0.1, read=1.0, transfer=0.2), 300, turns=150)
 
 
 def test_votes_for_candidates_that_lack_entries_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
