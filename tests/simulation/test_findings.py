@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bascule.errors import LogError, Status
+from bascule.errors import LogError, Status, UnknownOutcome
 from bascule.log.commandlog import CommandLog
 from bascule.log.commitlog import CommitLog, LogConfig
 from bascule.log.sync import SyncScheduler
@@ -14,6 +14,7 @@ from bascule.sim.cluster import Builder
 from bascule.sim.host import Host
 from bascule.sim.trace import Trace
 from bascule.testing.bus import MemoryNats
+from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.testing.records import encode, values
@@ -97,6 +98,26 @@ def test_a_command_whose_sync_failed_leaves_no_hole_behind_later_ones() -> None:
         await log.append(following, b"later")
         disk.crash()
         assert (await CommandLog(disk, "metadata").open())[2] == [(1, b"one"), (2, b"later")]
+
+    run(main())
+
+
+def test_a_refused_publish_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        host = Host("one", "ns", MemoryNats(), Trace(asyncio.get_running_loop()), 1, Builder(2000))
+        host.boot()
+        await asyncio.sleep(1)
+        create = api.CreateStreamRequest(name="s", subject="s")
+        create.optimisticConcurrencyControl.value = True
+        assert (await host.call("CreateStream", create, 5))[0] is Status.OK
+        assert host.broker is not None
+        depths = []
+        for _ in range(5):
+            request = api.PublishRequest(stream="s", expectedOffset=7)
+            with pytest.raises(UnknownOutcome, match="incorrect expected offset") as caught:
+                await host.broker.publisher.publish(request, MemoryCall())
+            depths.append(len(caught.traceback))
+        assert depths == [depths[0]] * 5, "each error holds the frames of its own call alone"
 
     run(main())
 

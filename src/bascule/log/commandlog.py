@@ -64,7 +64,7 @@ class CommandLog:
     async def append(self, index: int, command: bytes) -> None:
         """Durable when it returns. Raises LogError, ever after, until the log is opened again."""
         if self._failed is not None:
-            raise self._failed
+            raise LogError(str(self._failed))
         if index != self._last + 1:
             raise ValueError(f"{self._folder}: command {index} cannot follow {self._last}")
         entry = _encode(index, command)

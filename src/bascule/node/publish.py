@@ -49,11 +49,12 @@ STALLED_ACKS_S = 5.0
 Code = api.PublishAsyncError.Code
 _MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
 
-_ACK_FAILURES: dict[int, BasculeError] = {
-    api.Ack.INCORRECT_OFFSET: UnknownOutcome("incorrect expected offset"),
-    api.Ack.TOO_LARGE: InvalidArgument("message exceeds max replication size"),
-    api.Ack.ENCRYPTION: Internal("encryption failed on partition"),
+_ACK_FAILURES: dict[int, tuple[type[BasculeError], str]] = {
+    api.Ack.INCORRECT_OFFSET: (UnknownOutcome, "incorrect expected offset"),
+    api.Ack.TOO_LARGE: (InvalidArgument, "message exceeds max replication size"),
+    api.Ack.ENCRYPTION: (Internal, "encryption failed on partition"),
 }
+"""Made anew each time: an error that is raised twice keeps the frames of both, with all they hold."""
 
 
 RefusalReason = Callable[[str, int], str | None]
@@ -91,7 +92,8 @@ class Publisher:
         if ack is None:
             return api.PublishResponse()
         if ack.ackError:
-            raise _ACK_FAILURES.get(ack.ackError, UnknownOutcome("unknown error"))
+            failure, text = _ACK_FAILURES.get(ack.ackError, (UnknownOutcome, "unknown error"))
+            raise failure(text)
         return api.PublishResponse(ack=ack)
 
     async def publish_to_subject(
