@@ -192,3 +192,20 @@ class RpcError(BasculeError):
     def __init__(self, code: Status, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def by_status(status: Status, message: str) -> BasculeError:
+    """The error another broker answered with, as one of ours."""
+    kinds = (
+        InvalidArgument,
+        NotFound,
+        AlreadyExists,
+        FailedPrecondition,
+        ResourceExhausted,
+        Unimplemented,
+        DeadlineExceeded,
+        Internal,
+        Unavailable,
+    )
+    kind = next((each for each in kinds if each.status is status), UnknownOutcome)
+    return kind(message)

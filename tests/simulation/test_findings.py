@@ -135,10 +135,11 @@ def test_no_partition_of_a_stream_goes_on_when_its_files_cannot_be_removed() -> 
             publish = api.PublishRequest(stream="s", partition=partition, value=b"v")
             assert (await host.call("Publish", publish, 5))[0] is Status.OK
         host.disk.misfortune = lambda path: errno.EIO if path.startswith("streams/") else None
-        status, text, _ = await host.call("DeleteStream", api.DeleteStreamRequest(name="s"), 5)
-        assert (status, "its files stay" in text) == (Status.INTERNAL, True)
+        status, _, _ = await host.call("DeleteStream", api.DeleteStreamRequest(name="s"), 5)
+        assert status is Status.OK
         assert host.broker is not None
-        assert [host.broker.driver("s", partition) for partition in range(3)] == [None] * 3
+        await host.broker.carried_out()
+        assert [host.broker.replica("s", partition) for partition in range(3)] == [None] * 3
         routed = nats.routed
         nats.publish(b"s.2", b"nobody listens")
         assert nats.routed == routed

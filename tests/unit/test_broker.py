@@ -13,14 +13,12 @@ import pytest
 from bascule.errors import Status
 from bascule.log.sync import GROUP, SyncScheduler
 from bascule.node.api import Api
-from bascule.node.broker import Broker
-from bascule.node.environment import Environment, StreamDefaults
-from bascule.node.inboxes import Inboxes
-from bascule.node.metadata import MetadataStore
+from bascule.node.assemble import Buses, Settings, assemble
+from bascule.node.environment import StreamDefaults
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.loop import VirtualClock, VirtualLoop, run
+from bascule.testing.loop import Life, VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.kernels import decode_records
 from bascule.wire.nats import messages
@@ -30,7 +28,6 @@ DEFAULTS = StreamDefaults(
     segment_max_bytes=2000,
     segment_max_age_ns=0,
     min_isr=1,
-    min_replication_factor=0,
     optimistic_concurrency=False,
     max_message_bytes=1 << 20,
 )
@@ -59,27 +56,32 @@ class Node:
     async def start(self) -> "Node":
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
+        self.life = Life(loop)
+        return await self.life.start(self._start(loop))
+
+    async def _start(self, loop: VirtualLoop) -> "Node":
         clock = VirtualClock(loop)
         chance = SeededRandom(self.seed)
-        self.buses = [self.nats.connect("streams"), self.nats.connect("publishes")]
-        environment = Environment(
+        self.buses = [self.nats.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
+        settings = Settings(
             broker_id="me",
             namespace="ns",
-            disk=self.disk,
-            clock=clock,
-            random=chance,
-            streams_bus=self.buses[0],
-            publishes_bus=self.buses[1],
-            scheduler=SyncScheduler(self.disk, clock, GROUP),
-            inboxes=Inboxes("ns", "me", chance),
+            seed=True,
+            peers=(),
+            max_quorum=0,
+            snapshot_threshold=3,
+            min_replication_factor=0,
+            fetch_timeout_s=3.0,
             defaults=DEFAULTS,
         )
-        self.broker = Broker(environment, await MetadataStore.open(self.disk, snapshot_threshold=3))
+        scheduler = SyncScheduler(self.disk, clock, GROUP)
+        self.broker = await assemble(settings, self.disk, clock, chance, Buses(*self.buses), scheduler, self)
         await self.broker.start()
         self.methods = Api(self.broker, self).methods()
         return self
 
     def power_off(self, chance: random.Random) -> None:
+        self.life.kill()
         for bus in self.buses:
             bus.disconnect()
         self.disk.crash(chance)

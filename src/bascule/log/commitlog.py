@@ -422,8 +422,8 @@ class CommitLog:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def reader(self, start: int) -> Reader:
-        return Reader(self, start)
+    def reader(self, start: int, uncommitted: bool = False) -> Reader:
+        return Reader(self, start, uncommitted)
 
     def reverse_reader(self, start: int, oldest: int = 0) -> ReverseReader:
         return ReverseReader(self, start, oldest)

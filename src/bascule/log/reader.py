@@ -22,9 +22,13 @@ Wake = Literal["data", "closed", "deleted"]
 
 
 class Reader:
-    """From an offset up. `next_offset` is where it stands; `count` is how many records the last read gave."""
+    """From an offset up. `next_offset` is where it stands; `count` is how many records the last read gave.
 
-    def __init__(self, log: "CommitLog", start: int) -> None:
+    With `uncommitted` it sees everything that was appended, promised and committed or not: replicas are fed from that.
+    """
+
+    def __init__(self, log: "CommitLog", start: int, uncommitted: bool = False) -> None:
+        self._uncommitted = uncommitted
         self.next_offset = start
         self.count = 0
         self._log = log
@@ -43,7 +47,7 @@ class Reader:
             segment = await self._place()
             if segment is None:
                 return None
-            size = segment.promised.size
+            size = segment.appended.size if self._uncommitted else segment.promised.size
             chunk = await read_verified(segment, self._position, max_bytes, size)
             if segment.retired:
                 continue
@@ -57,7 +61,7 @@ class Reader:
                 return None
 
     def _limit(self, stop_end: int | None) -> int:
-        limit = min(self._log.visible_end, self._log.promised_end)
+        limit = self._log.end if self._uncommitted else min(self._log.visible_end, self._log.promised_end)
         return limit if stop_end is None else min(limit, stop_end)
 
     async def _place(self) -> Segment | None:

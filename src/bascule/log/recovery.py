@@ -27,6 +27,8 @@ from bascule.ports import Disk, Write
 from bascule.wire import kernels
 
 TEMPORARY_SUFFIX = ".tmp"
+EPOCHS_FILE = "epochs"
+"""Beside the segments: which leader wrote what; the node keeps it."""
 _NAME = re.compile(rf"([0-9]{{{NAME_DIGITS}}})\.(log|index)")
 _log = logging.getLogger("bascule.log")
 
@@ -161,7 +163,7 @@ class Recovery:
             elif name.endswith(TEMPORARY_SUFFIX):
                 _log.warning("%s: a copy that was not finished; removing it, its source is in place", path)
                 await self._disk.remove(path)
-            else:
+            elif not name.startswith(EPOCHS_FILE):
                 _log.warning("%s: not a file of this log; leaving it alone", path)
         return bases
 

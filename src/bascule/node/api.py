@@ -1,7 +1,7 @@
 """The gRPC API: requests checked in the protocol's order, answers in its exact codes and texts."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -9,9 +9,11 @@ from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.errors import FailedPrecondition, Internal, InvalidArgument, NotFound, Unavailable, Unimplemented
 from bascule.limits import MAX_PARTITIONS
 from bascule.net.grpc import Handler
-from bascule.node.broker import Broker, NewStream
-from bascule.node.environment import RESERVED_STREAMS
-from bascule.node.partition import PartitionDriver
+from bascule.node.broker import Broker
+from bascule.node.cluster import NewStream
+from bascule.node.environment import RESERVED_STREAMS, Address
+from bascule.node.peers import SESSION_S
+from bascule.node.replica import Replica
 from bascule.node.subscribe import subscribe
 from bascule.ports import Call
 from bascule.wire.grpc import frame
@@ -31,13 +33,6 @@ LATER = (
     "FetchConsumerGroupAssignments",
     "ReportConsumerGroupCoordinator",
 )
-
-
-class Address(Protocol):
-    """Where clients reach this broker; the port is known only once it listens."""
-
-    host: str
-    port: int
 
 
 class Api:
@@ -73,7 +68,7 @@ class Api:
     # --- streams ------------------------------------------------------------------------------------------------
 
     async def create_stream(self, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
-        await self._broker.create_stream(self._new_stream(request))
+        await self._broker.cluster.create_stream(self._new_stream(request), call.time_remaining())
         return api.CreateStreamResponse()
 
     def _new_stream(self, request: api.CreateStreamRequest) -> NewStream:
@@ -109,15 +104,15 @@ class Api:
     async def delete_stream(self, request: api.DeleteStreamRequest, call: Call) -> api.DeleteStreamResponse:
         if request.name in RESERVED_STREAMS:
             raise InvalidArgument("Stream is reserved")
-        await self._broker.delete_stream(request.name)
+        await self._broker.cluster.delete_stream(request.name, call.time_remaining())
         return api.DeleteStreamResponse()
 
     # --- metadata -----------------------------------------------------------------------------------------------
 
     async def fetch_metadata(self, request: api.FetchMetadataRequest, call: Call) -> api.FetchMetadataResponse:
-        metadata = self._broker.store.metadata
+        metadata = self._broker.cluster.metadata
         names = request.streams or sorted(metadata.streams)
-        response = api.FetchMetadataResponse(brokers=[self._describe_self()])
+        response = api.FetchMetadataResponse(brokers=[self._describe_self(), *self._describe_others()])
         for name in names:
             stream = metadata.stream(name)
             if stream is None:
@@ -129,40 +124,48 @@ class Api:
         return response
 
     def _describe_self(self) -> api.Broker:
-        own = self._broker.environment.broker_id
-        partitions = [
-            item
-            for stream in self._broker.store.metadata.streams.values()
-            for item in stream
-            if not item.paused and own in item.replicas
-        ]
+        held, led = self._broker.counts()
         return api.Broker(
-            id=own,
+            id=self._broker.environment.broker_id,
             host=self._address.host,
             port=self._address.port,
-            partitionCount=len(partitions),
-            leaderCount=sum(item.leader == own for item in partitions),
+            partitionCount=held,
+            leaderCount=led,
         )
+
+    def _describe_others(self) -> list[api.Broker]:
+        return [
+            api.Broker(
+                id=peer.id,
+                host=peer.host,
+                port=peer.port,
+                partitionCount=peer.partition_count,
+                leaderCount=peer.leader_count,
+            )
+            for peer in self._broker.cluster.peers.alive()
+            if peer.id in self._broker.cluster.servers
+        ]
 
     def _describe_stream(self, stream: Stream) -> api.StreamMetadata:
         message = api.StreamMetadata(
             name=stream.name, subject=stream.subject, creationTimestamp=stream.creation_timestamp
         )
         for item in stream:
-            driver = self._broker.driver(stream.name, item.id)
-            message.partitions[item.id].CopyFrom(describe_partition(item, driver))
+            replica = self._broker.replica(stream.name, item.id)
+            message.partitions[item.id].CopyFrom(describe_partition(item, replica))
         return message
 
     async def fetch_partition_metadata(
         self, request: api.FetchPartitionMetadataRequest, call: Call
     ) -> api.FetchPartitionMetadataResponse:
-        partition = self._broker.store.metadata.partition(request.stream, request.partition)
+        partition = self._broker.cluster.metadata.partition(request.stream, request.partition)
         if partition is None:
             raise NotFound("partition not found")
-        driver = self._broker.driver(request.stream, request.partition)
-        if driver is None or partition.paused:
+        replica = self._broker.replica(request.stream, request.partition)
+        if replica is None or replica.leading is None or partition.paused:
             raise FailedPrecondition("The request should be sent to partition leader")
-        return api.FetchPartitionMetadataResponse(metadata=describe_partition(partition, driver))
+        await replica.settled(SESSION_S)
+        return api.FetchPartitionMetadataResponse(metadata=describe_partition(replica.partition, replica))
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -182,21 +185,21 @@ async def receive(call: Call, request_type: type[Request]) -> Request:
         raise Internal(f"grpc: error unmarshalling request: {error}") from error
 
 
-def describe_partition(partition: Partition, driver: PartitionDriver | None) -> api.PartitionMetadata:
+def describe_partition(partition: Partition, replica: Replica | None) -> api.PartitionMetadata:
     """With the local log's positions; a broker without the partition reports it as empty (-1)."""
     never = api.PartitionEventTimestamps()
     received = never
-    if driver is not None:
+    if replica is not None:
         received = api.PartitionEventTimestamps(
-            firstTimestamp=driver.first_received, latestTimestamp=driver.latest_received
+            firstTimestamp=replica.first_received, latestTimestamp=replica.latest_received
         )
     return api.PartitionMetadata(
         id=partition.id,
         leader=partition.leader,
         replicas=partition.replicas,
         isr=partition.isr,
-        highWatermark=driver.hw_end - 1 if driver else -1,
-        newestOffset=driver.log.end - 1 if driver else -1,
+        highWatermark=replica.hw_end - 1 if replica else -1,
+        newestOffset=replica.log.end - 1 if replica else -1,
         paused=partition.paused,
         readonly=partition.readonly,
         messagesReceivedTimestamps=received,

@@ -1,78 +1,92 @@
-"""One broker: its metadata, the partitions it leads, and the routes publishes take. Knows no socket of its own: the
-gRPC server calls `api`, NATS comes through the Bus, files through the Disk. So the simulator runs all of this.
+"""One broker: the replicas it holds, the roles the metadata gives them, and the routes publishes take. Knows no
+socket of its own: the gRPC server calls `api`, NATS comes through the Bus, files through the Disk. So the simulator
+runs all of this.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
 
-from bascule.core.metadata.commands import Command, CreateStream, DeleteStream
-from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Change, PartitionsChanged, StreamCreated, StreamDeleted
-from bascule.core.metadata.streams import Partition, Stream, StreamConfig
-from bascule.errors import BusUnavailable, Internal, InvalidArgument
+from bascule.core.metadata.streams import Stream
+from bascule.errors import BasculeError, BusUnavailable
+from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
-from bascule.node.metadata import MetadataStore
-from bascule.node.partition import PartitionDriver, stream_folder
 from bascule.node.publish import Publisher
+from bascule.node.replica import Key, Replica, stream_folder
 from bascule.node.routes import Routes
 
 logger = logging.getLogger(__name__)
 
+HAND_OVER_POLL_S = 0.05
+START_WAIT_S = 3.0
 OPEN_AT_ONCE = 8
-"""Partitions opened together at start: each may scan its active segment."""
-
-
-@dataclass(frozen=True, slots=True)
-class NewStream:
-    """A stream as a client asked for it, names and numbers checked already."""
-
-    name: str
-    subject: str
-    group: str
-    partitions: int
-    replication_factor: int
-    config: StreamConfig
+"""Partitions opened together: each may scan its active segment."""
 
 
 class Broker:
-    def __init__(self, environment: Environment, store: MetadataStore) -> None:
-        self.environment = replace(environment, on_writable=self._on_writable)
-        self.store = store
+    def __init__(self, environment: Environment, cluster: Cluster) -> None:
+        self.environment = replace(environment, on_writable=self._on_writable, ask_isr=self._ask_isr)
+        self.cluster = cluster
         self.routes = Routes()
         self.publisher = Publisher(self.environment, self.routes, self._refusal)
-        self._drivers: dict[tuple[str, int], PartitionDriver] = {}
-        self._changing = asyncio.Lock()
-        self._changes: dict[asyncio.Task[None], None] = {}
         self.stopping = False
+        self._replicas: dict[Key, Replica] = {}
+        self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
+        self._carried_out = asyncio.Event()
+        self._behind = 0
+        self._tasks: dict[asyncio.Task[None], None] = {}
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- life ----------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open every partition this broker leads, then listen. Serving may begin when this returns."""
+        """Open every replica here, hear what the cluster decided meanwhile, then take roles. Serving may begin when
+        this returns."""
+        environment = self.environment
+        environment.inboxes.listen(environment.publishes_bus)
+        environment.feeds.listen(self._replicas.get)
+        environment.fetchers.listen()
+        await self._open(list(self.cluster.metadata.streams.values()))
+        self.cluster.store.on_changes = self._enqueue
+        await self.cluster.start(self._status)
+        settling = self._spawn(self._settle_in())
+        if not self.cluster.alone:
+            # A cluster without a majority must still answer its clients, if only to say so.
+            try:
+                async with asyncio.timeout(START_WAIT_S):
+                    await asyncio.shield(settling)
+            except TimeoutError:
+                logger.warning("serving, but without a part in any partition until the cluster has a majority")
+        else:
+            await settling
+        await environment.publishes_bus.flush()
+
+    async def _settle_in(self) -> None:
+        """Roles only once the cluster has spoken: what this broker led before may be another's by now."""
+        await self.cluster.caught_up()
         await self._set_strays_aside()
-        self.environment.inboxes.listen(self.environment.publishes_bus)
-        streams = [self.store.metadata.streams[name] for name in sorted(self.store.metadata.streams)]
-        await self._open([pair for stream in streams for pair in self._led(stream)])
-        for stream in streams:
-            self._route(stream)
-        for driver in self._drivers.values():
-            driver.lead()
-        await self.environment.streams_bus.flush()
-        await self.environment.publishes_bus.flush()
+        self._spawn(self._turn())
+        self._enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
+        await self.carried_out()
 
-    def _led(self, stream: Stream) -> list[tuple[Stream, Partition]]:
-        return [(stream, item) for item in stream if item.leader == self.environment.broker_id]
-
-    async def _open(self, partitions: list[tuple[Stream, Partition]]) -> list[PartitionDriver]:
-        drivers: list[PartitionDriver] = []
-        for first in range(0, len(partitions), OPEN_AT_ONCE):
-            some = partitions[first : first + OPEN_AT_ONCE]
-            drivers += await asyncio.gather(*(PartitionDriver.open(self.environment, *pair) for pair in some))
-        for driver in drivers:
-            self._drivers[driver.stream.name, driver.partition.id] = driver
-        return drivers
+    async def hand_over(self, timeout_s: float) -> None:
+        """Give what we lead to others in sync, so that a stop costs each partition a moment and not a session."""
+        own = self.environment.broker_id
+        if all(other == own for other in self.cluster.servers):
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        try:
+            await self.cluster.hand_over(timeout_s)
+        except BasculeError as error:
+            logger.warning("stopping without handing over: %s", error)
+            return
+        while loop.time() < deadline and any(
+            replica.leading is not None and len(replica.partition.isr) > 1 for replica in self._replicas.values()
+        ):
+            await asyncio.sleep(HAND_OVER_POLL_S)
+        self.cluster.resign()
 
     async def stop(self) -> None:
         """What gRPC clients gave us goes to NATS and comes back, with all that NATS has for us; then no more of it.
@@ -80,108 +94,121 @@ class Broker:
         self.stopping = True
         await self._flush_quietly(self.environment.publishes_bus.flush())
         await self._flush_quietly(self.environment.streams_bus.flush())
-        for driver in self._drivers.values():
-            driver.stop_listening()
-        for driver in self._drivers.values():
-            await driver.log.settled()
+        for replica in self._replicas.values():
+            if replica.leading is not None:
+                replica.leading.stop_listening()
+        for replica in self._replicas.values():
+            await replica.log.settled()
         await self._flush_quietly(self.environment.publishes_bus.flush())
 
     async def close(self) -> None:
-        for driver in list(self._drivers.values()):
-            await driver.close()
-        self._drivers.clear()
+        await self.cluster.stop()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self.environment.feeds.close()
+        self.environment.fetchers.close()
+        for replica in list(self._replicas.values()):
+            await replica.close()
+        self._replicas.clear()
 
-    # --- what the API asks --------------------------------------------------------------------------------------
+    # --- what the API asks -----------------------------------------------------------------------------------
 
-    @property
-    def servers(self) -> tuple[str, ...]:
-        return (self.environment.broker_id,)
+    def replica(self, stream: str, partition: int) -> Replica | None:
+        known = self.cluster.metadata.stream(stream)
+        return self._replicas.get((known.creation_index, partition)) if known else None
 
-    def driver(self, stream: str, partition: int) -> PartitionDriver | None:
-        return self._drivers.get((stream, partition))
+    async def carried_out(self) -> None:
+        """Returns when every change known by now has been carried out here."""
+        while self._behind:
+            self._carried_out.clear()
+            await self._carried_out.wait()
 
-    async def create_stream(self, new: NewStream) -> None:
-        await self._change(lambda: CreateStream(self._place(new)))
+    def _status(self, creation_index: int) -> bool:
+        """Whether everything of that stream that this broker should lead is being led."""
+        if self._behind:
+            return False
+        led = [
+            item
+            for stream in self.cluster.metadata.streams.values()
+            if stream.creation_index == creation_index
+            for item in stream
+            if item.leader == self.environment.broker_id
+        ]
+        replicas = [self._replicas.get((creation_index, item.id)) for item in led]
+        return bool(led) and all(replica is not None and replica.leading is not None for replica in replicas)
 
-    async def delete_stream(self, name: str) -> None:
-        await self._change(lambda: DeleteStream(name))
+    # --- metadata changes to roles ------------------------------------------------------------------------------
 
-    def _place(self, new: NewStream) -> Stream:
-        servers = self.servers
-        asked = len(servers) if new.replication_factor == -1 else new.replication_factor
-        factor = max(asked, self.environment.defaults.min_replication_factor)
-        if factor > len(servers):
-            raise InvalidArgument(f"Invalid replicationFactor {factor}, cluster size {len(servers)}")
-        return Stream(
-            name=new.name,
-            subject=new.subject,
-            group=new.group,
-            partitions=place(new.partitions, factor, servers, self.store.metadata.streams.values()),
-            config=new.config,
-            creation_timestamp=self.environment.clock.time_ns(),
-        )
+    def _enqueue(self, changes: list[Change]) -> None:
+        self._behind += 1
+        self._changes.put_nowait(changes)
 
-    async def _change(self, command: Callable[[], Command]) -> None:
-        """Propose a command and carry it out, one at a time. A client that gives up meanwhile stops waiting, not the
-        change: half a stream must never be left behind."""
-        task = asyncio.get_running_loop().create_task(self._change_alone(command))
-        self._changes[task] = None
-        task.add_done_callback(lambda done: self._changes.pop(done, None))
-        await asyncio.shield(task)
+    async def _turn(self) -> None:
+        while True:
+            changes = await self._changes.get()
+            try:
+                for change in changes:
+                    await self._carry_out(change)
+            except Exception:
+                logger.exception("a change of the metadata could not be carried out here")
+            self._behind -= 1
+            self._carried_out.set()
 
-    async def _change_alone(self, command: Callable[[], Command]) -> None:
-        async with self._changing:
-            await self._carry_out(await self.store.propose(command()))
+    async def _carry_out(self, change: Change) -> None:
+        match change:
+            case StreamCreated(stream):
+                await self._open([stream])
+                await self._take_roles(stream, tuple(item.id for item in stream))
+            case PartitionsChanged(stream, partitions):
+                await self._take_roles(stream, partitions)
+            case StreamDeleted(stream):
+                await self._erase(stream)
 
-    # --- metadata changes to drivers --------------------------------------------------------------------------------
+    async def _open(self, streams: list[Stream]) -> None:
+        own = self.environment.broker_id
+        missing = [
+            (stream, item)
+            for stream in streams
+            for item in stream
+            if own in item.replicas and (stream.creation_index, item.id) not in self._replicas
+        ]
+        for first in range(0, len(missing), OPEN_AT_ONCE):
+            some = missing[first : first + OPEN_AT_ONCE]
+            for replica in await asyncio.gather(*(Replica.open(self.environment, *pair) for pair in some)):
+                self._replicas[replica.key] = replica
 
-    async def _carry_out(self, changes: list[Change]) -> None:
-        for change in changes:
-            match change:
-                case StreamCreated(stream):
-                    await self._start_stream(stream)
-                case StreamDeleted(stream):
-                    await self._erase_stream(stream)
-                case PartitionsChanged(stream, _):
-                    self._change_stream(stream)
-
-    async def _start_stream(self, stream: Stream) -> None:
-        for driver in await self._open(self._led(stream)):
-            driver.lead()
+    async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
+        for number in partitions:
+            replica = self._replicas.get((stream.creation_index, number))
+            if replica is not None:
+                replica.take_role(stream, stream.partitions[number])
         self._route(stream)
-        try:
-            # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
-            await self.environment.streams_bus.flush()
-        except BusUnavailable as error:
-            logger.warning("stream %s exists, but NATS is away and cannot deliver yet: %s", stream.name, error)
+        # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
+        await self._flush_quietly(self.environment.streams_bus.flush())
 
-    async def _erase_stream(self, stream: Stream) -> None:
+    async def _erase(self, stream: Stream) -> None:
         """Every partition ends, whatever the disk says: one that went on would store for a stream that is gone."""
         self.routes.drop_stream(stream)
-        drivers = [self._drivers.pop((stream.name, item.id), None) for item in stream]
-        failed: OSError | None = None
-        for driver in drivers:
-            try:
-                if driver is not None:
-                    await driver.delete()
-            except OSError as error:
-                failed = error
+        replicas = [self._replicas.pop((stream.creation_index, item.id), None) for item in stream]
         try:
+            for replica in replicas:
+                if replica is not None:
+                    replica.resign()
+            for replica in replicas:
+                if replica is not None:
+                    await replica.delete()
             await self.environment.disk.remove(stream_folder(stream))
             await self.environment.disk.sync_folder("streams")
+        except FileNotFoundError:
+            pass  # it never had a record here
         except OSError as error:
-            failed = error
-        if failed is not None:
-            raise Internal(f"Failed to delete stream: its files stay until the next start: {failed}") from failed
-
-    def _change_stream(self, stream: Stream) -> None:
-        for item in stream:
-            driver = self._drivers.get((stream.name, item.id))
-            if driver is not None:
-                driver.change(stream, item)
-        self._route(stream)
+            logger.error("files of stream %s stay until the next start: %s", stream.name, error)
 
     def _route(self, stream: Stream) -> None:
+        if self.cluster.metadata.stream(stream.name) is None:
+            return
         self.routes.set_stream(stream, self.environment.defaults.optimistic_concurrency_of(stream.config))
         for item in stream:
             self._on_writable(stream.name, item.id)
@@ -190,26 +217,49 @@ class Broker:
         self.routes.set_refuses_writes(stream, partition, self._refusal(stream, partition) is not None)
 
     def _refusal(self, stream: str, partition: int) -> str | None:
-        driver = self._drivers.get((stream, partition))
-        return driver.refusal if driver else None
+        replica = self.replica(stream, partition)
+        return replica.refusal if replica and replica.leading else None
+
+    def _ask_isr(self, replica: Replica, other: str, expand: bool) -> None:
+        self._spawn(self.cluster.change_isr(replica, other, expand))
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task
+
+    # --- the folder ------------------------------------------------------------------------------------------
 
     async def _set_strays_aside(self) -> None:
         """Folders no stream claims: a deletion that did not finish, or metadata that was lost. Never deleted here,
         for they might be the only copy: moved aside and said."""
-        known = {stream_folder(stream) for stream in self.store.metadata.streams.values()}
+        known = {stream_folder(stream) for stream in self.cluster.metadata.streams.values()}
         disk = self.environment.disk
         for name in await disk.list("streams"):
             folder = f"streams/{name}"
-            if folder not in known:
-                aside = f"quarantine/{self.environment.clock.time_ns()}-{name}"
-                logger.warning("%s belongs to no stream: moved to %s, delete it if you do not miss it", folder, aside)
-                await disk.make_folder("quarantine")
-                await disk.rename(folder, aside)
-                await disk.sync_folder("quarantine")
-                await disk.sync_folder("streams")
+            if folder in known:
+                continue
+            aside = f"quarantine/{self.environment.clock.time_ns()}-{name}"
+            logger.warning("%s belongs to no stream: moved to %s, delete it if you do not miss it", folder, aside)
+            await disk.make_folder("quarantine")
+            await disk.rename(folder, aside)
+            await disk.sync_folder("quarantine")
+            await disk.sync_folder("streams")
+
+    def counts(self) -> tuple[int, int]:
+        """Partitions this broker holds, and leads."""
+        own = self.environment.broker_id
+        held = [
+            item
+            for stream in self.cluster.metadata.streams.values()
+            for item in stream
+            if not item.paused and own in item.replicas
+        ]
+        return len(held), sum(item.leader == own for item in held)
 
     async def _flush_quietly(self, flush: Awaitable[None]) -> None:
         try:
             await flush
         except BusUnavailable as error:
-            logger.warning("stopping without NATS: %s", error)
+            logger.warning("NATS is away: %s", error)

@@ -2,12 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from bascule.core.metadata.streams import StreamConfig
 from bascule.log.commitlog import LogConfig
 from bascule.log.sync import SyncScheduler
+from bascule.node.feeds import Feeds
+from bascule.node.fetchers import Fetchers
 from bascule.node.inboxes import Inboxes
 from bascule.ports import Bus, Clock, Disk, Random
+
+if TYPE_CHECKING:
+    from bascule.node.replica import Replica
 
 RESERVED_STREAMS = ("__activity", "__cursors")
 _MS = 1_000_000
@@ -20,10 +26,9 @@ class StreamDefaults:
     segment_max_bytes: int
     segment_max_age_ns: int
     min_isr: int
-    min_replication_factor: int
-    """The operator's floor: a client that asks for fewer replicas gets this many."""
     optimistic_concurrency: bool
     max_message_bytes: int
+    max_lag_ns: int = 15_000_000_000
 
     def log_config(self, config: StreamConfig) -> LogConfig:
         return LogConfig(
@@ -41,6 +46,13 @@ class StreamDefaults:
         return self.optimistic_concurrency if own is None else own
 
 
+class Address(Protocol):
+    """Where clients reach this broker; the port is known only once it listens."""
+
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     broker_id: str
@@ -54,9 +66,13 @@ class Environment:
     """Carries publishes of gRPC clients, acks, and the ack inboxes."""
     scheduler: SyncScheduler
     inboxes: Inboxes
+    feeds: Feeds
+    fetchers: Fetchers
     defaults: StreamDefaults
     on_writable: Callable[[str, int], None] = lambda stream, partition: None
     """Called when a partition starts or stops taking writes: the publish routes follow."""
+    ask_isr: Callable[["Replica", str, bool], None] = lambda replica, other, expand: None
+    """A leader asks the controller to take another replica out of the in-sync set, or into it."""
 
     @property
     def cluster_prefix(self) -> bytes:

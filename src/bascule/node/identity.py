@@ -37,8 +37,8 @@ def _unreadable(why: str) -> StartError:
     )
 
 
-async def settle(disk: Disk, random: Random, configured: str, bootstrap: bool) -> str:
-    """The stored id, or a new one for a folder that may begin a cluster."""
+async def settle(disk: Disk, random: Random, configured: str) -> str:
+    """The stored id, or a new one for a new folder."""
     stored = await load(disk)
     if stored is not None:
         if configured and configured != stored:
@@ -48,15 +48,10 @@ async def settle(disk: Disk, random: Random, configured: str, bootstrap: bool) -
                 stored,
             )
         return stored
-    if not configured and await disk.list("metadata"):
+    if not configured and await disk.list("raft"):
         raise StartError(
             f"this data folder holds streams, but the file `{FILE}`, which says who this broker is, is missing; "
             "restore it from a copy, or set clustering.server.id to the id this broker had (its earlier logs name it)"
-        )
-    if not bootstrap:
-        raise StartError(
-            "failed to join metadata Raft group: this data folder is new and no cluster answered; "
-            "start the first broker of a cluster with --raft-bootstrap-seed"
         )
     broker_id = configured or random.token()
     await write_checkpoint(disk, FILE, pb.ServerState(serverID=broker_id).SerializeToString())

@@ -1,8 +1,9 @@
 """Where acks for this broker's own gRPC calls arrive.
 
-Every broker listens on `<namespace>.ack.<broker>.*`; the last token names the call. Acks are forwarded by inbox, never
-matched by correlation id, which may be empty, repeated or shared. The kernels hand over whole runs of framed responses
-per token. Tokens that begin with `u` get bare Acks (a unary call wants the ack itself), others PublishResponses.
+Every broker listens on `<namespace>.ack.<broker>.*`; the last token names the call. Acks are forwarded by inbox,
+never matched by correlation id, which may be empty, repeated or shared. The kernels hand over whole runs of framed
+responses per token. Tokens that begin with `u` get bare Acks (a unary call wants the ack itself), others
+PublishResponses.
 """
 
 from collections.abc import Callable

@@ -1,60 +1,50 @@
-"""The metadata of this broker: commands made durable, then applied, one at a time.
+"""The cluster's metadata on this broker: what the committed commands made of it so far.
 
-With one broker the command log is local. A proposal is checked, written and synced, and only then applied, so that
-what a client was told survives a crash. Commands carry all they need: applied again at start they give the same state.
+Raft hands over entries in order, the same on every broker; applying them is deterministic. What changed is passed on
+to the broker, which opens, closes and turns its replicas accordingly, in the same order.
 """
 
 import logging
+from collections.abc import Callable
 
-from bascule.core.metadata.commands import Command, decode, encode
-from bascule.core.metadata.state import Change, Metadata, Rejected
-from bascule.errors import Internal
-from bascule.log.commandlog import CommandLog
-from bascule.ports import Disk
+from bascule.core.metadata.commands import decode
+from bascule.core.metadata.state import Change, Metadata, Rejected, difference
+from bascule.wire.raft_messages import Entry, EntryKind, Snapshot
 
 logger = logging.getLogger(__name__)
 
+KEPT_OUTCOMES = 4096
+"""Of the newest commands: those who proposed them ask within the same turn of the event loop."""
+
 
 class MetadataStore:
-    def __init__(self, log: CommandLog, metadata: Metadata, snapshot_threshold: int) -> None:
-        self.metadata = metadata
-        self._log = log
-        self._snapshot_threshold = snapshot_threshold
-        self._since_snapshot = 0
+    def __init__(self, metadata: Metadata | None = None) -> None:
+        self.metadata = metadata or Metadata()
+        self.on_changes: Callable[[list[Change]], None] = lambda changes: None
+        self._outcomes: dict[int, list[Change]] = {}
 
-    @classmethod
-    async def open(cls, disk: Disk, snapshot_threshold: int) -> "MetadataStore":
-        log = CommandLog(disk, "metadata")
-        index, snapshot, commands = await log.open()
-        metadata = Metadata() if snapshot is None else Metadata.restore(snapshot)
-        for index, command in commands:
-            metadata.apply(index, decode(command))
-        store = cls(log, metadata, snapshot_threshold)
-        store._since_snapshot = len(commands)
-        return store
+    def apply(self, snapshot: Snapshot | None, entries: list[Entry]) -> None:
+        if snapshot is not None and snapshot.index > self.metadata.index:
+            before, self.metadata = self.metadata, Metadata.restore(snapshot.data)
+            self.metadata.index = snapshot.index
+            self._tell(difference(before, self.metadata))
+        for entry in entries:
+            if entry.kind is EntryKind.COMMAND:
+                changes = self.metadata.apply(entry.index, decode(entry.data))
+                self._outcomes[entry.index] = changes
+                self._tell(changes)
+        while len(self._outcomes) > KEPT_OUTCOMES:
+            del self._outcomes[next(iter(self._outcomes))]
 
-    async def propose(self, command: Command) -> list[Change]:
-        """Durable and applied when this returns; raises what the client is told if the command does not fit. The caller
-        proposes one at a time."""
-        self.metadata.check(command)
-        index = self.metadata.index + 1
-        try:
-            await self._log.append(index, encode(command))
-        except OSError as error:
-            raise Internal(f"the change could not be written to the metadata log: {error}") from error
-        changes = self.metadata.apply(index, command)
-        await self._maybe_snapshot()
+    def outcome(self, index: int) -> list[Change]:
+        """What the command at this index did. Raises what its proposer is told if it did not fit."""
+        changes = self._outcomes.pop(index, [])
         for change in changes:
             if isinstance(change, Rejected):
                 raise change.error
         return changes
 
-    async def _maybe_snapshot(self) -> None:
-        self._since_snapshot += 1
-        if self._since_snapshot < self._snapshot_threshold:
-            return
-        try:
-            await self._log.snapshot(self.metadata.index, self.metadata.snapshot())
-            self._since_snapshot = 0
-        except OSError as error:
-            logger.warning("no metadata snapshot this time, the command log is kept whole: %s", error)
+    def _tell(self, changes: list[Change]) -> None:
+        real: list[Change] = [change for change in changes if not isinstance(change, Rejected)]
+        if real:
+            self.on_changes(real)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from bascule.errors import ConfigError, StartError, Status
+from bascule.errors import ConfigError, Status
 from bascule.log.disk import FileDisk
 from bascule.log.sync import SyncMode, SyncScheduler
 from bascule.net.embedded import EmbeddedNats, OnDeath
@@ -24,11 +24,10 @@ from bascule.net.nats import Connection, NatsOptions
 from bascule.net.tls import client_context, server_context
 from bascule.node import identity
 from bascule.node.api import Api
+from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
-from bascule.node.config import Config
-from bascule.node.environment import Environment, StreamDefaults
-from bascule.node.inboxes import Inboxes
-from bascule.node.metadata import MetadataStore
+from bascule.node.config import Address, Config
+from bascule.node.environment import StreamDefaults
 from bascule.node.system import SystemClock, SystemRandom
 from bascule.wire.kernels import TWIN
 from bascule.wire.nats import DEFAULT_PORT
@@ -36,6 +35,7 @@ from bascule.wire.nats import DEFAULT_PORT
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
+HAND_OVER_S = 10.0
 THREAD_SWITCH_S = 0.0005
 """A sync thread that is done waits this long at most for a busy event loop; the default is ten times that."""
 SERVICE = "proto.API"
@@ -58,6 +58,9 @@ class _Advertised:
 
     host: str = ""
     port: int = 0
+
+    def set(self, address: Address) -> None:
+        self.host, self.port = address.host, address.port
 
 
 async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = None) -> int:
@@ -107,38 +110,34 @@ class Server:
         stack.callback(disk.close)
         disk.lock()
         clock, random = SystemClock(), SystemRandom()
-        broker_id = await identity.settle(
-            disk, random, config.clustering.server_id, config.clustering.raft_bootstrap_seed
-        )
+        broker_id = await identity.settle(disk, random, config.clustering.server_id)
         nats_servers = await self._nats_servers(stack)
-        streams_bus = await self._connect(stack, nats_servers, broker_id, "streams")
-        publishes_bus = await self._connect(stack, nats_servers, broker_id, "publishes")
+        control, streams, publishes, replication = [
+            await self._connect(stack, nats_servers, broker_id, purpose)
+            for purpose in ("control", "streams", "publishes", "replication")
+        ]
         scheduler = SyncScheduler(disk, clock, _sync_mode(config))
         stack.push_async_callback(scheduler.close)
-        scheduler.on_pressure = streams_bus.hold
-        environment = Environment(
-            broker_id=broker_id,
-            namespace=config.clustering.namespace,
-            disk=disk,
-            clock=clock,
-            random=random,
-            streams_bus=streams_bus,
-            publishes_bus=publishes_bus,
-            scheduler=scheduler,
-            inboxes=Inboxes(config.clustering.namespace, broker_id, random),
-            defaults=_defaults(config),
+        scheduler.on_pressure = streams.hold
+        bind = config.bind
+        advertised = _Advertised()
+        advertised.set(config.advertised(bind.port))
+        self._broker = await assemble(
+            _settings(config, broker_id),
+            disk,
+            clock,
+            random,
+            Buses(control, streams, publishes, replication),
+            scheduler,
+            advertised,
         )
-        store = await MetadataStore.open(disk, config.clustering.raft_snapshot_threshold)
-        self._broker = Broker(environment, store)
         stack.push_async_callback(self._broker.close)
         await self._broker.start()
-        advertised = _Advertised()
         self._grpc = GrpcServer({**Api(self._broker, advertised).methods(), **self._health.methods()})
-        bind = config.bind
         port = await self._grpc.start(bind.host, bind.port, tls)
         stack.push_async_callback(self._grpc.close, Status.UNAVAILABLE, "the broker has stopped", 0.0)
         address = config.advertised(port)
-        advertised.host, advertised.port = address.host, address.port
+        advertised.set(address)
         self._health.set(SERVICE, serving=True)
         info = RunningInfo(broker_id, address.host, address.port, nats_servers[0], config.data_dir)
         logger.info(
@@ -156,6 +155,7 @@ class Server:
         """Health first, so that nobody comes any more; then what arrived is synced and acked; then the calls end
         with UNAVAILABLE, which makes clients resume elsewhere or later."""
         self._health.set_all(serving=False)
+        await self._broker.hand_over(HAND_OVER_S)
         self._grpc.drain()
         await self._broker.stop()
         await self._grpc.close(Status.UNAVAILABLE, "the broker is stopping", STOP_GRACE_S)
@@ -202,14 +202,25 @@ def _sync_mode(config: Config) -> SyncMode:
     return sync
 
 
-def _defaults(config: Config) -> StreamDefaults:
-    return StreamDefaults(
-        segment_max_bytes=config.streams.segment_max_bytes,
-        segment_max_age_ns=config.streams.segment_max_age_ns,
-        min_isr=config.clustering.min_insync_replicas,
-        min_replication_factor=config.clustering.min_replication_factor,
-        optimistic_concurrency=config.streams.concurrency_control,
-        max_message_bytes=config.clustering.replication_max_bytes,
+def _settings(config: Config, broker_id: str) -> Settings:
+    clustering = config.clustering
+    return Settings(
+        broker_id=broker_id,
+        namespace=clustering.namespace,
+        seed=clustering.raft_bootstrap_seed,
+        peers=clustering.raft_bootstrap_peers,
+        max_quorum=clustering.raft_max_quorum_size,
+        snapshot_threshold=clustering.raft_snapshot_threshold,
+        min_replication_factor=clustering.min_replication_factor,
+        fetch_timeout_s=clustering.replica_fetch_timeout_ns / 1e9,
+        defaults=StreamDefaults(
+            segment_max_bytes=config.streams.segment_max_bytes,
+            segment_max_age_ns=config.streams.segment_max_age_ns,
+            min_isr=clustering.min_insync_replicas,
+            optimistic_concurrency=config.streams.concurrency_control,
+            max_message_bytes=clustering.replication_max_bytes,
+            max_lag_ns=clustering.replica_max_lag_time_ns,
+        ),
     )
 
 
@@ -219,8 +230,6 @@ def _refuse_what_is_not_there_yet(config: Config) -> None:
         raise ConfigError("streams.encryption: this version cannot encrypt yet; remove the setting to store as plain")
     if config.tls.client_authz_enabled:
         raise ConfigError("tls.client.authz.enabled: this version has no authorization yet; remove the setting")
-    if config.clustering.raft_bootstrap_peers:
-        raise StartError("clustering.raft.bootstrap.peers: this version runs one broker; use raft.bootstrap.seed")
 
 
 def _server_tls(config: Config) -> ssl.SSLContext | None:

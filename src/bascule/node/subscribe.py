@@ -19,7 +19,8 @@ from bascule.limits import SUBSCRIBER_READ_BYTES
 from bascule.log.commitlog import CommitLog
 from bascule.log.reader import Reader
 from bascule.node.broker import Broker
-from bascule.node.partition import PartitionDriver
+from bascule.node.peers import SESSION_S
+from bascule.node.replica import Replica
 from bascule.ports import Call
 from bascule.wire.pb import api_pb2 as api
 
@@ -38,24 +39,25 @@ class Span:
 async def subscribe(broker: Broker, request: api.SubscribeRequest, call: Call) -> None:
     if request.consumer.groupId and not request.consumer.consumerId:
         raise InvalidArgument("Consumer id cannot be empty when group id is provided")
-    if broker.store.metadata.partition(request.stream, request.partition) is None:
+    if broker.cluster.metadata.partition(request.stream, request.partition) is None:
         raise NotFound("No such partition")
-    driver = broker.driver(request.stream, request.partition)
-    if driver is None:
+    replica = broker.replica(request.stream, request.partition)
+    if replica is None or (replica.leading is None and not request.readISRReplica):
         raise FailedPrecondition("Server not partition leader")
-    with driver.group_members.join(request.consumer) as replaced:
+    if replica.leading is None and request.consumer.groupId:
+        raise InvalidArgument("Consumer groups not compatible with ReadISRReplica")
+    await replica.settled(SESSION_S)
+    with replica.group_members.join(request.consumer) as replaced:
         if request.reverse:
-            await _serve_reverse(driver.log, request, call, replaced)
+            await _serve_reverse(replica.log, request, call, replaced)
         else:
-            await _serve(driver, request, call, replaced)
+            await _serve(replica, request, call, replaced)
 
 
-async def _serve(
-    driver: PartitionDriver, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
-) -> None:
-    span = await _span(driver, request)
-    reader = driver.log.reader(span.start)
-    replaced.add_done_callback(lambda _: driver.log.waiters.wake())
+async def _serve(replica: Replica, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]") -> None:
+    span = await _span(replica, request)
+    reader = replica.log.reader(span.start)
+    replaced.add_done_callback(lambda _: replica.log.waiters.wake())
     await call.send(HANDSHAKE)
     while not replaced.done():
         records = await reader.read(SUBSCRIBER_READ_BYTES, span.stop_end)
@@ -64,7 +66,7 @@ async def _serve(
         elif span.stop_end is not None and reader.next_offset >= span.stop_end:
             raise ResourceExhausted("Stop offset reached")
         else:
-            await _more(driver.log, reader)
+            await _more(replica.log, reader)
 
 
 async def _serve_reverse(
@@ -95,11 +97,11 @@ async def _more(log: CommitLog, reader: Reader) -> None:
             raise Unavailable("commit log was closed")
 
 
-async def _span(driver: PartitionDriver, request: api.SubscribeRequest) -> Span:
-    log = driver.log
+async def _span(replica: Replica, request: api.SubscribeRequest) -> Span:
+    log = replica.log
     start = await _start(log, request)
     stop = await _stop(log, request)
-    if request.stopPosition == api.STOP_ON_CANCEL and driver.partition.readonly:
+    if request.stopPosition == api.STOP_ON_CANCEL and replica.partition.readonly:
         stop = log.end - 1
     if stop is None:
         return Span(_reachable(log, start), None)

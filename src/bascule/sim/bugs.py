@@ -10,7 +10,7 @@ from typing import Any
 from bascule.log.commitlog import CommitLog
 from bascule.log.recovery import Scan
 from bascule.log.sync import SyncScheduler
-from bascule.node.partition import PartitionDriver
+from bascule.node.replica import Replica
 from bascule.ports import Write
 from bascule.testing.disk import MemoryDisk
 
@@ -39,7 +39,7 @@ def ack_before_sync() -> Iterator[None]:
 @contextmanager
 def expose_before_sync() -> Iterator[None]:
     """The high watermark that clients are told covers what is only in memory."""
-    with _replaced(PartitionDriver, "hw_end", property(lambda self: self.log.end)):
+    with _replaced(Replica, "hw_end", property(lambda self: self.log.end)):
         yield
 
 

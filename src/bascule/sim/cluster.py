@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from bascule.log.sync import GROUP, SyncMode, SyncScheduler
 from bascule.node import identity
 from bascule.node.api import Api
+from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
-from bascule.node.environment import Environment, StreamDefaults
-from bascule.node.inboxes import Inboxes
-from bascule.node.metadata import MetadataStore
+from bascule.node.environment import StreamDefaults
 from bascule.sim.history import StreamInfo
 from bascule.sim.host import Handler, Host, SeededRandom
 from bascule.sim.trace import Trace
@@ -30,30 +29,27 @@ class Builder:
             segment_max_bytes=segment_max_bytes,
             segment_max_age_ns=0,
             min_isr=1,
-            min_replication_factor=1,
             optimistic_concurrency=False,
             max_message_bytes=1 << 20,
         )
 
     async def __call__(self, host: Host, boot: int) -> tuple[Broker, Mapping[str, Handler]]:
         chance = SeededRandom(f"{host.seed} {host.name} {boot}")
-        broker_id = await identity.settle(host.disk, chance, "", bootstrap=True)
-        streams_bus = host.connect("streams")
-        scheduler = SyncScheduler(host.disk, host.clock, self._sync)
-        scheduler.on_pressure = streams_bus.hold
-        environment = Environment(
-            broker_id=broker_id,
+        settings = Settings(
+            broker_id=await identity.settle(host.disk, chance, ""),
             namespace=host.namespace,
-            disk=host.disk,
-            clock=host.clock,
-            random=chance,
-            streams_bus=streams_bus,
-            publishes_bus=host.connect("publishes"),
-            scheduler=scheduler,
-            inboxes=Inboxes(host.namespace, broker_id, chance),
+            seed=True,
+            peers=(),
+            max_quorum=0,
+            snapshot_threshold=SNAPSHOT_THRESHOLD,
+            min_replication_factor=0,
+            fetch_timeout_s=3.0,
             defaults=self._defaults,
         )
-        broker = Broker(environment, await MetadataStore.open(host.disk, SNAPSHOT_THRESHOLD))
+        buses = Buses(*(host.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")))
+        scheduler = SyncScheduler(host.disk, host.clock, self._sync)
+        scheduler.on_pressure = buses.streams.hold
+        broker = await assemble(settings, host.disk, host.clock, chance, buses, scheduler, host)
         await broker.start()
         return broker, Api(broker, host).methods()
 

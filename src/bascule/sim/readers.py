@@ -159,7 +159,7 @@ class Watcher:
         """What no client can see: which broker commits."""
         for host in self._world.cluster.hosts.values():
             for part in self._parts:
-                driver = host.broker.driver(part.stream, part.number) if host.broker else None
+                driver = host.broker.replica(part.stream, part.number) if host.broker else None
                 if driver is not None and driver.hw_end:
                     self._world.checker.commits(part, driver.partition.leader_epoch, host.name)
 

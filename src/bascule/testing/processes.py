@@ -202,6 +202,7 @@ class BrokerProcess(Process):
         env: Mapping[str, str] | None = None,
         nats_url: str | None = None,
         port: int = 0,
+        seed: bool = True,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.port = port or free_port()
@@ -216,7 +217,9 @@ class BrokerProcess(Process):
             **(config or {}),
         }
         command = [str(script("bascule")), "server", "-c", str(self.config_path)]
-        command += ["-d", str(self.data_dir), "-p", str(self.port), "--raft-bootstrap-seed"]
+        command += ["-d", str(self.data_dir), "-p", str(self.port)]
+        if seed:
+            command.append("--raft-bootstrap-seed")
         if nats_url is None:
             nats_config = folder / "nats.conf"
             nats_port = free_port()
@@ -257,9 +260,11 @@ def start_broker(
     nats_url: str | None = None,
     port: int = 0,
     name: str = "broker",
+    seed: bool = True,
 ) -> BrokerProcess:
-    """A ready broker in `tmp_path/name`. `config` has the server's dotted keys and wins over our defaults."""
-    broker = BrokerProcess(tmp_path / name, config=config, sync=sync, env=env, nats_url=nats_url, port=port)
+    """A ready broker in `tmp_path/name`. `config` has the server's dotted keys and wins over our defaults. One that is
+    no `seed` joins the cluster on `nats_url`."""
+    broker = BrokerProcess(tmp_path / name, config=config, sync=sync, env=env, nats_url=nats_url, port=port, seed=seed)
     broker.start().wait_ready()
     return broker
 

@@ -160,3 +160,20 @@ class Metadata:
         metadata.index = message.index
         metadata.streams = {item.name: Stream.from_wire(item) for item in message.streams}
         return metadata
+
+
+def difference(before: Metadata, after: Metadata) -> list[Change]:
+    """What changed in between, when a snapshot skips the commands that would have told."""
+    changes: list[Change] = []
+    for name in sorted(before.streams):
+        now = after.streams.get(name)
+        if now is None or now.creation_index != before.streams[name].creation_index:
+            changes.append(StreamDeleted(before.streams[name]))
+    for name in sorted(after.streams):
+        stream, then = after.streams[name], before.streams.get(name)
+        if then is None or then.creation_index != stream.creation_index:
+            changes.append(StreamCreated(stream))
+        elif then != stream:
+            moved = [item.id for item, old in zip(stream, then, strict=True) if item != old]
+            changes.append(PartitionsChanged(stream, tuple(moved)))
+    return changes

@@ -42,6 +42,11 @@ class EpochHistory:
         end = self._starts[number] if number < len(self._starts) else log_end
         return (self._epochs[number - 1] if number else 0), end
 
+    def run_end(self, offset: int, log_end: int) -> int:
+        """Where the epoch of the record at `offset` ends."""
+        number = bisect_right(self._starts, offset)
+        return self._starts[number] if number < len(self._starts) else log_end
+
     def cut(self, end: int) -> None:
         """The log now ends there."""
         while self._starts and self._starts[-1] >= end:

@@ -26,6 +26,7 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CHANGE_CONSUMER_GROUP_COORDINATOR: _ClassVar[Op]
     BROKER_DIED: _ClassVar[Op]
     HAND_OVER: _ClassVar[Op]
+    BARRIER: _ClassVar[Op]
 CREATE_STREAM: Op
 SHRINK_ISR: Op
 REPORT_LEADER: Op
@@ -43,6 +44,7 @@ REPORT_CONSUMER_GROUP_COORDINATOR: Op
 CHANGE_CONSUMER_GROUP_COORDINATOR: Op
 BROKER_DIED: Op
 HAND_OVER: Op
+BARRIER: Op
 
 class NullableInt64(_message.Message):
     __slots__ = ("value",)
@@ -231,3 +233,109 @@ class ServerState(_message.Message):
     SERVERID_FIELD_NUMBER: _ClassVar[int]
     serverID: str
     def __init__(self, serverID: _Optional[str] = ...) -> None: ...
+
+class RaftJoinRequest(_message.Message):
+    __slots__ = ("nodeID", "incarnation")
+    NODEID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    nodeID: str
+    incarnation: str
+    def __init__(self, nodeID: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+
+class RaftJoinResponse(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    def __init__(self, error: _Optional[str] = ...) -> None: ...
+
+class ServerInfoRequest(_message.Message):
+    __slots__ = ("id",)
+    ID_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    def __init__(self, id: _Optional[str] = ...) -> None: ...
+
+class ServerInfoResponse(_message.Message):
+    __slots__ = ("id", "host", "port", "boot", "partitionCount", "leaderCount", "leaving")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONCOUNT_FIELD_NUMBER: _ClassVar[int]
+    LEADERCOUNT_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    host: str
+    port: int
+    boot: str
+    partitionCount: int
+    leaderCount: int
+    leaving: bool
+    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., boot: _Optional[str] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., leaving: bool = ...) -> None: ...
+
+class PartitionStatusRequest(_message.Message):
+    __slots__ = ("stream", "partition", "creationIndex")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CREATIONINDEX_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    creationIndex: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., creationIndex: _Optional[int] = ...) -> None: ...
+
+class PartitionStatusResponse(_message.Message):
+    __slots__ = ("exists", "isLeader")
+    EXISTS_FIELD_NUMBER: _ClassVar[int]
+    ISLEADER_FIELD_NUMBER: _ClassVar[int]
+    exists: bool
+    isLeader: bool
+    def __init__(self, exists: bool = ..., isLeader: bool = ...) -> None: ...
+
+class NewStream(_message.Message):
+    __slots__ = ("name", "subject", "group", "partitions", "replicationFactor", "config")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    REPLICATIONFACTOR_FIELD_NUMBER: _ClassVar[int]
+    CONFIG_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    subject: str
+    group: str
+    partitions: int
+    replicationFactor: int
+    config: StreamConfig
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
+
+class PropagatedRequest(_message.Message):
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "brokerOp")
+    OP_FIELD_NUMBER: _ClassVar[int]
+    CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
+    EXPANDISROP_FIELD_NUMBER: _ClassVar[int]
+    DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    BROKEROP_FIELD_NUMBER: _ClassVar[int]
+    op: Op
+    createStreamOp: NewStream
+    shrinkISROp: IsrOp
+    expandISROp: IsrOp
+    deleteStreamOp: DeleteStreamOp
+    brokerOp: BrokerOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ...) -> None: ...
+
+class PropagatedError(_message.Message):
+    __slots__ = ("code", "msg")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MSG_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    msg: str
+    def __init__(self, code: _Optional[int] = ..., msg: _Optional[str] = ...) -> None: ...
+
+class PropagatedResponse(_message.Message):
+    __slots__ = ("op", "error", "index")
+    OP_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    op: Op
+    error: PropagatedError
+    index: int
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., error: _Optional[_Union[PropagatedError, _Mapping]] = ..., index: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,55 @@
+"""Who is alive, as the controller sees it.
+
+Every broker says so four times in a session. A broker that is silent for a session is dead; one that comes back with
+another boot id died in between, however short it was. A new controller has heard nobody and gives everyone a full
+session.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class _Session:
+    boot: str
+    heard_at: int
+    dead: bool = False
+
+
+class Liveness:
+    def __init__(self, session_ns: int) -> None:
+        self._session_ns = session_ns
+        self._sessions: dict[str, _Session] = {}
+
+    def begin(self, brokers: tuple[str, ...], now: int) -> None:
+        """We just became controller."""
+        self._sessions = {broker: _Session("", now) for broker in brokers}
+
+    def heard(self, broker: str, boot: str, now: int) -> bool:
+        """True if the broker died since we last heard of it: what it led and promised is another life's."""
+        session = self._sessions.get(broker)
+        if session is None or session.boot != boot:
+            reborn = session is not None and bool(session.boot) and not session.dead
+            self._sessions[broker] = _Session(boot, now)
+            return reborn
+        session.heard_at = now
+        session.dead = False
+        return False
+
+    def left(self, broker: str) -> None:
+        """It said good-bye, or is no member any more."""
+        self._sessions.pop(broker, None)
+
+    def expired(self, now: int) -> list[str]:
+        """Brokers whose session ended since the last call."""
+        late = [
+            broker
+            for broker, session in self._sessions.items()
+            if not session.dead and now - session.heard_at > self._session_ns
+        ]
+        for broker in late:
+            self._sessions[broker].dead = True
+        return late
+
+    def alive(self, broker: str) -> bool:
+        session = self._sessions.get(broker)
+        return session is not None and not session.dead

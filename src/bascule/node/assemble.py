@@ -1,0 +1,114 @@
+"""A broker put together from its ports: where all parts meet, for the server, the tests and the simulator."""
+
+import logging
+from dataclasses import dataclass
+
+from bascule.core.metadata.state import Metadata
+from bascule.core.raft.machine import Raft, RaftConfig
+from bascule.log.raftlog import RaftStorage
+from bascule.log.sync import SyncScheduler
+from bascule.node import raft as raft_driver
+from bascule.node.broker import Broker
+from bascule.node.cluster import Cluster, ClusterConfig
+from bascule.node.environment import Address, Environment, StreamDefaults
+from bascule.node.feeds import Feeds
+from bascule.node.fetchers import Fetchers
+from bascule.node.inboxes import Inboxes
+from bascule.node.metadata import MetadataStore
+from bascule.node.peers import Peer, Peers
+from bascule.node.raft import RaftDriver
+from bascule.node.requests import Requests
+from bascule.ports import Bus, Clock, Disk, Random
+from bascule.wire.raft_messages import HardState, Membership, Snapshot
+
+logger = logging.getLogger(__name__)
+
+RAFT_FOLDER = "raft"
+
+
+@dataclass(frozen=True, slots=True)
+class Buses:
+    """Four connections, so that a slow-consumer cut of one never takes the heartbeat with it."""
+
+    control: Bus
+    streams: Bus
+    publishes: Bus
+    replication: Bus
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of the configuration shapes a broker and its place in the cluster."""
+
+    broker_id: str
+    namespace: str
+    seed: bool
+    peers: tuple[str, ...]
+    max_quorum: int
+    snapshot_threshold: int
+    min_replication_factor: int
+    fetch_timeout_s: float
+    defaults: StreamDefaults
+
+
+async def assemble(
+    settings: Settings,
+    disk: Disk,
+    clock: Clock,
+    random: Random,
+    buses: Buses,
+    scheduler: SyncScheduler,
+    address: Address,
+) -> Broker:
+    own, namespace = settings.broker_id, settings.namespace
+    storage = RaftStorage(disk, RAFT_FOLDER)
+    hard_state, snapshot, entries, fresh = await storage.open()
+    joining = False
+    if fresh:
+        founders = _founders(settings)
+        joining = not founders
+        hard_state = HardState(incarnation="" if founders else random.token())
+        snapshot = Snapshot(0, 0, Membership(founders))
+        await storage.save(hard_state, [], snapshot)
+    elif own not in snapshot.membership.everyone and not entries:
+        joining = True
+    metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
+    store = MetadataStore(metadata)
+    config = RaftConfig(own, election_ticks=raft_driver.ELECTION_TICKS, heartbeat_ticks=raft_driver.HEARTBEAT_TICKS)
+    raft = Raft(config, hard_state, snapshot, entries, lambda low, high: int(random.uniform(low, high + 1)))
+    driver = RaftDriver(raft, storage, buses.control, namespace, store, settings.snapshot_threshold)
+    boot = random.token()
+    environment = Environment(
+        broker_id=own,
+        namespace=namespace,
+        disk=disk,
+        clock=clock,
+        random=random,
+        streams_bus=buses.streams,
+        publishes_bus=buses.publishes,
+        scheduler=scheduler,
+        inboxes=Inboxes(namespace, own, random),
+        feeds=Feeds(own, namespace, buses.replication, clock),
+        fetchers=Fetchers(own, namespace, buses.replication, settings.fetch_timeout_s),
+        defaults=settings.defaults,
+    )
+
+    def describe() -> Peer:
+        held, led = broker.counts()
+        return Peer(own, address.host, address.port, boot, held, led, broker.stopping)
+
+    peers = Peers(namespace, buses.control, clock, describe)
+    requests = Requests(namespace, own, buses.control, random)
+    cluster_config = ClusterConfig(
+        own, namespace, hard_state.incarnation, joining, settings.max_quorum, settings.min_replication_factor
+    )
+    cluster = Cluster(cluster_config, driver, store, peers, requests, buses.control, clock)
+    broker = Broker(environment, cluster)
+    return broker
+
+
+def _founders(settings: Settings) -> tuple[str, ...]:
+    """Who makes up a new cluster; nobody if this broker is to join one."""
+    if settings.peers:
+        return tuple(sorted({*settings.peers, settings.broker_id}))
+    return (settings.broker_id,) if settings.seed else ()

@@ -1,0 +1,360 @@
+"""This broker as a member of its cluster: the metadata under Raft, the controller wherever it is, the other brokers.
+
+Changes go to the controller: carried out here if that is us, else asked for over NATS. A request waits for the time
+it has; without a leader it says so. A stream counts as created when the brokers that lead its partitions say that
+they do.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bascule.core.metadata.commands import (
+    Command,
+    CreateStream,
+    DeleteStream,
+    ExpandIsr,
+    HandOver,
+    ShrinkIsr,
+    encode,
+)
+from bascule.core.metadata.placement import place
+from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.streams import Stream, StreamConfig
+from bascule.core.partition.leader import IsrRefused
+from bascule.core.raft.machine import NotLeaderError
+from bascule.errors import (
+    BasculeError,
+    BusUnavailable,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+    StartError,
+    Status,
+    by_status,
+)
+from bascule.node.controller import Controller
+from bascule.node.metadata import MetadataStore
+from bascule.node.peers import Peers
+from bascule.node.raft import RaftDriver
+from bascule.node.requests import Requests
+from bascule.ports import Bus, Clock
+from bascule.wire.envelope import MsgType
+from bascule.wire.envelope import decode as decode_envelope
+from bascule.wire.envelope import encode as encode_envelope
+from bascule.wire.nats import messages, pub
+from bascule.wire.pb import internal_pb2 as pb
+
+if TYPE_CHECKING:
+    from bascule.node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+NO_LEADER = "no known metadata leader"
+DEFAULT_TIMEOUT_S = 5.0
+JOIN_TRIES = 10
+JOIN_EVERY_S = 1.0
+POLL_S = 0.02
+STATUS_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class NewStream:
+    """A stream as a client asked for it, names and numbers checked already."""
+
+    name: str
+    subject: str
+    group: str
+    partitions: int
+    replication_factor: int
+    config: StreamConfig
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    broker_id: str
+    namespace: str
+    incarnation: str
+    joining: bool
+    """This broker is no member yet: it asks to be let in."""
+    max_quorum: int
+    min_replication_factor: int
+
+
+class Cluster:
+    def __init__(
+        self,
+        config: ClusterConfig,
+        raft: RaftDriver,
+        store: MetadataStore,
+        peers: Peers,
+        requests: Requests,
+        bus: Bus,
+        clock: Clock,
+    ) -> None:
+        self.config = config
+        self.raft = raft
+        self.store = store
+        self.peers = peers
+        self._requests = requests
+        self._bus = bus
+        self._clock = clock
+        self._controller = Controller(
+            raft, bus, clock, config.namespace, config.max_quorum, self._submit_here, self._execute
+        )
+        self._status: Callable[[int], bool] = lambda index: False
+        self._proposing = asyncio.Lock()
+        self._changes: dict[asyncio.Task[int], None] = {}
+        raft.on_role = self._controller.role_changed
+        peers.on_heard = self._controller.heard
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.store.metadata
+
+    @property
+    def alone(self) -> bool:
+        """No other broker is needed to decide anything."""
+        return self.raft.membership.voters == (self.config.broker_id,)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return self.raft.membership.everyone
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    async def start(self, status: Callable[[int], bool]) -> None:
+        """Returns when this broker is a member."""
+        self._status = status
+        self._requests.listen()
+        subject = f"{self.config.namespace}.raft.metadata.status.{self.config.broker_id}".encode()
+        self._bus.subscribe(subject, self._on_status)
+        self.raft.start()
+        if self.config.joining:
+            await self._join()
+        self.peers.start()
+
+    async def stop(self) -> None:
+        self._controller.stop()
+        self.peers.stop()
+        await self.raft.stop()
+
+    def resign(self) -> None:
+        """Let another voter be controller."""
+        others = [server for server in self.raft.membership.voters if server != self.config.broker_id]
+        alive = {peer.id for peer in self.peers.alive()}
+        for other in others:
+            if self.raft.raft.is_leader and other in alive:
+                self.raft.transfer(other)
+                return
+
+    async def _join(self) -> None:
+        subject = f"{self.config.namespace}.raft.metadata.join".encode()
+        request = pb.RaftJoinRequest(nodeID=self.config.broker_id, incarnation=self.config.incarnation)
+        reason = "no cluster answered"
+        for _ in range(JOIN_TRIES):
+            try:
+                data = await self._requests.ask(
+                    subject,
+                    MsgType.RAFT_JOIN_REQUEST,
+                    request.SerializeToString(),
+                    MsgType.RAFT_JOIN_RESPONSE,
+                    JOIN_EVERY_S,
+                )
+                reason = pb.RaftJoinResponse.FromString(data).error
+                if not reason:
+                    return
+            except (DeadlineExceeded, BusUnavailable) as error:
+                reason = str(error)
+            await asyncio.sleep(JOIN_EVERY_S / 4)
+        raise StartError(
+            f"failed to join metadata Raft group: {reason}; "
+            "start the first broker of a cluster with --raft-bootstrap-seed"
+        )
+
+    async def caught_up(self) -> None:
+        """Returns when this broker knows everything the cluster had decided when it asked, however long that takes."""
+        request = pb.PropagatedRequest(op=pb.BARRIER)
+        while True:
+            try:
+                index = await self._to_controller(request, DEFAULT_TIMEOUT_S)
+                await self.raft.applied(index)
+                return
+            except BasculeError as error:
+                logger.warning("waiting for the cluster: %s", error)
+                await asyncio.sleep(POLL_S)
+
+    # --- changes ---------------------------------------------------------------------------------------------
+
+    async def create_stream(self, new: NewStream, timeout_s: float | None) -> None:
+        request = pb.PropagatedRequest(op=pb.CREATE_STREAM)
+        request.createStreamOp.CopyFrom(
+            pb.NewStream(
+                name=new.name,
+                subject=new.subject,
+                group=new.group,
+                partitions=new.partitions,
+                replicationFactor=new.replication_factor,
+                config=new.config.to_wire(),
+            )
+        )
+        await self._to_controller(request, timeout_s)
+
+    async def delete_stream(self, name: str, timeout_s: float | None) -> None:
+        request = pb.PropagatedRequest(op=pb.DELETE_STREAM)
+        request.deleteStreamOp.stream = name
+        await self._to_controller(request, timeout_s)
+
+    async def hand_over(self, timeout_s: float) -> None:
+        """Give away what we lead, before we stop."""
+        request = pb.PropagatedRequest(op=pb.HAND_OVER)
+        request.brokerOp.broker = self.config.broker_id
+        await self._to_controller(request, timeout_s)
+
+    async def change_isr(self, replica: "Replica", other: str, expand: bool) -> None:
+        partition = replica.partition
+        request = pb.PropagatedRequest(op=pb.EXPAND_ISR if expand else pb.SHRINK_ISR)
+        operation = request.expandISROp if expand else request.shrinkISROp
+        operation.stream, operation.partition, operation.replica = replica.stream.name, partition.id, other
+        operation.leader, operation.leaderEpoch = partition.leader, partition.leader_epoch
+        try:
+            await self._to_controller(request, DEFAULT_TIMEOUT_S)
+        except BasculeError as error:
+            logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
+            if replica.leading is not None:
+                replica.leading.step(IsrRefused(other))
+
+    async def _to_controller(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
+        """Carried out here, or asked for where the controller is; the index of what was done. A client that gives up
+        meanwhile stops waiting, not the change: half a stream must never be left behind."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        while True:
+            try:
+                if self.raft.is_leader:
+                    task = loop.create_task(self._execute(request))
+                    self._changes[task] = None
+                    task.add_done_callback(lambda done: self._changes.pop(done, None))
+                    return await asyncio.shield(task)
+                if self.raft.raft.leader not in ("", self.config.broker_id):
+                    return await self._propagate(request, deadline - loop.time())
+            except NotLeaderError:
+                pass
+            if timeout_s is None or loop.time() >= deadline - POLL_S:
+                raise Internal(NO_LEADER)
+            await asyncio.sleep(POLL_S)
+
+    async def _propagate(self, request: pb.PropagatedRequest, timeout_s: float) -> int:
+        subject = f"{self.config.namespace}.raft.metadata.propagate".encode()
+        try:
+            data = await self._requests.ask(
+                subject,
+                MsgType.PROPAGATED_REQUEST,
+                request.SerializeToString(),
+                MsgType.PROPAGATED_RESPONSE,
+                max(timeout_s, POLL_S),
+            )
+        except (DeadlineExceeded, BusUnavailable) as error:
+            raise Internal(str(error)) from error
+        response = pb.PropagatedResponse.FromString(data)
+        if response.HasField("error"):
+            raise by_status(Status(response.error.code), response.error.msg)
+        return response.index
+
+    # --- the controller's part -----------------------------------------------------------------------------------
+
+    async def _execute(self, request: pb.PropagatedRequest) -> int:
+        match request.op:
+            case pb.BARRIER:
+                return await self.raft.current()
+            case pb.CREATE_STREAM:
+                op = request.createStreamOp
+                config = StreamConfig.from_wire(op.config)
+                new = NewStream(op.name, op.subject, op.group, op.partitions, op.replicationFactor, config)
+                index = await self._propose(lambda: CreateStream(self._place(new)))
+                await self._started(index)
+                return index
+            case pb.DELETE_STREAM:
+                name = request.deleteStreamOp.stream
+                return await self._propose(lambda: DeleteStream(name))
+            case pb.SHRINK_ISR:
+                out = request.shrinkISROp
+                shrink = ShrinkIsr(out.stream, out.partition, out.replica, out.leader, out.leaderEpoch)
+                return await self._propose(lambda: shrink)
+            case pb.EXPAND_ISR:
+                back = request.expandISROp
+                expand = ExpandIsr(back.stream, back.partition, back.replica, back.leader, back.leaderEpoch)
+                return await self._propose(lambda: expand)
+            case pb.HAND_OVER:
+                broker = request.brokerOp.broker
+                return await self._propose(lambda: HandOver(broker))
+            case _:
+                raise InvalidArgument(f"operation {request.op} is not known to this broker")
+
+    async def _submit_here(self, command: Command) -> None:
+        await self._propose(lambda: command)
+
+    async def _propose(self, command: Callable[[], Command]) -> int:
+        """Check, commit, apply; one at a time, so that each sees what the one before it did."""
+        async with self._proposing:
+            proposed = command()
+            self.metadata.check(proposed)
+            index = await self.raft.propose(encode(proposed))
+            self.store.outcome(index)
+            return index
+
+    def _place(self, new: NewStream) -> Stream:
+        servers = self.servers
+        asked = len(servers) if new.replication_factor == -1 else new.replication_factor
+        factor = max(asked, self.config.min_replication_factor)
+        if factor > len(servers):
+            raise InvalidArgument(f"Invalid replicationFactor {factor}, cluster size {len(servers)}")
+        return Stream(
+            name=new.name,
+            subject=new.subject,
+            group=new.group,
+            partitions=place(new.partitions, factor, servers, self.metadata.streams.values()),
+            config=new.config,
+            creation_timestamp=self._clock.time_ns(),
+        )
+
+    async def _started(self, creation_index: int) -> None:
+        """Returns when every leader of the stream leads, or after a while: it exists either way."""
+        stream = next((each for each in self.metadata.streams.values() if each.creation_index == creation_index), None)
+        waiting = dict.fromkeys(item.leader for item in stream) if stream else {}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEFAULT_TIMEOUT_S
+        while waiting and loop.time() < deadline:
+            for leader in list(waiting):
+                if await self._leads(leader, creation_index):
+                    del waiting[leader]
+            if waiting:
+                await asyncio.sleep(POLL_S)
+
+    async def _leads(self, broker: str, creation_index: int) -> bool:
+        if broker == self.config.broker_id:
+            return self._status(creation_index)
+        subject = f"{self.config.namespace}.raft.metadata.status.{broker}".encode()
+        request = pb.PartitionStatusRequest(creationIndex=creation_index).SerializeToString()
+        kinds = (MsgType.PARTITION_STATUS_REQUEST, MsgType.PARTITION_STATUS_RESPONSE)
+        try:
+            data = await self._requests.ask(subject, kinds[0], request, kinds[1], STATUS_EVERY_S)
+        except (DeadlineExceeded, BusUnavailable):
+            return False
+        return pb.PartitionStatusResponse.FromString(data).isLeader
+
+    def _on_status(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            payload = decode_envelope(message.payload, MsgType.PARTITION_STATUS_REQUEST)
+            if payload is None or not message.reply:
+                continue
+            request = pb.PartitionStatusRequest.FromString(payload)
+            leads = self._status(request.creationIndex)
+            response = pb.PartitionStatusResponse(exists=leads, isLeader=leads)
+            try:
+                answer = encode_envelope(MsgType.PARTITION_STATUS_RESPONSE, response.SerializeToString())
+                self._bus.send(pub(message.reply, answer))
+            except BusUnavailable:
+                pass  # asked again

@@ -1,0 +1,183 @@
+"""What the Raft leader does for the cluster: lets brokers in, buries dead ones, and carries out what others ask.
+
+Only a leader that has committed in its own term listens; so an answer always comes from the one whose word counts. A
+broker that is silent for a session, or comes back as another life, loses what it led. New brokers come in as learners
+and become voters when they have caught up, as far as `raft.max.quorum.size` allows.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+
+from google.protobuf.message import DecodeError
+
+from bascule.core.liveness import Liveness
+from bascule.core.metadata.commands import BrokerDied, Command
+from bascule.errors import BasculeError, BusUnavailable, Status, Unavailable
+from bascule.node.peers import HEARTBEAT_S, SESSION_S, Peer
+from bascule.node.raft import RaftDriver
+from bascule.ports import Bus, Clock, Subscription
+from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.nats import messages, pub
+from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.raft_messages import Membership
+from bascule.wire.subjects import usable_subject
+
+logger = logging.getLogger(__name__)
+
+
+class Controller:
+    def __init__(
+        self,
+        raft: RaftDriver,
+        bus: Bus,
+        clock: Clock,
+        namespace: str,
+        max_quorum: int,
+        submit: Callable[[Command], Awaitable[None]],
+        execute: Callable[[pb.PropagatedRequest], Awaitable[int]],
+    ) -> None:
+        self._raft = raft
+        self._bus = bus
+        self._clock = clock
+        self._namespace = namespace
+        self._max_quorum = max_quorum
+        self._submit = submit
+        self._execute = execute
+        self._liveness = Liveness(int(SESSION_S * 1e9))
+        self._subscriptions: list[Subscription] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    @property
+    def active(self) -> bool:
+        return bool(self._subscriptions)
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        return tuple(server for server in self._raft.membership.everyone if server != self._raft.raft.id)
+
+    def role_changed(self) -> None:
+        if self._raft.is_leader and not self.active:
+            self._begin()
+        elif not self._raft.is_leader and self.active:
+            self.stop()
+
+    def _begin(self) -> None:
+        logger.info("this broker is the controller, term %d", self._raft.raft.term)
+        self._liveness.begin(self._others, self._clock.monotonic_ns())
+        for name, on_batch in (("join", self._on_join), ("propagate", self._on_propagate)):
+            subject = f"{self._namespace}.raft.metadata.{name}".encode()
+            self._subscriptions.append(self._bus.subscribe(subject, on_batch))
+        self._tick()
+
+    def stop(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.unsubscribe()
+        self._subscriptions = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- who lives -------------------------------------------------------------------------------------------
+
+    def heard(self, peer: Peer) -> None:
+        if not self.active or peer.id not in self._others:
+            return
+        if self._liveness.heard(peer.id, peer.boot, self._clock.monotonic_ns()):
+            logger.warning("broker %s came back as another life: what it led goes to others first", peer.id)
+            self._spawn(self._bury(peer.id))
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._tick)
+        for broker in self._liveness.expired(self._clock.monotonic_ns()):
+            logger.warning("broker %s has not been heard of for %.1f s: it counts as dead", broker, SESSION_S)
+            self._spawn(self._bury(broker))
+        self._promote()
+
+    async def _bury(self, broker: str) -> None:
+        try:
+            await self._submit(BrokerDied(broker))
+        except BasculeError as error:
+            logger.warning("the death of %s is not recorded yet: %s", broker, error)
+            self._liveness.left(broker)
+
+    # --- members ---------------------------------------------------------------------------------------------
+
+    def _promote(self) -> None:
+        membership = self._raft.membership
+        if self._max_quorum and len(membership.voters) >= self._max_quorum:
+            return
+        for learner in membership.learners:
+            if self._raft.raft.caught_up(learner):
+                self._try_membership(membership.with_voter(learner))
+                return
+
+    def _try_membership(self, membership: Membership) -> None:
+        try:
+            self._raft.propose_membership(membership)
+        except Unavailable as error:
+            logger.debug("membership stays for now: %s", error)
+
+    def _on_join(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            payload = decode(message.payload, MsgType.RAFT_JOIN_REQUEST)
+            if payload is None or not usable_subject(message.reply):
+                continue
+            try:
+                request = pb.RaftJoinRequest.FromString(payload)
+            except DecodeError:
+                continue
+            self._reply(message.reply, MsgType.RAFT_JOIN_RESPONSE, pb.RaftJoinResponse(error=self._join(request)))
+
+    def _join(self, request: pb.RaftJoinRequest) -> str:
+        membership = self._raft.membership
+        known = request.nodeID in membership.everyone
+        if known and membership.incarnation_of(request.nodeID) == request.incarnation:
+            return ""
+        if known and self._liveness.alive(request.nodeID):
+            return f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
+        try:
+            base = membership.without(request.nodeID) if request.nodeID in membership.voters else membership
+            if base is not membership:
+                self._raft.propose_membership(base)
+            else:
+                self._raft.propose_membership(membership.with_learner(request.nodeID, request.incarnation))
+        except Unavailable as error:
+            return str(error)
+        return "the membership is changing; ask again"
+
+    # --- what others ask -------------------------------------------------------------------------------------
+
+    def _on_propagate(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            payload = decode(message.payload, MsgType.PROPAGATED_REQUEST)
+            if payload is None or not usable_subject(message.reply):
+                continue
+            try:
+                request = pb.PropagatedRequest.FromString(payload)
+            except DecodeError:
+                continue
+            self._spawn(self._carry_out(request, message.reply))
+
+    async def _carry_out(self, request: pb.PropagatedRequest, reply: bytes) -> None:
+        response = pb.PropagatedResponse(op=request.op)
+        try:
+            response.index = await self._execute(request)
+        except BasculeError as error:
+            response.error.code, response.error.msg = error.status, str(error)
+        except Exception as error:
+            logger.exception("a request of another broker failed")
+            response.error.code, response.error.msg = Status.INTERNAL, str(error)
+        self._reply(reply, MsgType.PROPAGATED_RESPONSE, response)
+
+    def _reply(self, subject: bytes, kind: MsgType, message: "pb.PropagatedResponse | pb.RaftJoinResponse") -> None:
+        try:
+            self._bus.send(pub(subject, encode(kind, message.SerializeToString())))
+        except BusUnavailable:
+            pass  # the asker asks again
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))

@@ -1,0 +1,70 @@
+"""The stored copy of a partition's epoch history. It only saves a scan: where it does not fit it is made anew."""
+
+import logging
+import struct
+
+from bascule.core.partition.epochs import EpochHistory
+from bascule.log.checkpoint import read_checkpoint, write_checkpoint
+from bascule.log.commitlog import CommitLog
+from bascule.log.recovery import EPOCHS_FILE
+from bascule.ports import Disk
+
+logger = logging.getLogger(__name__)
+
+_ENTRY = struct.Struct("<QQ")
+_TRAILER = struct.Struct("<QI")
+_READ_BYTES = 4 * 1024 * 1024
+
+
+def _path(folder: str) -> str:
+    return f"{folder}/{EPOCHS_FILE}"
+
+
+async def load(disk: Disk, log: CommitLog) -> EpochHistory:
+    if log.end == log.start:
+        return EpochHistory()
+    stored = await read_checkpoint(disk, _path(log.folder))
+    if stored is not None and len(stored) % _ENTRY.size == 0:
+        history = EpochHistory(_ENTRY.iter_unpack(stored))
+        if history.last_epoch == log.last_epoch:
+            return history
+    return await _read_from(log)
+
+
+async def save(disk: Disk, folder: str, history: EpochHistory) -> None:
+    await write_checkpoint(disk, _path(folder), b"".join(_ENTRY.pack(*entry) for entry in history.entries))
+
+
+async def forget(disk: Disk, folder: str) -> None:
+    """Before the log is cut: a stored copy that outlives what it describes could be believed."""
+    for name in await disk.list(folder):
+        if name.startswith(EPOCHS_FILE):
+            await disk.remove(f"{folder}/{name}")
+    await disk.sync_folder(folder)
+
+
+async def _read_from(log: CommitLog) -> EpochHistory:
+    logger.info("%s: reading its records for the history of their leaders", log.folder)
+    history = EpochHistory()
+    reader = log.reader(log.start, uncommitted=True)
+    while (records := await reader.read(_READ_BYTES)) is not None:
+        position = 0
+        while position < len(records):
+            end = position + 5 + int.from_bytes(records[position + 1 : position + 5], "big")
+            epoch, _ = _TRAILER.unpack_from(records, end - _TRAILER.size)
+            if epoch > history.last_epoch:
+                history.begin(epoch, _offset(records, position + 6))
+            position = end
+    return history
+
+
+def _offset(records: bytes, position: int) -> int:
+    """The varint behind the first tag: the record's offset."""
+    value = shift = 0
+    while True:
+        byte = records[position]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value
+        shift += 7
+        position += 1

@@ -1,0 +1,230 @@
+"""The leading side of replication: one conversation with each broker that follows partitions we lead.
+
+A follower's request tells where it stands: that moves the high watermark of each partition named. It is then parked
+until there is something to say: records it lacks, a new high watermark, or that the logs parted. An answer takes some
+of every partition with news, at least one record each, beginning where the last answer stopped, so that no partition
+starves.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bascule.core.partition.follower import judge
+from bascule.core.partition.leader import Fetched
+from bascule.errors import BusUnavailable, LogError, PeerError
+from bascule.log.reader import Reader
+from bascule.node.fetchers import request_subject, response_subject
+from bascule.ports import Bus, Clock
+from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.nats import messages, pub
+from bascule.wire.replication import Answer, FetchRequest, Kind, Position, decode_request, encode_parts, encode_response
+
+if TYPE_CHECKING:
+    from bascule.node.replica import Key, Replica
+
+logger = logging.getLogger(__name__)
+
+ANSWER_BYTES = 4 * 1024 * 1024
+PARTITION_BYTES = 1024 * 1024
+IDLE_ANSWER_S = 1.0
+"""A parked request is answered after this long even with nothing to say, so that a follower knows we live."""
+WATERMARK_ALONE_S = 0.005
+"""News of a high watermark alone wait this long for records to travel with."""
+ENVELOPE_BYTES = 64
+
+Find = Callable[["Key"], "Replica | None"]
+
+
+class Feeds:
+    def __init__(self, broker_id: str, namespace: str, bus: Bus, clock: Clock) -> None:
+        self._broker_id = broker_id
+        self._namespace = namespace
+        self._bus = bus
+        self._clock = clock
+        self._find: Find = lambda key: None
+        self._feeds: dict[str, Feed] = {}
+
+    def listen(self, find: Find) -> None:
+        self._find = find
+        self._bus.subscribe(request_subject(self._namespace, self._broker_id), self._on_batch)
+
+    def has_news(self, replica: "Replica") -> None:
+        """A partition we lead has more records, or a higher watermark."""
+        for feed in self._feeds.values():
+            feed.has_news(replica)
+
+    def close(self) -> None:
+        for feed in self._feeds.values():
+            feed.close()
+        self._feeds.clear()
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            payload = decode(message.payload, MsgType.REPLICATION_REQUEST)
+            if payload is None:
+                continue
+            try:
+                request = decode_request(payload)
+            except PeerError as error:
+                logger.warning("%s", error)
+                continue
+            feed = self._feeds.get(request.follower)
+            if feed is None:
+                subject = response_subject(self._namespace, request.follower, self._broker_id)
+                feed = self._feeds[request.follower] = Feed(
+                    request.follower, subject, self._bus, self._clock, self._find
+                )
+            feed.asked(request)
+
+
+class Feed:
+    """The conversation with one following broker."""
+
+    def __init__(self, follower: str, subject: bytes, bus: Bus, clock: Clock, find: Find) -> None:
+        self._follower = follower
+        self._subject = subject
+        self._bus = bus
+        self._clock = clock
+        self._find = find
+        self._positions: dict[Key, Position] = {}
+        self._readers: dict[Key, Reader] = {}
+        self._told_hw: dict[Key, int] = {}
+        self._news: dict[Key, None] = {}
+        self._at_once: list[Answer] = []
+        self._request_id = 0
+        self._parked = False
+        self._records_wait = False
+        self._wake = asyncio.Event()
+        self._task = asyncio.get_running_loop().create_task(self._serve())
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    def has_news(self, replica: "Replica") -> None:
+        key = replica.key
+        position = self._positions.get(key)
+        if position is None or replica.leading is None:
+            return
+        self._news[key] = None
+        if replica.log.end > position.end:
+            self._records_wait = True
+        if self._parked:
+            self._wake.set()
+
+    # --- being asked -----------------------------------------------------------------------------------------
+
+    def asked(self, request: FetchRequest) -> None:
+        if request.request_id <= self._request_id and not request.full:
+            return  # late, or twice: a newer one is here
+        if request.full:
+            self._positions, self._readers, self._told_hw, self._news = {}, {}, {}, {}
+        self._request_id = request.request_id
+        self._parked = True
+        now = self._clock.monotonic_ns()
+        for position in request.positions:
+            self._place(position, now)
+        self._wake.set()
+
+    def _place(self, position: Position, now: int) -> None:
+        key = (position.stream_index, position.partition)
+        replica = self._find(key)
+        if replica is None or replica.leading is None or replica.leading.epoch != position.leader_epoch:
+            self._at_once.append(Answer(*key, Kind.REFUSED, position.leader_epoch, 0, 0, 0, 0, b""))
+            self._positions.pop(key, None)
+            return
+        leading, log = replica.leading, replica.log
+        parted = judge(position, replica.epochs, log.end)
+        if parted is not None:
+            self._at_once.append(Answer(*key, Kind.DIVERGED, leading.epoch, leading.hw_end, log.end, *parted, b""))
+            self._positions.pop(key, None)
+            return
+        self._positions[key] = position
+        leading.step(Fetched(self._follower, position.end, position.promised_end, now))
+        if log.end > position.end:
+            self._records_wait = True
+            self._news[key] = None
+        elif leading.hw_end > self._told_hw.get(key, -1):
+            self._news[key] = None
+
+    # --- answering -------------------------------------------------------------------------------------------
+
+    async def _serve(self) -> None:
+        while True:
+            idle = not await self._woken(IDLE_ANSWER_S)
+            if not self._parked or not (idle or self._urgent or self._news):
+                continue
+            if self._news and not self._urgent:
+                await self._until_urgent()
+            self._parked = False
+            request_id = self._request_id
+            try:
+                self._send(request_id, await self._collect())
+            except (BusUnavailable, LogError) as error:
+                logger.debug("no answer to %s this time: %s", self._follower, error)
+
+    @property
+    def _urgent(self) -> bool:
+        return self._records_wait or bool(self._at_once)
+
+    async def _woken(self, timeout_s: float) -> bool:
+        """False if nothing happened for that long."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._wake.clear()
+        return True
+
+    async def _until_urgent(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + WATERMARK_ALONE_S
+        while not self._urgent and (left := deadline - loop.time()) > 0:
+            await self._woken(left)
+
+    async def _collect(self) -> list[Answer]:
+        answers, self._at_once = self._at_once, []
+        news, self._news = list(self._news), {}
+        self._records_wait = False
+        room = ANSWER_BYTES
+        for number, key in enumerate(news):
+            if room <= 0:
+                # The rest comes first next time.
+                self._news = {**dict.fromkeys(news[number:]), **self._news}
+                self._records_wait = True
+                break
+            answer = await self._answer(key, min(room, PARTITION_BYTES))
+            if answer is not None:
+                answers.append(answer)
+                room -= len(answer.records)
+        return answers
+
+    async def _answer(self, key: "Key", max_bytes: int) -> Answer | None:
+        replica, position = self._find(key), self._positions.get(key)
+        if replica is None or replica.leading is None or position is None:
+            return None
+        leading, log = replica.leading, replica.log
+        records = b""
+        if log.end > position.end:
+            reader = self._readers.get(key)
+            if reader is None or reader.next_offset != position.end:
+                reader = self._readers[key] = log.reader(position.end, uncommitted=True)
+            # One epoch an answer: a follower notes where each begins.
+            stop_end = replica.epochs.run_end(position.end, log.end)
+            records = await reader.read(max_bytes, stop_end) or b""
+            if replica.leading is not leading or self._positions.get(key) is not position:
+                return None
+            if reader.next_offset < log.end:
+                self._news[key] = None
+                self._records_wait = True
+        hw_end = leading.hw_end
+        self._told_hw[key] = hw_end
+        return Answer(*key, Kind.DATA, leading.epoch, hw_end, log.end, 0, 0, records)
+
+    def _send(self, request_id: int, answers: list[Answer]) -> None:
+        response = encode_response(answers)
+        for part in encode_parts(request_id, response, self._bus.max_payload - ENVELOPE_BYTES):
+            self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_RESPONSE, part)))

@@ -1,0 +1,177 @@
+"""The following side of replication: one conversation with each broker that leads partitions we follow.
+
+A request names the partitions whose position changed, and goes out as soon as one did: right after an append, and
+again when the sync that covers it is done, so that a publisher who waits for all replicas never waits for a poll. The
+newest request replaces the one the leader has parked. When nothing comes back in time everything is asked again, in
+full.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from bascule.errors import BusUnavailable, PeerError
+from bascule.ports import Bus
+from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.nats import messages, pub
+from bascule.wire.replication import FetchRequest, decode_part, decode_response, encode_request
+
+if TYPE_CHECKING:
+    from bascule.node.following import Following
+
+logger = logging.getLogger(__name__)
+
+MAX_OPEN_RESPONSES = 4
+"""Responses of which some parts are here: more means that parts got lost, and the oldest is given up."""
+
+
+def request_subject(namespace: str, leader: str) -> bytes:
+    return f"{namespace}.replicate.{leader}".encode()
+
+
+def response_subject(namespace: str, follower: str, leader: str) -> bytes:
+    return f"{namespace}.replicated.{follower}.{leader}".encode()
+
+
+class Fetchers:
+    def __init__(self, broker_id: str, namespace: str, bus: Bus, timeout_s: float) -> None:
+        self._broker_id = broker_id
+        self._namespace = namespace
+        self._bus = bus
+        self._timeout_s = timeout_s
+        self._fetchers: dict[str, Fetcher] = {}
+
+    def listen(self) -> None:
+        self._bus.subscribe(response_subject(self._namespace, self._broker_id, "*"), self._on_batch)
+
+    def follow(self, following: "Following") -> None:
+        fetcher = self._fetchers.get(following.leader)
+        if fetcher is None:
+            subject = request_subject(self._namespace, following.leader)
+            fetcher = Fetcher(self._broker_id, subject, self._bus, self._timeout_s)
+            self._fetchers[following.leader] = fetcher
+        fetcher.follow(following)
+
+    def unfollow(self, following: "Following") -> None:
+        fetcher = self._fetchers.get(following.leader)
+        if fetcher is not None and fetcher.unfollow(following):
+            del self._fetchers[following.leader]
+
+    def changed(self, following: "Following") -> None:
+        fetcher = self._fetchers.get(following.leader)
+        if fetcher is not None:
+            fetcher.changed(following)
+
+    def close(self) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.close()
+        self._fetchers.clear()
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            fetcher = self._fetchers.get(message.subject.rpartition(b".")[2].decode("utf-8", "replace"))
+            payload = decode(message.payload, MsgType.REPLICATION_RESPONSE)
+            if fetcher is None or payload is None:
+                continue
+            try:
+                fetcher.take_part(payload)
+            except PeerError as error:
+                logger.warning("%s", error)
+
+
+class Fetcher:
+    """The conversation with one leading broker."""
+
+    def __init__(self, broker_id: str, subject: bytes, bus: Bus, timeout_s: float) -> None:
+        self._broker_id = broker_id
+        self._subject = subject
+        self._bus = bus
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._followings: dict[tuple[int, int], Following] = {}
+        self._changed: dict[tuple[int, int], None] = {}
+        self._full = True
+        self._request_id = 0
+        self._open: dict[int, dict[int, bytes]] = {}
+        self._soon: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def follow(self, following: "Following") -> None:
+        self._followings[following.key] = following
+        self._full = True
+        self._send_soon()
+
+    def unfollow(self, following: "Following") -> bool:
+        """True if nothing is left to fetch."""
+        if self._followings.get(following.key) is following:
+            del self._followings[following.key]
+            self._changed.pop(following.key, None)
+            self._full = True
+        if self._followings:
+            return False
+        self.close()
+        return True
+
+    def changed(self, following: "Following") -> None:
+        if self._followings.get(following.key) is following:
+            self._changed[following.key] = None
+            self._send_soon()
+
+    def close(self) -> None:
+        for handle in (self._soon, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._timer = None
+
+    # --- asking ----------------------------------------------------------------------------------------------
+
+    def _send_soon(self) -> None:
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        self._soon = None
+        full, self._full = self._full, False
+        keys = self._followings if full else self._changed
+        positions = [
+            position for key in keys if (each := self._followings.get(key)) and (position := each.position) is not None
+        ]
+        self._changed = {}
+        self._request_id += 1
+        request = FetchRequest(self._request_id, self._broker_id, full, positions)
+        try:
+            self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_REQUEST, encode_request(request))))
+        except BusUnavailable:
+            self._full = True  # asked again by the timer
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(self._timeout_s, self._timed_out)
+
+    def _timed_out(self) -> None:
+        self._timer = None
+        self._full = True
+        self._open = {}
+        self._send_soon()
+
+    # --- answers ---------------------------------------------------------------------------------------------
+
+    def take_part(self, payload: bytes) -> None:
+        request_id, part, parts, piece = decode_part(payload)
+        if not 0 < request_id <= self._request_id:
+            return
+        pieces = self._open.setdefault(request_id, {})
+        pieces[part] = piece
+        if len(pieces) < parts:
+            while len(self._open) > MAX_OPEN_RESPONSES:
+                del self._open[next(iter(self._open))]
+            return
+        del self._open[request_id]
+        for answer in decode_response(b"".join(pieces[number] for number in range(parts))):
+            following = self._followings.get((answer.stream_index, answer.partition))
+            if following is not None:
+                following.answered(answer)
+        if request_id == self._request_id:
+            self._send_soon()

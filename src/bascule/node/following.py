@@ -1,0 +1,101 @@
+"""A partition this broker follows: joins the follower machine to the log and to the fetcher of its leader's broker."""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from bascule.core.partition.follower import (
+    Answered,
+    Append,
+    Cut,
+    Distrust,
+    Effect,
+    Expose,
+    Follower,
+    Promised,
+    WasCut,
+)
+from bascule.errors import LogError
+from bascule.wire.replication import Answer, Position
+
+if TYPE_CHECKING:
+    from bascule.node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+
+class Following:
+    def __init__(self, replica: "Replica") -> None:
+        partition, log = replica.partition, replica.log
+        self.leader = partition.leader
+        self.key = replica.key
+        self._replica = replica
+        self._log = log
+        self._cutting: asyncio.Task[None] | None = None
+        self._machine = Follower(
+            *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, log.visible_end
+        )
+
+    def start(self) -> None:
+        self._replica.environment.fetchers.follow(self)
+
+    def stop(self) -> None:
+        self._replica.environment.fetchers.unfollow(self)
+        if self._cutting is not None:
+            self._cutting.cancel()
+
+    @property
+    def hw_end(self) -> int:
+        return self._machine.hw_end
+
+    @property
+    def position(self) -> Position | None:
+        """Where to fetch from; None while there is nothing to ask for."""
+        if self._machine.cutting or self._log.failed is not None:
+            return None
+        return self._machine.position
+
+    def answered(self, answer: Answer) -> None:
+        self._execute(self._machine.step(Answered(answer)))
+
+    def promised(self, end: int) -> None:
+        self._execute(self._machine.step(Promised(end)))
+        self._replica.environment.fetchers.changed(self)
+
+    def reopened(self) -> None:
+        """The log was cut back to what it had promised."""
+        self._machine.step(WasCut(self._log.end))
+        self._replica.environment.fetchers.changed(self)
+
+    def _execute(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Append(records, count, next_offset, last_timestamp):
+                    try:
+                        self._log.append(records, count, next_offset, last_timestamp)
+                    except LogError as error:
+                        self._replica.on_failed(error)
+                        return
+                    self._replica.environment.fetchers.changed(self)
+                case Expose(hw_end):
+                    self._log.set_visible_end(hw_end)
+                case Cut(end):
+                    self._cutting = asyncio.get_running_loop().create_task(self._cut(end))
+                case Distrust(reason):
+                    logger.error("%s: not taken from %s: %s", self._replica.name, self.leader, reason)
+
+    async def _cut(self, end: int) -> None:
+        logger.warning(
+            "%s: the logs of this broker and of %s parted; cutting %d records from offset %d on, aside",
+            self._replica.name,
+            self.leader,
+            self._log.end - end,
+            end,
+        )
+        try:
+            await self._replica.cut(end)
+        except (LogError, OSError, ValueError) as error:
+            logger.error("%s cannot be cut: %s", self._replica.name, error)
+            return
+        self._machine.step(WasCut(self._log.end))
+        self._replica.environment.fetchers.changed(self)

@@ -1,0 +1,185 @@
+"""A partition this broker leads: joins the leader machine to the log, the NATS subscription, the acks and the replicas.
+
+Everything here runs per batch, in the event loop's thread, in this order: NATS delivers a batch -> the machine
+decides -> the log takes the records -> followers are fed -> (the group commit syncs them) -> the log promises -> the
+machine pays acks and exposes the records to readers.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bascule.core.partition.insync import InSync
+from bascule.core.partition.leader import (
+    Append,
+    Arrived,
+    AskExpand,
+    AskShrink,
+    DropAcks,
+    Effect,
+    Event,
+    Expose,
+    Failed,
+    Identity,
+    IsrChanged,
+    Leader,
+    Promised,
+    Reopened,
+    SendAcks,
+    SetReadonly,
+)
+from bascule.errors import BusUnavailable, LogError
+from bascule.node.environment import RESERVED_STREAMS
+from bascule.ports import Subscription
+from bascule.wire.kernels import encode_acks
+from bascule.wire.record import ack_prefix, origin
+from bascule.wire.subjects import partition_subject
+
+if TYPE_CHECKING:
+    from bascule.node.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+
+class Leading:
+    def __init__(self, replica: "Replica", on_settled: Callable[[], None]) -> None:
+        self._replica = replica
+        self._log = replica.log
+        self._environment = replica.environment
+        self._name = replica.name
+        self._on_settled = on_settled
+        self._subject = partition_subject(replica.stream.subject, replica.partition.id).encode()
+        self._ack_prefix = ack_prefix(replica.stream.name, replica.stream.subject)
+        self._subscription: Subscription | None = None
+        self._machine = self._make_machine()
+
+    def _make_machine(self) -> Leader:
+        environment, stream, partition = self._environment, self._replica.stream, self._replica.partition
+        defaults = environment.defaults
+        identity = Identity(
+            origin=origin(stream.name, partition.id),
+            subject=self._subject,
+            epoch=partition.leader_epoch,
+            max_message_bytes=defaults.max_message_bytes,
+            optimistic_concurrency=defaults.optimistic_concurrency_of(stream.config),
+            refused_prefix=b"" if stream.name in RESERVED_STREAMS else environment.cluster_prefix,
+            max_lag_ns=defaults.max_lag_ns,
+        )
+        in_sync = InSync(
+            environment.broker_id,
+            partition.replicas,
+            partition.isr,
+            defaults.min_isr_of(stream.config),
+            self._log.visible_end,
+        )
+        in_sync.start_watching(environment.clock.monotonic_ns())
+        machine = Leader(identity, in_sync, self._log.end, self._log.last_timestamp)
+        machine.step(SetReadonly(partition.readonly))
+        return machine
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recommit what the log kept, then take messages. The caller flushes the bus to know NATS agreed."""
+        if self._machine.in_sync.below_min_isr:
+            logger.error("%s is below its minimal in-sync set: nothing is committed until it has grown", self._name)
+        self.promised(self._log.promised_end)
+        group = self._replica.stream.group.encode()
+        self._subscription = self._environment.streams_bus.subscribe(self._subject, self._on_batch, group)
+
+    def stop_listening(self) -> None:
+        if self._subscription is not None:
+            self._subscription.unsubscribe()
+            self._subscription = None
+
+    # --- what others ask and say -----------------------------------------------------------------------------
+
+    @property
+    def hw_end(self) -> int:
+        return self._machine.in_sync.hw_end
+
+    @property
+    def settled(self) -> bool:
+        return self._machine.settled
+
+    @property
+    def epoch(self) -> int:
+        return self._machine.identity.epoch
+
+    def step(self, event: Event) -> None:
+        self._execute(self._machine.step(event))
+
+    def promised(self, end: int) -> None:
+        self.step(Promised(end))
+
+    def failed(self) -> None:
+        self.step(Failed(self._log.promised_end))
+
+    def reopened(self) -> None:
+        self.step(Reopened(self._log.end, self._log.last_timestamp))
+
+    def changed(self) -> None:
+        """The metadata changed around us, and we still lead."""
+        partition = self._replica.partition
+        self.step(SetReadonly(partition.readonly))
+        if partition.isr != self._machine.in_sync.isr:
+            logger.info("%s: in sync are %s of %s", self._name, ", ".join(partition.isr), ", ".join(partition.replicas))
+            self.step(IsrChanged(partition.isr))
+
+    # --- events to effects --------------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        now = self._environment.clock.time_ns()
+        if self._machine.readonly:
+            logger.warning("%s is readonly: dropped %d messages that came by NATS", self._name, count)
+        else:
+            self._replica.received(now)
+        self.step(Arrived(batch, now))
+
+    def _execute(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Append(records, count, next_offset, last_timestamp):
+                    self._append(records, count, next_offset, last_timestamp)
+                case SendAcks(owed):
+                    self._send_acks(owed)
+                case Expose(hw_end):
+                    self._log.set_visible_end(hw_end)
+                    self._environment.feeds.has_news(self._replica)
+                    if self._machine.settled:
+                        self._on_settled()
+                case DropAcks(nbytes):
+                    logger.error("%s: too many acks wait; %d bytes of them will never be sent", self._name, nbytes)
+                case AskShrink(replica):
+                    logger.warning("%s: %s does not keep up and is asked out of the in-sync set", self._name, replica)
+                    self._environment.ask_isr(self._replica, replica, False)
+                case AskExpand(replica):
+                    self._environment.ask_isr(self._replica, replica, True)
+
+    def _append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
+        try:
+            self._log.append(records, count, next_offset, last_timestamp)
+        except LogError as error:
+            self._replica.on_failed(error)
+            return
+        self._replica.epochs.begin(self.epoch, next_offset - count)
+        self._environment.feeds.has_news(self._replica)
+
+    def _send_acks(self, owed: bytes) -> None:
+        environment = self._environment
+        bus = environment.publishes_bus
+        commands, local = encode_acks(
+            owed,
+            self._ack_prefix,
+            self._subject,
+            environment.clock.time_ns(),
+            environment.inboxes.prefix,
+            bus.max_payload,
+        )
+        if commands:
+            try:
+                bus.send(commands)
+            except BusUnavailable as error:
+                logger.warning("%s: acks of stored messages could not be sent: %s", self._name, error)
+        for token, frames, count in local:
+            environment.inboxes.deliver(token, frames, count)

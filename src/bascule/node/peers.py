@@ -1,0 +1,107 @@
+"""The brokers of the cluster as this one hears them: each says four times a second who it is and where it serves.
+
+The heartbeat is an unasked ServerInfoResponse; a ServerInfoRequest makes everyone say it at once, so that a broker
+that just started knows the others without waiting.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from bascule.errors import BusUnavailable
+from bascule.ports import Bus, Clock
+from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.nats import messages, pub
+from bascule.wire.pb import internal_pb2 as pb
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 0.25
+SESSION_S = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    id: str
+    host: str
+    port: int
+    boot: str
+    partition_count: int
+    leader_count: int
+    leaving: bool
+
+
+Describe = Callable[[], Peer]
+
+
+class Peers:
+    def __init__(self, namespace: str, bus: Bus, clock: Clock, describe: Describe) -> None:
+        self.on_heard: Callable[[Peer], None] = lambda peer: None
+        self._subject = f"{namespace}.raft.metadata.info".encode()
+        self._bus = bus
+        self._clock = clock
+        self._describe = describe
+        self._heard: dict[str, tuple[Peer, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._bus.subscribe(self._subject, self._on_batch)
+        self._send(
+            encode(MsgType.SERVER_INFO_REQUEST, pb.ServerInfoRequest(id=self._describe().id).SerializeToString())
+        )
+        self._beat()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def alive(self) -> list[Peer]:
+        """The others, as far as they were heard within a session, by id."""
+        oldest = self._clock.monotonic_ns() - int(SESSION_S * 1e9)
+        own = self._describe().id
+        return [peer for name, (peer, at) in sorted(self._heard.items()) if at >= oldest and name != own]
+
+    def say(self) -> None:
+        """Now, not at the next beat."""
+        me = self._describe()
+        message = pb.ServerInfoResponse(
+            id=me.id,
+            host=me.host,
+            port=me.port,
+            boot=me.boot,
+            partitionCount=me.partition_count,
+            leaderCount=me.leader_count,
+            leaving=me.leaving,
+        )
+        self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString()))
+
+    def _beat(self) -> None:
+        self.say()
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
+
+    def _send(self, payload: bytes) -> None:
+        try:
+            self._bus.send(pub(self._subject, payload))
+        except BusUnavailable:
+            pass  # nobody hears us, and that is what silence means
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        now = self._clock.monotonic_ns()
+        for message in messages(batch):
+            if decode(message.payload, MsgType.SERVER_INFO_REQUEST) is not None:
+                self.say()
+                continue
+            payload = decode(message.payload, MsgType.SERVER_INFO_RESPONSE)
+            if payload is None:
+                continue
+            try:
+                info = pb.ServerInfoResponse.FromString(payload)
+            except DecodeError:
+                continue
+            peer = Peer(info.id, info.host, info.port, info.boot, info.partitionCount, info.leaderCount, info.leaving)
+            self._heard[peer.id] = (peer, now)
+            self.on_heard(peer)

@@ -1,0 +1,215 @@
+"""Raft on this broker: the machine of `core.raft` joined to its storage, to NATS and to the clock.
+
+One task carries out what the machine is ready for: persist, then send, then apply. Peers' messages and ticks may come
+in meanwhile; they show in the next round. A proposal is answered when its entry has been applied here, or when
+another entry stands in its place.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from bascule.core.raft.machine import NotLeaderError, Raft
+from bascule.core.raft.ready import Ready
+from bascule.errors import BusUnavailable, LogError, PeerError, Unavailable
+from bascule.log.raftlog import RaftStorage
+from bascule.node.metadata import MetadataStore
+from bascule.ports import Bus
+from bascule.wire.nats import messages, pub
+from bascule.wire.raft import decode_message, encode_message
+from bascule.wire.raft_messages import Membership
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+ELECTION_TICKS = 5
+HEARTBEAT_TICKS = 2
+RETRY_PERSIST_S = 1.0
+
+
+class RaftDriver:
+    def __init__(
+        self,
+        raft: Raft,
+        storage: RaftStorage,
+        bus: Bus,
+        namespace: str,
+        store: MetadataStore,
+        snapshot_threshold: int,
+    ) -> None:
+        self.raft = raft
+        self.on_role: Callable[[], None] = lambda: None
+        """Called when this broker became or ceased to be the leader, or learned of another one."""
+        self._storage = storage
+        self._bus = bus
+        self._namespace = namespace
+        self._store = store
+        self._snapshot_threshold = snapshot_threshold
+        self._wake = asyncio.Event()
+        self._proposals: dict[int, tuple[int, asyncio.Future[None]]] = {}
+        self._reads: dict[int, asyncio.Future[int]] = {}
+        self._next_read = 0
+        self._known_leader: tuple[str, bool] = ("", False)
+        self._task: asyncio.Task[None] | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._applied = asyncio.Event()
+
+    def start(self) -> None:
+        self._bus.subscribe(self._subject(self.raft.id), self._on_batch)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tick()
+
+    async def stop(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _subject(self, server: str) -> bytes:
+        return f"{self._namespace}.raft.metadata.{server}".encode()
+
+    # --- what others ask -------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        """Leading, and sure of it: an entry of the own term is committed."""
+        return self.raft.is_leader and self.raft.committed_in_own_term
+
+    @property
+    def membership(self) -> Membership:
+        return self.raft.membership
+
+    async def propose(self, command: bytes) -> int:
+        """The index at which it was applied here. NotLeaderError if it cannot be, or was not."""
+        index = self.raft.propose(command)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._proposals[index] = (self.raft.term, done)
+        self._wake.set()
+        await done
+        return index
+
+    def propose_membership(self, membership: Membership) -> None:
+        self.raft.propose_membership(membership)
+        self._wake.set()
+
+    def transfer(self, target: str) -> None:
+        self.raft.transfer(target)
+        self._wake.set()
+
+    async def current(self) -> int:
+        """The index of everything committed before the call, once it is applied here. Only the leader can know."""
+        self._next_read += 1
+        context = self._next_read
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._reads[context] = done
+        try:
+            self.raft.read(context)
+            self._wake.set()
+            index = await done
+        finally:
+            self._reads.pop(context, None)
+        await self.applied(index)
+        return index
+
+    async def applied(self, index: int) -> None:
+        while self.raft.log.applied < index:
+            self._applied.clear()
+            await self._applied.wait()
+
+    # --- the loop --------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self.raft.tick()
+        self._wake.set()
+        self._ticker = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            try:
+                self.raft.step(decode_message(message.payload))
+            except PeerError as error:
+                logger.warning("%s", error)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while ready := self.raft.ready():
+                await self._persist(ready)
+                self._send(ready)
+                self._store.apply(ready.snapshot, ready.committed)
+                self.raft.advance(ready)
+                self._answer(ready)
+                self._applied.set()
+                await self._compact()
+            self._notice_role()
+
+    async def _persist(self, ready: Ready) -> None:
+        while ready.must_persist:
+            try:
+                await self._storage.save(ready.hard_state, ready.entries, ready.snapshot)
+                return
+            except (OSError, LogError) as error:
+                logger.error("the metadata log cannot be written, nothing is decided here until it can: %s", error)
+                await self._reopen_storage()
+
+    async def _reopen_storage(self) -> None:
+        """A save that failed may be there or not: the storage looks, and the same save again changes nothing."""
+        while True:
+            await asyncio.sleep(RETRY_PERSIST_S)
+            try:
+                await self._storage.open()
+                return
+            except (OSError, LogError) as error:
+                logger.debug("the metadata log still cannot be opened: %s", error)
+
+    async def _compact(self) -> None:
+        log = self.raft.log
+        if log.applied - log.snapshot.index < self._snapshot_threshold:
+            return
+        snapshot = self.raft.compact(log.applied, self._store.metadata.snapshot())
+        try:
+            await self._storage.compact(snapshot)
+        except (OSError, LogError) as error:
+            logger.warning("no metadata snapshot this time, the log is kept whole: %s", error)
+            return
+        self.raft.compacted(snapshot)
+
+    def _send(self, ready: Ready) -> None:
+        try:
+            for message in ready.messages:
+                self._bus.send(pub(self._subject(message.target), encode_message(message)))
+        except BusUnavailable:
+            pass  # peers ask again
+
+    def _answer(self, ready: Ready) -> None:
+        if ready.snapshot is not None:
+            for index in [index for index in self._proposals if index <= ready.snapshot.index]:
+                self._fail(index)
+        for entry in ready.committed:
+            term, done = self._proposals.pop(entry.index, (0, None))
+            if done is None or done.done():
+                continue
+            if term == entry.term:
+                done.set_result(None)
+            else:
+                done.set_exception(NotLeaderError("another leader took over; the change was not made"))
+        for context, index in ready.reads:
+            if (read := self._reads.get(context)) and not read.done():
+                read.set_result(index)
+        for context in ready.lost_reads:
+            if (read := self._reads.get(context)) and not read.done():
+                read.set_exception(NotLeaderError("this server is no longer the leader"))
+
+    def _fail(self, index: int) -> None:
+        _, done = self._proposals.pop(index)
+        if not done.done():
+            done.set_exception(Unavailable("another leader took over; whether the change was made is not known"))
+
+    def _notice_role(self) -> None:
+        now = (self.raft.leader, self.is_leader)
+        if now != self._known_leader:
+            self._known_leader = now
+            self.on_role()

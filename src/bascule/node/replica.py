@@ -1,0 +1,205 @@
+"""One partition on this broker: its log, and the role the metadata gives it there: leading, following, or neither.
+
+A role is taken when the metadata names a leader and given up when it names another; the log stays. Reads, failures
+and reopening are the same in every role and live here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.core.partition.epochs import EpochHistory
+from bascule.errors import LogError
+from bascule.log.commitlog import CommitLog
+from bascule.node import epochs as stored_epochs
+from bascule.node.environment import Environment
+from bascule.node.following import Following
+from bascule.node.groups import GroupMembers
+from bascule.node.leading import Leading
+from bascule.wire.subjects import quote_name
+
+logger = logging.getLogger(__name__)
+
+REOPEN_FIRST_S = 1.0
+REOPEN_MAX_S = 30.0
+
+Key = tuple[int, int]
+"""A stream's creation index and a partition: unlike a name, never used twice."""
+
+
+def stream_folder(stream: Stream) -> str:
+    return f"streams/{quote_name(stream.name)}@{stream.creation_index}"
+
+
+class Replica:
+    def __init__(self, environment: Environment, stream: Stream, partition: Partition, log: CommitLog) -> None:
+        self.environment = environment
+        self.stream = stream
+        self.partition = partition
+        self.log = log
+        self.name = f"{stream.name}/{partition.id}"
+        self.key: Key = (stream.creation_index, partition.id)
+        self.group_members = GroupMembers()
+        self.first_received = 0
+        self.latest_received = 0
+        self.leading: Leading | None = None
+        self.following: Following | None = None
+        self.epochs = EpochHistory()
+        self._saved_epoch = 0
+        self._settled = asyncio.Event()
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._reopening = False
+
+    @classmethod
+    async def open(cls, environment: Environment, stream: Stream, partition: Partition) -> "Replica":
+        replica: Replica | None = None
+
+        def on_promised(end: int) -> None:
+            if replica is not None:
+                replica._on_promised(end)
+
+        def on_failed(error: LogError) -> None:
+            if replica is not None:
+                replica.on_failed(error)
+
+        log = await CommitLog.open(
+            environment.disk,
+            environment.scheduler,
+            f"{stream_folder(stream)}/{partition.id}",
+            environment.defaults.log_config(stream.config),
+            environment.clock,
+            on_promised,
+            on_failed,
+        )
+        replica = cls(environment, stream, partition, log)
+        replica.epochs = await stored_epochs.load(environment.disk, log)
+        replica._saved_epoch = replica.epochs.last_epoch
+        return replica
+
+    # --- roles ---------------------------------------------------------------------------------------------
+
+    def take_role(self, stream: Stream, partition: Partition) -> None:
+        """The metadata says who leads. The caller flushes the streams bus to know NATS took our subscription."""
+        same_term = partition.leader_epoch == self.partition.leader_epoch
+        self.stream, self.partition = stream, partition
+        if self.leading is not None and same_term:
+            self.leading.changed()
+            return
+        if self.following is not None and same_term:
+            return
+        self.resign()
+        if partition.leader == self.environment.broker_id:
+            self.leading = Leading(self, self._settled.set)
+            self.leading.start()
+        else:
+            self.following = Following(self)
+            self.following.start()
+
+    def resign(self) -> None:
+        """No role any more: nothing is taken, acked or fetched under the old one."""
+        self._settled.clear()
+        if self.leading is not None:
+            self.leading.stop_listening()
+            self.leading = None
+        if self.following is not None:
+            self.following.stop()
+            self.following = None
+
+    async def close(self) -> None:
+        self._end()
+        await self.log.close()
+
+    async def delete(self) -> None:
+        self._end()
+        await self.log.delete()
+
+    def _end(self) -> None:
+        self.resign()
+        for task in self._tasks:
+            task.cancel()
+
+    # --- what others ask -------------------------------------------------------------------------------------
+
+    @property
+    def hw_end(self) -> int:
+        """As this broker knows it."""
+        role = self.leading or self.following
+        return max(self.log.visible_end, role.hw_end if role else 0)
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this partition takes no writes right now."""
+        return str(self.log.failed) if self.log.failed else None
+
+    async def settled(self, timeout_s: float) -> None:
+        """Returns when this leader may show its high watermark, or when that takes longer than a session: then it shows
+        what it knows."""
+        if self.leading is None or self.leading.settled:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._settled.wait()
+        except TimeoutError:
+            logger.warning("%s cannot commit what it had when it became leader; it serves what it knows", self.name)
+
+    def received(self, now: int) -> None:
+        self.first_received = self.first_received or now
+        self.latest_received = now
+
+    # --- the log ---------------------------------------------------------------------------------------------
+
+    def _on_promised(self, end: int) -> None:
+        role = self.leading or self.following
+        if role is not None:
+            role.promised(end)
+        if self.epochs.last_epoch != self._saved_epoch:
+            self._saved_epoch = self.epochs.last_epoch
+            self._spawn(self._save_epochs())
+
+    async def _save_epochs(self) -> None:
+        try:
+            await stored_epochs.save(self.environment.disk, self.log.folder, self.epochs)
+        except OSError as error:
+            logger.warning(
+                "%s: its epochs are not stored (%s); the next start reads them from the log", self.name, error
+            )
+
+    async def cut(self, end: int) -> None:
+        await stored_epochs.forget(self.environment.disk, self.log.folder)
+        await self.log.truncate(end)
+        self._saved_epoch = 0
+
+    def on_failed(self, error: LogError) -> None:
+        """The log cannot be written: say so, and try to open it again from time to time."""
+        if self._reopening:
+            return
+        self._reopening = True
+        logger.error("%s takes no writes: %s", self.name, error)
+        if self.leading is not None:
+            self.leading.failed()
+        self.environment.on_writable(self.stream.name, self.partition.id)
+        self._spawn(self._reopen())
+
+    async def _reopen(self) -> None:
+        delay_s = REOPEN_FIRST_S
+        while True:
+            await asyncio.sleep(delay_s)
+            try:
+                await self.log.reopen()
+                break
+            except (LogError, OSError) as error:
+                logger.debug("%s still takes no writes: %s", self.name, error)
+            delay_s = min(REOPEN_MAX_S, delay_s * 2)
+        self._reopening = False
+        self.epochs.cut(self.log.end)
+        role = self.leading or self.following
+        if role is not None:
+            role.reopened()
+        self.environment.on_writable(self.stream.name, self.partition.id)
+        logger.warning("%s takes writes again, from offset %d on", self.name, self.log.end)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))

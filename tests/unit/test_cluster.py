@@ -1,0 +1,244 @@
+"""Three brokers in memory: they join, replicate, lose each other and come back, on a virtual clock."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bascule.errors import Status
+from bascule.log.sync import GROUP, SyncScheduler
+from bascule.node.api import Api
+from bascule.node.assemble import Buses, Settings, assemble
+from bascule.node.broker import Broker
+from bascule.testing.bus import MemoryNats
+from bascule.testing.call import MemoryCall
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.loop import Life, VirtualClock, VirtualLoop, run
+from bascule.wire.kernels import decode_records
+from bascule.wire.pb import api_pb2 as api
+from tests.unit.test_broker import DEFAULTS, SeededRandom, split
+
+
+class Member:
+    def __init__(self, name: str, nats: MemoryNats, *, seed: bool = False) -> None:
+        self.name = name
+        self.nats = nats
+        self.seed = seed
+        self.disk = MemoryDisk()
+        self.host, self.port = name, 9292
+        self.boots = 0
+        self.life: Life | None = None
+        self.broker: Broker
+
+    async def start(self) -> "Member":
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.boots += 1
+        self.life = Life(loop)
+        await self.life.start(self._start(loop))
+        return self
+
+    async def _start(self, loop: VirtualLoop) -> None:
+        clock = VirtualClock(loop)
+        chance = SeededRandom(hash_of(self.name) + self.boots)
+        self.buses = [self.nats.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
+        settings = Settings(
+            broker_id=self.name,
+            namespace="ns",
+            seed=self.seed,
+            peers=(),
+            max_quorum=0,
+            snapshot_threshold=50,
+            min_replication_factor=0,
+            fetch_timeout_s=3.0,
+            defaults=DEFAULTS,
+        )
+        scheduler = SyncScheduler(self.disk, clock, GROUP)
+        self.broker = await assemble(settings, self.disk, clock, chance, Buses(*self.buses), scheduler, self)
+        await self.broker.start()
+        self.methods: Mapping[str, Any] = Api(self.broker, self).methods()
+
+    def kill(self, chance: random.Random | None = None) -> None:
+        assert self.life is not None
+        self.life.kill()
+        self.life = None
+        for bus in self.buses:
+            bus.disconnect()
+        self.disk.crash(chance or random.Random(1))
+
+    async def call(self, method: str, request: Any, timeout_s: float | None = 5.0) -> tuple[Status, str, list[bytes]]:
+        call = MemoryCall(timeout_s)
+        call.request(request.SerializeToString())
+        assert self.life is not None
+        status, text = await self.life.start(call.run(self.methods[f"/proto.API/{method}"]))
+        return status, text, split(bytes(call.responses))
+
+    async def publish(self, stream: str, value: bytes, partition: int = 0, timeout_s: float = 5.0) -> api.Ack:
+        request = api.PublishRequest(stream=stream, value=value, ackPolicy=api.ALL, partition=partition)
+        status, text, responses = await self.call("Publish", request, timeout_s)
+        assert status is Status.OK, (status, text)
+        return api.PublishResponse.FromString(responses[0]).ack
+
+    async def read(self, stream: str, partition: int = 0, replica: bool = False) -> list[bytes]:
+        request = api.SubscribeRequest(
+            stream=stream,
+            partition=partition,
+            startPosition=api.EARLIEST,
+            stopPosition=api.STOP_LATEST,
+            readISRReplica=replica,
+        )
+        call = MemoryCall(5.0)
+        call.request(request.SerializeToString())
+        assert self.life is not None
+        status, text = await self.life.start(call.run(self.methods["/proto.API/Subscribe"]))
+        assert (status, text) == (Status.RESOURCE_EXHAUSTED, "Stop offset reached"), (status, text)
+        frames = bytes(call.responses[5:])
+        return [record[2] for record in decode_records(frames, 0, len(frames), 1 << 30)[1]]
+
+
+def hash_of(name: str) -> int:
+    return sum(name.encode()) * 1000
+
+
+async def three(nats: MemoryNats) -> dict[str, Member]:
+    members = {name: Member(name, nats, seed=name == "a") for name in "abc"}
+    for member in members.values():
+        await member.start()
+    await until(lambda: all(len(m.broker.cluster.raft.membership.voters) == 3 for m in members.values()))
+    return members
+
+
+async def until(condition: Any, timeout_s: float = 30.0) -> None:
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "that never happened"
+        await asyncio.sleep(0.02)
+
+
+def leader_of(members: dict[str, Member], stream: str, partition: int = 0) -> Member:
+    for member in members.values():
+        if member.life is not None:
+            known = member.broker.cluster.metadata.partition(stream, partition)
+            if known is not None:
+                return members[known.leader]
+    raise AssertionError("nobody knows the stream")
+
+
+def test_brokers_join_and_leaders_are_spread() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        request = api.CreateStreamRequest(name="s", subject="s", partitions=6, replicationFactor=3)
+        assert (await members["c"].call("CreateStream", request))[:2] == (Status.OK, "")
+        _, _, (data,) = await members["b"].call("FetchMetadata", api.FetchMetadataRequest())
+        response = api.FetchMetadataResponse.FromString(data)
+        assert sorted(broker.id for broker in response.brokers) == ["a", "b", "c"]
+        partitions = response.streamMetadata[0].partitions
+        assert sorted(item.leader for item in partitions.values()) == ["a", "a", "b", "b", "c", "c"]
+        status, text, _ = await members["b"].call("CreateStream", request)
+        assert (status, text) == (Status.ALREADY_EXISTS, "stream already exists")
+
+    run(main())
+
+
+def test_acked_by_all_means_on_every_replica() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        for number in range(50):
+            ack = await members["b"].publish("s", b"%d" % number)
+            assert ack.offset == number
+            for member in members.values():
+                replica = member.broker.replica("s", 0)
+                assert replica is not None
+                assert replica.log.promised_end > number
+        leader = leader_of(members, "s")
+        expected = [b"%d" % number for number in range(50)]
+        assert await leader.read("s") == expected
+        await asyncio.sleep(1)
+        for member in members.values():
+            assert await member.read("s", replica=True) == expected
+
+    run(main())
+
+
+def test_a_killed_leader_is_replaced_and_nothing_acked_is_lost() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        expected = []
+        for round_number in range(6):
+            for number in range(10):
+                expected.append(b"%d %d" % (round_number, number))
+                living = next(member for member in members.values() if member.life is not None)
+                await living.publish("s", expected[-1])
+            victim = leader_of(members, "s")
+            began = asyncio.get_running_loop().time()
+            victim.kill()
+            await until(lambda victim=victim: leader_of(members, "s") is not victim)
+            living = next(member for member in members.values() if member.life is not None)
+            expected.append(b"%d after" % round_number)
+            deadline = asyncio.get_running_loop().time() + 10
+            while True:
+                try:
+                    await living.publish("s", expected[-1], timeout_s=0.5)
+                    break
+                except AssertionError:
+                    assert asyncio.get_running_loop().time() < deadline
+            assert asyncio.get_running_loop().time() - began < 4.0, "writes stood still for too long"
+            await victim.start()
+            await until(lambda: len(isr(members)) == 3)
+        got = await leader_of(members, "s").read("s")
+        assert [value for value in got if value in expected] == list(dict.fromkeys(got))
+        assert list(dict.fromkeys(got)) == expected
+
+    run(main())
+
+
+def isr(members: dict[str, Member]) -> tuple[str, ...]:
+    for member in members.values():
+        if member.life is not None:
+            known = member.broker.cluster.metadata.partition("s", 0)
+            if known is not None:
+                return known.isr
+    return ()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_killed_at_once_come_back_with_everything_acked(seed: int) -> None:
+    async def main() -> None:
+        chance = random.Random(seed)
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        acked = []
+        for life in range(3):
+            for number in range(20):
+                value = b"%d %d" % (life, number)
+                await members["b"].publish("s", value, timeout_s=20.0)
+                acked.append(value)
+            for member in members.values():
+                member.kill(chance)
+            await asyncio.gather(*(member.start() for member in members.values()))
+            await until(lambda: len(isr(members)) == 3)
+        assert await leader_of(members, "s").read("s") == acked
+
+    run(main())
+
+
+def test_a_wiped_broker_refills() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        for number in range(30):
+            await members["a"].publish("s", b"%d" % number)
+        victim = next(member for member in members.values() if member is not leader_of(members, "s"))
+        victim.kill()
+        victim.disk = MemoryDisk()
+        victim.seed = False
+        await asyncio.sleep(3)
+        await victim.start()
+        await until(lambda: len(isr(members)) == 3)
+        assert await victim.read("s", replica=True) == [b"%d" % number for number in range(30)]
+
+    run(main())
