@@ -14,7 +14,7 @@ import hashlib
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from bascule.core.raft.machine import Raft, RaftConfig
@@ -108,6 +108,15 @@ class Server:
             first = ready.entries[0].index
             self.entries = [entry for entry in self.entries if entry.index < first] + ready.entries
 
+    def persist_cut_short(self, ready: Ready, chance: random.Random) -> None:
+        """The crash came during the write: it is there whole, or it is not."""
+        if chance.random() < 0.5:
+            self.persist(ready)
+
+    def compact(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.entries = [entry for entry in self.entries if entry.index > snapshot.index]
+
 
 def _commands(snapshot: Snapshot) -> list[bytes]:
     return snapshot.data.split(b",") if snapshot.data else []
@@ -175,8 +184,16 @@ class Safety:
 
 class Cluster:
     def __init__(
-        self, seed: int, founders: int, chances: Chances | None = None, *, spares: int = 0, bug: str = ""
+        self,
+        seed: int,
+        founders: int,
+        chances: Chances | None = None,
+        *,
+        spares: int = 0,
+        bug: str = "",
+        make: Callable[[str, HardState, Snapshot], Server] = Server,
     ) -> None:
+        self.make = make
         self.chance = random.Random(seed)
         self.chances = chances or Chances()
         self.bug = bug
@@ -187,15 +204,16 @@ class Cluster:
         self.proposed = self.served = self.crashes = self.wipes = self.changes = self.snapshots = 0
         self._read_bounds: dict[int, int] = {}
         membership = Membership(POOL[:founders])
-        self.servers = {name: Server(name, HardState(), Snapshot(0, 0, membership)) for name in POOL[:founders]}
+        self.servers = {name: make(name, HardState(), Snapshot(0, 0, membership)) for name in POOL[:founders]}
         for name in POOL[founders : founders + spares]:
             self.servers[name] = self._blank(name, 1)
         for server in self.servers.values():
             server.start(self.chance, self.chances)
 
-    @staticmethod
-    def _blank(name: str, life: int) -> Server:
-        return Server(name, HardState(incarnation=f"life{life}"), Snapshot(0, 0, Membership()), lives=life)
+    def _blank(self, name: str, life: int) -> Server:
+        server = self.make(name, HardState(incarnation=f"life{life}"), Snapshot(0, 0, Membership()))
+        server.lives = life
+        return server
 
     def say(self, text: str) -> None:
         if self.trace is not None:
@@ -236,8 +254,8 @@ class Cluster:
 
     def crash(self, server: Server, chances: Chances) -> None:
         self.crashes += 1
-        if server.under_way is not None and self.chance.random() < 0.5:
-            server.persist(server.under_way)
+        if server.under_way is not None:
+            server.persist_cut_short(server.under_way, self.chance)
         server.under_way = server.raft = None
         self.say(f"crash {server.id}")
         if self.chance.random() < chances.wipe and self.may_lose(server):
@@ -367,8 +385,7 @@ class Cluster:
         if raft is None or server.under_way is not None or server.applied_index <= raft.log.snapshot.index:
             return
         snapshot = raft.compact(server.applied_index, b",".join(server.applied))
-        server.snapshot = snapshot
-        server.entries = [entry for entry in server.entries if entry.index > snapshot.index]
+        server.compact(snapshot)
         raft.compacted(snapshot)
 
     def deliver(self, chances: Chances) -> None:

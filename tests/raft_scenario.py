@@ -182,8 +182,7 @@ class Scenario:
     def do_compact(self, name: str) -> None:
         server, raft = self.servers[name], self._raft(name)
         snapshot = raft.compact(server.applied_index, b",".join(server.applied))
-        server.snapshot = snapshot
-        server.entries = [entry for entry in server.entries if entry.index > snapshot.index]
+        server.compact(snapshot)
         raft.compacted(snapshot)
         self.output.append(f"{name} compacted to {snapshot.index}/{snapshot.term}, {len(snapshot.data)} bytes")
 
