@@ -139,13 +139,13 @@ class RaftLog:
         self._memberships = [(snapshot.index, snapshot.membership), *later]
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Everything here is replaced by a snapshot from the leader."""
+        """Everything here is replaced by a snapshot from the leader. It is applied when the driver says so."""
         assert snapshot.index > self.commit, f"a snapshot of {snapshot.index} under committed {self.commit}"
         self._entries = []
         self.snapshot = self.pending_snapshot = snapshot
         self.base_index, self._base_term = snapshot.index, snapshot.term
         self._memberships = [(snapshot.index, snapshot.membership)]
-        self.stable = self.commit = self.applied = snapshot.index
+        self.stable = self.commit = snapshot.index
 
     def persisted(self, index: int, term: int) -> None:
         """The driver has stored everything up to this entry. If it was replaced meanwhile, that says nothing."""

@@ -190,12 +190,13 @@ class Raft:
         state, log, leadership = self._state, self._state.log, self._leadership
         if leadership is not None:
             leadership.flush()
-        end = min(log.commit, log.applied + limits.RAFT_APPLY_ENTRIES)
+        start = max(log.applied, log.pending_snapshot.index if log.pending_snapshot else 0)
+        end = min(log.commit, start + limits.RAFT_APPLY_ENTRIES)
         ready = Ready(
             snapshot=log.pending_snapshot,
             entries=log.slice(log.stable + 1, log.last_index + 1),
             messages=state.outbox,
-            committed=log.slice(log.applied + 1, end + 1),
+            committed=log.slice(start + 1, end + 1),
             reads=self._served_reads,
             lost_reads=self._lost_reads,
         )
@@ -217,6 +218,8 @@ class Raft:
             self._persisted = ready.hard_state
         if log.pending_snapshot is ready.snapshot:
             log.pending_snapshot = None
+        if ready.snapshot is not None:
+            log.applied = max(log.applied, ready.snapshot.index)
         if ready.entries:
             log.persisted(ready.entries[-1].index, ready.entries[-1].term)
         if ready.committed:
