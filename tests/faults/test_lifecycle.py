@@ -275,15 +275,14 @@ def test_damaged_metadata_is_refused_with_a_way_out_and_nothing_is_deleted(broke
         create(stub, name)
     publish(stub, "second", b"kept")
     broker.terminate()
-    (commands,) = (broker.data_dir / "metadata").glob("*.commands")
+    (commands,) = (broker.data_dir / "raft").glob("*.commands")
     good = commands.read_bytes()
     damaged = bytearray(good)
     damaged[len(good) // 2] ^= 1
     commands.write_bytes(damaged)
     before = everything(broker.data_dir)
     line = refused_again(broker)[-1]
-    assert "metadata" in line
-    assert "restore the folder metadata from a copy" in line
+    assert "restore the folder raft from a copy" in line
     assert {**before, "lock": b""} == {**everything(broker.data_dir), "lock": b""}
     commands.write_bytes(good)
     broker.start().wait_ready()
