@@ -104,6 +104,7 @@ class Server:
     async def start(self, stack: AsyncExitStack) -> RunningInfo:
         config = self._config
         _refuse_what_is_not_there_yet(config)
+        _warn_of_what_has_no_effect_yet(config)
         config.check_files()
         tls = _server_tls(config)
         disk = FileDisk(config.data_dir)
@@ -230,6 +231,24 @@ def _refuse_what_is_not_there_yet(config: Config) -> None:
         raise ConfigError("streams.encryption: this version cannot encrypt yet; remove the setting to store as plain")
     if config.tls.client_authz_enabled:
         raise ConfigError("tls.client.authz.enabled: this version has no authorization yet; remove the setting")
+
+
+NO_EFFECT_YET = (
+    "streams.retention.",
+    "streams.cleaner.",
+    "streams.compact.",
+    "streams.auto.pause.",
+    "activity.stream.",
+    "cursors.stream.",
+    "groups.",
+)
+
+
+def _warn_of_what_has_no_effect_yet(config: Config) -> None:
+    """Accepted, because configuration files of the Go server must work; said, because somebody relies on it."""
+    for key in sorted(config.explicit):
+        if key.startswith(NO_EFFECT_YET):
+            logger.warning("%s is set, but has no effect in this version: nothing is deleted, compacted or paused", key)
 
 
 def _server_tls(config: Config) -> ssl.SSLContext | None:
