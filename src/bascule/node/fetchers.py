@@ -3,7 +3,10 @@
 A request names the partitions whose position changed, and goes out as soon as one did: right after an append, and
 again when the sync that covers it is done, so that a publisher who waits for all replicas never waits for a poll. The
 newest request replaces the one the leader has parked. When nothing comes back in time everything is asked again, in
-full.
+full; and so it is from time to time while there is traffic, for NATS may lose an answer and go on with the next.
+
+A leader that does not lead yet (the metadata reaches brokers one after the other) refuses; it is asked again after a
+pause that grows.
 """
 
 import asyncio
@@ -14,7 +17,7 @@ from bascule.errors import BusUnavailable, PeerError
 from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.nats import messages, pub
-from bascule.wire.replication import FetchRequest, decode_part, decode_response, encode_request
+from bascule.wire.replication import FetchRequest, Kind, decode_part, decode_response, encode_request
 
 if TYPE_CHECKING:
     from bascule.node.following import Following
@@ -23,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 MAX_OPEN_RESPONSES = 4
 """Responses of which some parts are here: more means that parts got lost, and the oldest is given up."""
+REFUSED_FIRST_S = 0.01
+REFUSED_MAX_S = 0.5
 
 
 def request_subject(namespace: str, leader: str) -> bytes:
@@ -95,6 +100,10 @@ class Fetcher:
         self._open: dict[int, dict[int, bytes]] = {}
         self._soon: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._full_at = 0.0
+        self._refused: dict[tuple[int, int], None] = {}
+        self._refused_pause_s = REFUSED_FIRST_S
+        self._refused_timer: asyncio.TimerHandle | None = None
 
     def follow(self, following: "Following") -> None:
         self._followings[following.key] = following
@@ -118,10 +127,10 @@ class Fetcher:
             self._send_soon()
 
     def close(self) -> None:
-        for handle in (self._soon, self._timer):
+        for handle in (self._soon, self._timer, self._refused_timer):
             if handle is not None:
                 handle.cancel()
-        self._soon = self._timer = None
+        self._soon = self._timer = self._refused_timer = None
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -131,7 +140,11 @@ class Fetcher:
 
     def _send(self) -> None:
         self._soon = None
-        full, self._full = self._full, False
+        now = self._loop.time()
+        full = self._full or bool(self._changed and now - self._full_at > self._timeout_s)
+        self._full = False
+        if full:
+            self._full_at = now
         keys = self._followings if full else self._changed
         positions = [
             position for key in keys if (each := self._followings.get(key)) and (position := each.position) is not None
@@ -171,7 +184,22 @@ class Fetcher:
         del self._open[request_id]
         for answer in decode_response(b"".join(pieces[number] for number in range(parts))):
             following = self._followings.get((answer.stream_index, answer.partition))
-            if following is not None:
+            if following is None:
+                continue
+            if answer.kind is Kind.REFUSED:
+                self._refused[following.key] = None
+            else:
+                self._refused_pause_s = REFUSED_FIRST_S
                 following.answered(answer)
+        if self._refused and self._refused_timer is None:
+            self._refused_timer = self._loop.call_later(self._refused_pause_s, self._ask_refused)
         if request_id == self._request_id:
+            self._send_soon()
+
+    def _ask_refused(self) -> None:
+        self._refused_timer = None
+        self._refused_pause_s = min(self._refused_pause_s * 2, REFUSED_MAX_S)
+        refused, self._refused = self._refused, {}
+        self._changed.update((key, None) for key in refused if key in self._followings)
+        if self._changed:
             self._send_soon()
