@@ -72,8 +72,5 @@ def file_system(folder: Path) -> str:
 def machine() -> str:
     """One line about where this ran."""
     model = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.partition(":")[2].strip()
-            break
-    return f"{os.cpu_count()} x {model}, Linux {platform.release()}, Python {platform.python_version()}"
+    kernel = ".".join(platform.release().split(".")[:2])
+    return f"{os.cpu_count()} cores, Linux {kernel}, Python {platform.python_version()}"
