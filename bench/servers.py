@@ -71,6 +71,5 @@ def file_system(folder: Path) -> str:
 
 def machine() -> str:
     """One line about where this ran."""
-    model = platform.processor()
     kernel = ".".join(platform.release().split(".")[:2])
     return f"{os.cpu_count()} cores, Linux {kernel}, Python {platform.python_version()}"
