@@ -152,11 +152,13 @@ class Log:
     def answer(self, position: Position, leader_epoch: int, hw_end: int, limit: int) -> Answer:
         parted = f.judge(position, self.epochs, self.end)
         if parted is not None:
-            return Answer(1, 0, Kind.DIVERGED, leader_epoch, hw_end, self.end, *parted, b"")
+            return Answer(
+                1, 0, Kind.DIVERGED, leader_epoch, hw_end, self.end, position.end, position.last_epoch, *parted, b""
+            )
         # One epoch a run: a follower notes where each begins.
         _, stop = self.epochs.end_of(self.epoch_at(position.end), self.end)
         data = b"".join(self.records[position.end : min(stop, position.end + limit)])
-        return Answer(1, 0, Kind.DATA, leader_epoch, hw_end, self.end, 0, 0, data)
+        return Answer(1, 0, Kind.DATA, leader_epoch, hw_end, self.end, position.end, position.last_epoch, 0, 0, data)
 
     def epoch_at(self, offset: int) -> int:
         return max((epoch for epoch, start in self.epochs.entries if start <= offset), default=0)
@@ -231,15 +233,15 @@ def test_damaged_stale_or_foreign_answers_are_not_taken() -> None:
     data = b"".join(leader.records)
     machine = follower_at(0, Log())
     flipped = data[:20] + bytes([data[20] ^ 1]) + data[21:]
-    (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, flipped)))
+    (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, 0, 0, flipped)))
     assert isinstance(effect, f.Distrust)
-    (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, data[:-1])))
+    (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, 0, 0, data[:-1])))
     assert isinstance(effect, f.Distrust)
-    assert machine.step(f.Answered(Answer(1, 0, Kind.DATA, 4, 0, 3, 0, 0, data))) == []
+    assert machine.step(f.Answered(Answer(1, 0, Kind.DATA, 4, 0, 3, 0, 0, 0, 0, data))) == []
     assert machine.end == 0
-    (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, data)))
+    (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, 0, 0, data)))
     assert isinstance(effect, f.Append)
-    assert machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, data))) == []
+    assert machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, 0, 0, data))) == []
     assert machine.end == 3
     assert seek_record(effect.records, 0, len(effect.records), 0, 2)[1] == 2
 
@@ -248,7 +250,7 @@ def test_readers_of_a_replica_see_what_is_committed_and_promised_here() -> None:
     leader = Log()
     leader.write(5, b"x")
     machine = follower_at(0, Log())
-    machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 1, 1, 0, 0, leader.records[0])))
+    machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 1, 1, 0, 0, 0, 0, leader.records[0])))
     assert machine.step(f.Promised(1)) == [f.Expose(1)]
 
 
@@ -258,5 +260,24 @@ def test_nothing_committed_is_ever_cut() -> None:
         log.write(2, b"x")
     machine = f.Follower(1, 0, Epoch(5), log.epochs, 3, 3, 3)
     assert machine.step(f.Promised(3)) == [f.Expose(3)]
-    (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DIVERGED, 5, 3, 3, 0, 1, b"")))
+    (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DIVERGED, 5, 3, 3, 3, 2, 0, 1, b"")))
     assert isinstance(effect, f.Distrust)
+
+
+def test_an_answer_about_an_earlier_log_cuts_nothing() -> None:
+    """Delivered twice: the first cut the log back, which has grown with good records since."""
+    log = Log()
+    for _ in range(3):
+        log.write(2, b"ours")
+    machine = f.Follower(1, 0, Epoch(5), log.epochs, 3, 3, 0)
+    parted = Answer(1, 0, Kind.DIVERGED, 5, 1, 4, 3, 2, 2, 1, b"")
+    assert machine.step(f.Answered(parted)) == [f.Cut(1)]
+    machine.step(f.WasCut(1))
+    leader = Log()
+    leader.write(2, b"ours")
+    for _ in range(3):
+        leader.write(4, b"theirs")
+    news = b"".join(leader.records[1:])
+    effect, _ = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 1, 4, 1, 2, 0, 0, news)))
+    assert isinstance(effect, f.Append)
+    assert machine.step(f.Answered(parted)) == []

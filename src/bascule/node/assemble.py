@@ -19,6 +19,7 @@ from bascule.node.peers import Peer, Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
 from bascule.ports import Bus, Clock, Disk, Random
+from bascule.wire.kernels import crc32c
 from bascule.wire.raft_messages import HardState, Membership, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ async def assemble(
         scheduler=scheduler,
         inboxes=Inboxes(namespace, own, random),
         feeds=Feeds(own, namespace, buses.replication, clock),
-        fetchers=Fetchers(own, namespace, buses.replication, settings.fetch_timeout_s),
+        fetchers=Fetchers(own, namespace, buses.replication, settings.fetch_timeout_s, _session(boot)),
         defaults=settings.defaults,
     )
 
@@ -105,6 +106,11 @@ async def assemble(
     cluster = Cluster(cluster_config, driver, store, peers, requests, buses.control, clock)
     broker = Broker(environment, cluster)
     return broker
+
+
+def _session(boot: str) -> int:
+    """The boot id as a number, for messages of fixed width; never 0."""
+    return crc32c(boot.encode()) << 32 | crc32c(boot[::-1].encode()) | 1
 
 
 def _founders(settings: Settings) -> tuple[str, ...]:

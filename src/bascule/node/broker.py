@@ -71,10 +71,13 @@ class Broker:
         await self.carried_out()
 
     async def hand_over(self, timeout_s: float) -> None:
-        """Give what we lead to others in sync, so that a stop costs each partition a moment and not a session."""
+        """Give what we lead to others in sync, so that a stop costs each partition a moment and not a session. We also
+        leave the in-sync sets, and fetch nothing more that would bring us back into one: who waits for all replicas
+        must not wait for us."""
         own = self.environment.broker_id
         if all(other == own for other in self.cluster.servers):
             return
+        self.environment.fetchers.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         try:

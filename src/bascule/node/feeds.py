@@ -33,6 +33,8 @@ IDLE_ANSWER_S = 1.0
 WATERMARK_ALONE_S = 0.005
 """News of a high watermark alone wait this long for records to travel with."""
 ENVELOPE_BYTES = 64
+KEPT_SESSIONS = 64
+"""Of one follower, over: so many restarts ago nothing is on its way any more."""
 
 Find = Callable[["Key"], "Replica | None"]
 
@@ -93,6 +95,8 @@ class Feed:
         self._told_hw: dict[Key, int] = {}
         self._news: dict[Key, None] = {}
         self._at_once: list[Answer] = []
+        self._session = 0
+        self._past_sessions: dict[int, None] = {}
         self._request_id = 0
         self._parked = False
         self._records_wait = False
@@ -116,7 +120,11 @@ class Feed:
     # --- being asked -----------------------------------------------------------------------------------------
 
     def asked(self, request: FetchRequest) -> None:
-        if request.request_id <= self._request_id and not request.full:
+        if request.session != self._session:
+            if request.session in self._past_sessions:
+                return  # late words of a life that ended: what it promised may be gone
+            self._begin(request.session)
+        elif request.request_id <= self._request_id:
             return  # late, or twice: a newer one is here
         if request.full:
             self._positions, self._readers, self._told_hw, self._news = {}, {}, {}, {}
@@ -127,17 +135,28 @@ class Feed:
             self._place(position, now)
         self._wake.set()
 
+    def _begin(self, session: int) -> None:
+        """The follower lives anew."""
+        if self._session:
+            self._past_sessions[self._session] = None
+        while len(self._past_sessions) > KEPT_SESSIONS:
+            del self._past_sessions[next(iter(self._past_sessions))]
+        self._session = session
+        self._request_id = 0
+
     def _place(self, position: Position, now: int) -> None:
         key = (position.stream_index, position.partition)
         replica = self._find(key)
         if replica is None or replica.leading is None or replica.leading.epoch != position.leader_epoch:
-            self._at_once.append(Answer(*key, Kind.REFUSED, position.leader_epoch, 0, 0, 0, 0, b""))
+            self._at_once.append(Answer(*key, Kind.REFUSED, position.leader_epoch, 0, 0, *_asked(position), 0, 0, b""))
             self._positions.pop(key, None)
             return
         leading, log = replica.leading, replica.log
         parted = judge(position, replica.epochs, log.end)
         if parted is not None:
-            self._at_once.append(Answer(*key, Kind.DIVERGED, leading.epoch, leading.hw_end, log.end, *parted, b""))
+            self._at_once.append(
+                Answer(*key, Kind.DIVERGED, leading.epoch, leading.hw_end, log.end, *_asked(position), *parted, b"")
+            )
             self._positions.pop(key, None)
             return
         self._positions[key] = position
@@ -158,9 +177,9 @@ class Feed:
             if self._news and not self._urgent:
                 await self._until_urgent()
             self._parked = False
-            request_id = self._request_id
+            session, request_id = self._session, self._request_id
             try:
-                self._send(request_id, await self._collect())
+                self._send(session, request_id, await self._collect())
             except (BusUnavailable, LogError) as error:
                 logger.debug("no answer to %s this time: %s", self._follower, error)
 
@@ -222,9 +241,13 @@ class Feed:
                 self._records_wait = True
         hw_end = leading.hw_end
         self._told_hw[key] = hw_end
-        return Answer(*key, Kind.DATA, leading.epoch, hw_end, log.end, 0, 0, records)
+        return Answer(*key, Kind.DATA, leading.epoch, hw_end, log.end, *_asked(position), 0, 0, records)
 
-    def _send(self, request_id: int, answers: list[Answer]) -> None:
+    def _send(self, session: int, request_id: int, answers: list[Answer]) -> None:
         response = encode_response(answers)
-        for part in encode_parts(request_id, response, self._bus.max_payload - ENVELOPE_BYTES):
+        for part in encode_parts(session, request_id, response, self._bus.max_payload - ENVELOPE_BYTES):
             self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_RESPONSE, part)))
+
+
+def _asked(position: Position) -> tuple[int, int]:
+    return position.end, position.last_epoch

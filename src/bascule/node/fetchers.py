@@ -26,6 +26,10 @@ logger = logging.getLogger(__name__)
 
 MAX_OPEN_RESPONSES = 4
 """Responses of which some parts are here: more means that parts got lost, and the oldest is given up."""
+SILENCE_S = 1.5
+"""A leader answers within a second even if it has nothing to say: after this long something got lost."""
+RETRY_S = 0.1
+"""Between two tries while NATS is away."""
 REFUSED_FIRST_S = 0.01
 REFUSED_MAX_S = 0.5
 
@@ -39,21 +43,25 @@ def response_subject(namespace: str, follower: str, leader: str) -> bytes:
 
 
 class Fetchers:
-    def __init__(self, broker_id: str, namespace: str, bus: Bus, timeout_s: float) -> None:
+    def __init__(self, broker_id: str, namespace: str, bus: Bus, timeout_s: float, session: int) -> None:
+        self._session = session
         self._broker_id = broker_id
         self._namespace = namespace
         self._bus = bus
-        self._timeout_s = timeout_s
+        self._timeout_s = min(timeout_s, SILENCE_S)
         self._fetchers: dict[str, Fetcher] = {}
+        self._closed = False
 
     def listen(self) -> None:
         self._bus.subscribe(response_subject(self._namespace, self._broker_id, "*"), self._on_batch)
 
     def follow(self, following: "Following") -> None:
+        if self._closed:
+            return
         fetcher = self._fetchers.get(following.leader)
         if fetcher is None:
             subject = request_subject(self._namespace, following.leader)
-            fetcher = Fetcher(self._broker_id, subject, self._bus, self._timeout_s)
+            fetcher = Fetcher(self._broker_id, subject, self._bus, self._timeout_s, self._session)
             self._fetchers[following.leader] = fetcher
         fetcher.follow(following)
 
@@ -68,6 +76,8 @@ class Fetchers:
             fetcher.changed(following)
 
     def close(self) -> None:
+        """No partition is followed any more, and none will be."""
+        self._closed = True
         for fetcher in self._fetchers.values():
             fetcher.close()
         self._fetchers.clear()
@@ -87,7 +97,8 @@ class Fetchers:
 class Fetcher:
     """The conversation with one leading broker."""
 
-    def __init__(self, broker_id: str, subject: bytes, bus: Bus, timeout_s: float) -> None:
+    def __init__(self, broker_id: str, subject: bytes, bus: Bus, timeout_s: float, session: int) -> None:
+        self._session = session
         self._broker_id = broker_id
         self._subject = subject
         self._bus = bus
@@ -151,17 +162,17 @@ class Fetcher:
         ]
         self._changed = {}
         self._request_id += 1
-        request = FetchRequest(self._request_id, self._broker_id, full, positions)
+        request = FetchRequest(self._session, self._request_id, self._broker_id, full, positions)
         try:
             self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_REQUEST, encode_request(request))))
+            self._arm(self._timeout_s)
         except BusUnavailable:
-            self._full = True  # asked again by the timer
-        self._arm()
+            self._arm(min(RETRY_S, self._timeout_s))
 
-    def _arm(self) -> None:
+    def _arm(self, delay_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(self._timeout_s, self._timed_out)
+        self._timer = self._loop.call_later(delay_s, self._timed_out)
 
     def _timed_out(self) -> None:
         self._timer = None
@@ -172,8 +183,8 @@ class Fetcher:
     # --- answers ---------------------------------------------------------------------------------------------
 
     def take_part(self, payload: bytes) -> None:
-        request_id, part, parts, piece = decode_part(payload)
-        if not 0 < request_id <= self._request_id:
+        session, request_id, part, parts, piece = decode_part(payload)
+        if session != self._session or not 0 < request_id <= self._request_id:
             return
         pieces = self._open.setdefault(request_id, {})
         pieces[part] = piece

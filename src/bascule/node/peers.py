@@ -2,6 +2,9 @@
 
 The heartbeat is an unasked ServerInfoResponse; a ServerInfoRequest makes everyone say it at once, so that a broker
 that just started knows the others without waiting.
+
+A broker that does not hear its own voice is deaf: its connection to NATS works one way only, so that it can serve
+nobody while it seems to live. It then speaks to itself alone, until it hears that; to the others it is silent.
 """
 
 import asyncio
@@ -21,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 0.25
 SESSION_S = 1.5
+DEAF_S = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,15 @@ class Peers:
         self._clock = clock
         self._describe = describe
         self._heard: dict[str, tuple[Peer, int]] = {}
+        self._own_heard_at = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._bus.subscribe(self._subject, self._on_batch)
-        self._send(
-            encode(MsgType.SERVER_INFO_REQUEST, pb.ServerInfoRequest(id=self._describe().id).SerializeToString())
-        )
+        self._bus.subscribe(self._own_subject, self._on_batch)
+        self._own_heard_at = self._clock.monotonic_ns()
+        request = pb.ServerInfoRequest(id=self._describe().id).SerializeToString()
+        self._send(encode(MsgType.SERVER_INFO_REQUEST, request), self._subject)
         self._beat()
 
     def stop(self) -> None:
@@ -65,6 +71,14 @@ class Peers:
         own = self._describe().id
         return [peer for name, (peer, at) in sorted(self._heard.items()) if at >= oldest and name != own]
 
+    @property
+    def _own_subject(self) -> bytes:
+        return self._subject + b"." + self._describe().id.encode()
+
+    @property
+    def _deaf(self) -> bool:
+        return self._clock.monotonic_ns() - self._own_heard_at > int(DEAF_S * 1e9)
+
     def say(self) -> None:
         """Now, not at the next beat."""
         me = self._describe()
@@ -77,15 +91,16 @@ class Peers:
             leaderCount=me.leader_count,
             leaving=me.leaving,
         )
-        self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString()))
+        subject = self._own_subject if self._deaf else self._subject
+        self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString()), subject)
 
     def _beat(self) -> None:
         self.say()
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
 
-    def _send(self, payload: bytes) -> None:
+    def _send(self, payload: bytes, subject: bytes) -> None:
         try:
-            self._bus.send(pub(self._subject, payload))
+            self._bus.send(pub(subject, payload))
         except BusUnavailable:
             pass  # nobody hears us, and that is what silence means
 
@@ -103,5 +118,7 @@ class Peers:
             except DecodeError:
                 continue
             peer = Peer(info.id, info.host, info.port, info.boot, info.partitionCount, info.leaderCount, info.leaving)
+            if peer.id == self._describe().id:
+                self._own_heard_at = now
             self._heard[peer.id] = (peer, now)
             self.on_heard(peer)

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from bascule.errors import PeerError
 
-_REQUEST = struct.Struct("<QBHI")  # request id, full, length of the follower's id, entries
+_REQUEST = struct.Struct("<QQBHI")  # session, request id, full, length of the follower's id, entries
 _POSITION = struct.Struct("<QIQQQQ")
-_PART = struct.Struct("<QII")  # request id, part, parts
-_ANSWER = struct.Struct("<QIBQQQQQI")
+_PART = struct.Struct("<QQII")  # session, request id, part, parts
+_ANSWER = struct.Struct("<QIBQQQQQQQI")
 
 
 class Position(NamedTuple):
@@ -54,12 +54,17 @@ class Answer(NamedTuple):
     hw_end: int
     leader_end: int
     """The leader's end when it answered: a follower that later reaches it has caught up."""
+    asked_end: int
+    asked_epoch: int
+    """Where the follower stood when it asked: an answer that comes late, or twice, must not be taken for a new one."""
     epoch: int
     epoch_end: int
     records: bytes
 
 
 class FetchRequest(NamedTuple):
+    session: int
+    """One life of one follower: what an earlier one said or was told is not this one's."""
     request_id: int
     follower: str
     full: bool
@@ -69,6 +74,7 @@ class FetchRequest(NamedTuple):
 class FetchPart(NamedTuple):
     """One piece of a response."""
 
+    session: int
     request_id: int
     part: int
     parts: int
@@ -77,14 +83,14 @@ class FetchPart(NamedTuple):
 
 def encode_request(request: FetchRequest) -> bytes:
     follower = request.follower.encode()
-    head = _REQUEST.pack(request.request_id, request.full, len(follower), len(request.positions))
+    head = _REQUEST.pack(request.session, request.request_id, request.full, len(follower), len(request.positions))
     return b"".join([head, follower, *(_POSITION.pack(*position) for position in request.positions)])
 
 
 def decode_request(data: bytes) -> FetchRequest:
     """Raises PeerError for anything that is not exactly a request."""
     try:
-        request_id, full, id_length, count = _REQUEST.unpack_from(data)
+        session, request_id, full, id_length, count = _REQUEST.unpack_from(data)
         start = _REQUEST.size + id_length
         follower = data[_REQUEST.size : start].decode()
         if len(data) != start + count * _POSITION.size:
@@ -92,13 +98,13 @@ def decode_request(data: bytes) -> FetchRequest:
         positions = [Position(*fields) for fields in _POSITION.iter_unpack(data[start:])]
     except (struct.error, ValueError) as error:
         raise PeerError(f"a fetch request cannot be decoded: {error}") from error
-    return FetchRequest(request_id, follower, bool(full), positions)
+    return FetchRequest(session, request_id, follower, bool(full), positions)
 
 
 def encode_response(answers: Iterable[Answer]) -> bytes:
     pieces: list[bytes] = []
     for answer in answers:
-        pieces += (_ANSWER.pack(*answer[:8], len(answer.records)), answer.records)
+        pieces += (_ANSWER.pack(*answer[:10], len(answer.records)), answer.records)
     return b"".join(pieces)
 
 
@@ -120,21 +126,21 @@ def decode_response(data: bytes) -> list[Answer]:
     return answers
 
 
-def encode_parts(request_id: int, response: bytes, max_part: int) -> list[bytes]:
+def encode_parts(session: int, request_id: int, response: bytes, max_part: int) -> list[bytes]:
     """The response in messages of at most `max_part` bytes each; one, if it is empty."""
     step = max_part - _PART.size
     starts = range(0, max(1, len(response)), step)
     return [
-        _PART.pack(request_id, number, len(starts)) + response[start : start + step]
+        _PART.pack(session, request_id, number, len(starts)) + response[start : start + step]
         for number, start in enumerate(starts)
     ]
 
 
 def decode_part(data: bytes) -> FetchPart:
     try:
-        request_id, part, parts = _PART.unpack_from(data)
+        session, request_id, part, parts = _PART.unpack_from(data)
     except struct.error as error:
         raise PeerError(f"a part of a fetch response cannot be decoded: {error}") from error
     if part >= parts:
         raise PeerError(f"a fetch response has no part {part} of {parts}")
-    return FetchPart(request_id, part, parts, data[_PART.size :])
+    return FetchPart(session, request_id, part, parts, data[_PART.size :])

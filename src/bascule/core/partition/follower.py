@@ -149,6 +149,8 @@ class Follower:
 
     def _diverged(self, answer: Answer) -> list[Effect]:
         """Cut back to where both logs have `answer.epoch`; if they still differ there, the next answer says so."""
+        if (answer.asked_end, answer.asked_epoch) != (self.end, self._epochs.last_epoch):
+            return []  # about another log than the one we have now
         _, own_end = self._epochs.end_of(answer.epoch, self.end)
         end = min(answer.epoch_end, own_end)
         if end >= self.end:
