@@ -254,6 +254,33 @@ def test_a_server_in_a_new_incarnation_gives_only_that_lifes_vote() -> None:
     assert amnesiac.role is Role.FOLLOWER
 
 
+def test_a_learner_that_others_count_on_campaigns_when_its_log_is_ahead_of_theirs() -> None:
+    """The last leader, lost for good, had told only the learner of an entry; who made it a voter told only itself."""
+    members = Membership(("a", "c"), ("e",))
+    learner = Raft(
+        RaftConfig("e"), HardState(5), Snapshot(0, 0, members), [Entry(1, 4), Entry(2, 5)], lambda low, high: low
+    )
+    for _ in range(50):
+        learner.tick()
+    assert not learner.ready(), "of itself it never does"
+    learner.step(VoteRequest("a", "e", 6, 9, 4, pre=True))
+    assert drain(learner) == [VoteReply("e", "a", 5, granted=False, pre=True)]
+    learner.tick()
+    assert learner.role is Role.PRE_CANDIDATE
+    drain(learner)
+    learner.step(VoteReply("a", "e", 6, granted=True, pre=True))
+    assert learner.term == 5, "its own vote does not count"
+    learner.step(VoteReply("c", "e", 6, granted=True, pre=True))
+    for voter in "ac":
+        learner.step(VoteReply(voter, "e", 6, granted=True))
+    assert learner.is_leader
+    drain(learner)
+    for voter in "ac":
+        learner.step(AppendReply(voter, "e", 6, 3))
+    assert TimeoutNow("e", "a", 6) in drain(learner), "and it hands over when that is done"
+    assert not learner.is_leader
+
+
 # --- what peers say ---------------------------------------------------------------------------------------------
 
 

@@ -33,11 +33,11 @@ class Election:
         state = self._state
         free = state.vote == message.source or (not state.vote and not state.leader)
         could = free or (message.pre and message.term > state.term)
-        granted = (
-            could
-            and message.incarnation == state.incarnation
-            and state.log.is_up_to_date(message.last_index, message.last_term)
-        )
+        meant = message.incarnation == state.incarnation
+        up_to_date = state.log.is_up_to_date(message.last_index, message.last_term)
+        granted = could and meant and up_to_date
+        if meant and not up_to_date and not state.leader:
+            state.needed = True
         if granted and not message.pre:
             state.vote = message.source
             state.elapsed = 0

@@ -50,6 +50,8 @@ class State:
         self.elapsed = 0
         """Ticks since it heard from a leader, voted or began to campaign."""
         self.timeout = 0
+        self.needed = False
+        """No voter as far as it knows, but asked for its vote by one whose log is behind its own."""
         self.outbox: list[Message] = []
         self._random = random
         self.reset_timeout()
@@ -69,9 +71,10 @@ class State:
 
     @property
     def may_campaign(self) -> bool:
-        """Also one that an uncommitted membership leaves out: its log may be the only one that can bring it about
-        (thesis, 4.2.2). It does not count its own vote then."""
-        if self.is_voter:
+        """Also one that an uncommitted membership leaves out (thesis, 4.2.2), and one that others count on without its
+        having heard of it yet: theirs may be the only logs that can win. They do not count their own vote, and hand
+        over when they have committed."""
+        if self.is_voter or self.needed:
             return True
         log = self.log
         if log.membership_index <= log.commit:
@@ -92,6 +95,7 @@ class State:
             self.vote = ""
         self.role = Role.FOLLOWER
         self.leader = leader
+        self.needed = self.needed and not leader
         self.reset_timeout()
 
     def reset_timeout(self) -> None:
