@@ -96,7 +96,7 @@ async def assemble(
 
     def describe() -> Peer:
         held, led = broker.counts()
-        return Peer(own, address.host, address.port, boot, held, led, broker.stopping)
+        return Peer(own, address.host, address.port, boot, held, led, broker.leaving)
 
     peers = Peers(namespace, buses.control, clock, describe)
     requests = Requests(namespace, own, buses.control, random)

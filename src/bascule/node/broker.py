@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 
-from bascule.core.metadata.state import Change, PartitionsChanged, StreamCreated, StreamDeleted
+from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream
 from bascule.errors import BasculeError, BusUnavailable
 from bascule.node.cluster import Cluster
@@ -19,8 +19,10 @@ from bascule.node.routes import Routes
 
 logger = logging.getLogger(__name__)
 
-HAND_OVER_POLL_S = 0.05
+HAND_OVER_POLL_S = 0.01
+RESIGN_S = 1.0
 START_WAIT_S = 3.0
+OPEN_AGAIN_S = 5.0
 OPEN_AT_ONCE = 8
 """Partitions opened together: each may scan its active segment."""
 
@@ -31,6 +33,7 @@ class Broker:
         self.cluster = cluster
         self.routes = Routes()
         self.publisher = Publisher(self.environment, self.routes, self._refusal)
+        self.leaving = False
         self.stopping = False
         self._replicas: dict[Key, Replica] = {}
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
@@ -77,6 +80,8 @@ class Broker:
         own = self.environment.broker_id
         if all(other == own for other in self.cluster.servers):
             return
+        self.leaving = True
+        self.cluster.peers.say()
         self.environment.fetchers.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -89,7 +94,7 @@ class Broker:
             replica.leading is not None and len(replica.partition.isr) > 1 for replica in self._replicas.values()
         ):
             await asyncio.sleep(HAND_OVER_POLL_S)
-        self.cluster.resign()
+        await self.cluster.resign(RESIGN_S)
 
     async def stop(self) -> None:
         """What gRPC clients gave us goes to NATS and comes back, with all that NATS has for us; then no more of it.
@@ -151,13 +156,24 @@ class Broker:
     async def _turn(self) -> None:
         while True:
             changes = await self._changes.get()
-            try:
-                for change in changes:
+            for change in changes:
+                try:
                     await self._carry_out(change)
-            except Exception:
-                logger.exception("a change of the metadata could not be carried out here")
+                except (BasculeError, OSError) as error:
+                    assert not isinstance(change, Rejected), "what was rejected changes nothing"
+                    logger.error("a change of stream %s waits for its disk: %s", change.stream.name, error)
+                    self._spawn(self._carry_out_later(change.stream))
+                except Exception:
+                    logger.exception("a change of the metadata could not be carried out here")
             self._behind -= 1
             self._carried_out.set()
+
+    async def _carry_out_later(self, stream: Stream) -> None:
+        """Open what could not be opened, with the roles the metadata gives by then."""
+        await asyncio.sleep(OPEN_AGAIN_S)
+        present = self.cluster.metadata.stream(stream.name)
+        if present is not None and present.creation_index == stream.creation_index:
+            self._enqueue([StreamCreated(present)])
 
     async def _carry_out(self, change: Change) -> None:
         match change:
@@ -179,8 +195,15 @@ class Broker:
         ]
         for first in range(0, len(missing), OPEN_AT_ONCE):
             some = missing[first : first + OPEN_AT_ONCE]
-            for replica in await asyncio.gather(*(Replica.open(self.environment, *pair) for pair in some)):
-                self._replicas[replica.key] = replica
+            opening = [Replica.open(self.environment, *pair) for pair in some]
+            failed: list[BaseException] = []
+            for replica in await asyncio.gather(*opening, return_exceptions=True):
+                if isinstance(replica, BaseException):
+                    failed.append(replica)
+                else:
+                    self._replicas[replica.key] = replica
+            if failed:
+                raise failed[0]
 
     async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
         for number in partitions:
@@ -208,6 +231,9 @@ class Broker:
             pass  # it never had a record here
         except OSError as error:
             logger.error("files of stream %s stay until the next start: %s", stream.name, error)
+            for replica in replicas:
+                if replica is not None:
+                    replica.log.waiters.end("deleted")
 
     def _route(self, stream: Stream) -> None:
         if self.cluster.metadata.stream(stream.name) is None:

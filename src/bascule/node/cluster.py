@@ -29,6 +29,7 @@ from bascule.errors import (
     BasculeError,
     BusUnavailable,
     DeadlineExceeded,
+    FailedPrecondition,
     Internal,
     InvalidArgument,
     StartError,
@@ -54,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 NO_LEADER = "no known metadata leader"
 DEFAULT_TIMEOUT_S = 5.0
+ISR_TIMEOUT_S = 1.0
+"""Of what is asked again anyway: while a change of the in-sync set is pending the larger set must commit."""
 JOIN_TRIES = 10
 JOIN_EVERY_S = 1.0
 POLL_S = 0.02
@@ -141,14 +144,17 @@ class Cluster:
         self.peers.stop()
         await self.raft.stop()
 
-    def resign(self) -> None:
-        """Let another voter be controller."""
-        others = [server for server in self.raft.membership.voters if server != self.config.broker_id]
-        alive = {peer.id for peer in self.peers.alive()}
-        for other in others:
-            if self.raft.raft.is_leader and other in alive:
-                self.raft.transfer(other)
-                return
+    async def resign(self, timeout_s: float) -> None:
+        """Let another voter be controller, and see that it is."""
+        alive = {peer.id: None for peer in self.peers.alive() if not peer.leaving}
+        others = [server for server in self.raft.membership.voters if server in alive]
+        if not self.raft.raft.is_leader or not others:
+            return
+        self.raft.transfer(others[0])
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self.raft.raft.leader in ("", self.config.broker_id) and loop.time() < deadline:
+            await asyncio.sleep(POLL_S)
 
     async def _join(self) -> None:
         subject = f"{self.config.namespace}.raft.metadata.join".encode()
@@ -179,7 +185,7 @@ class Cluster:
         request = pb.PropagatedRequest(op=pb.BARRIER)
         while True:
             try:
-                index = await self._to_controller(request, DEFAULT_TIMEOUT_S)
+                index = await self._to_controller(request, ISR_TIMEOUT_S)
                 await self.raft.applied(index)
                 return
             except BasculeError as error:
@@ -220,7 +226,7 @@ class Cluster:
         operation.stream, operation.partition, operation.replica = replica.stream.name, partition.id, other
         operation.leader, operation.leaderEpoch = partition.leader, partition.leader_epoch
         try:
-            await self._to_controller(request, DEFAULT_TIMEOUT_S)
+            await self._to_controller(request, ISR_TIMEOUT_S)
         except BasculeError as error:
             logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
             if replica.leading is not None:
@@ -285,6 +291,8 @@ class Cluster:
                 return await self._propose(lambda: shrink)
             case pb.EXPAND_ISR:
                 back = request.expandISROp
+                if not self._controller.stays(back.replica):
+                    raise FailedPrecondition(f"{back.replica} is not alive, or about to stop")
                 expand = ExpandIsr(back.stream, back.partition, back.replica, back.leader, back.leaderEpoch)
                 return await self._propose(lambda: expand)
             case pb.HAND_OVER:

@@ -45,6 +45,7 @@ class Controller:
         self._submit = submit
         self._execute = execute
         self._liveness = Liveness(int(SESSION_S * 1e9))
+        self._leaving: dict[str, None] = {}
         self._subscriptions: list[Subscription] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -84,9 +85,18 @@ class Controller:
     def heard(self, peer: Peer) -> None:
         if not self.active or peer.id not in self._others:
             return
+        if peer.leaving:
+            self._leaving[peer.id] = None
+        else:
+            self._leaving.pop(peer.id, None)
         if self._liveness.heard(peer.id, peer.boot, self._clock.monotonic_ns()):
             logger.warning("broker %s came back as another life: what it led goes to others first", peer.id)
             self._spawn(self._bury(peer.id))
+
+    def stays(self, broker: str) -> bool:
+        """It lives, and has not said that it is about to stop."""
+        own = broker == self._raft.raft.id
+        return own or (self._liveness.alive(broker) and broker not in self._leaving)
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._tick)

@@ -182,6 +182,8 @@ class Feed:
                 self._send(session, request_id, await self._collect())
             except (BusUnavailable, LogError) as error:
                 logger.debug("no answer to %s this time: %s", self._follower, error)
+            except Exception:
+                logger.exception("no answer to %s this time", self._follower)
 
     @property
     def _urgent(self) -> bool:

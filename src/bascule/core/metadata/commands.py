@@ -57,7 +57,7 @@ class BrokerDied:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A broker about to stop gives its leaderships away; it stays in sync while it can."""
+    """A broker about to stop gives its leaderships away and leaves the in-sync sets: nobody is to wait for it."""
 
     broker: str
 

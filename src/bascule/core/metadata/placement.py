@@ -33,8 +33,8 @@ def place(
     return tuple(placed)
 
 
-def fail_over(streams: Mapping[str, Stream], broker: str, index: int, died: bool) -> dict[str, dict[int, Partition]]:
-    """The partitions that change when `broker` is gone (`died`) or about to go, by stream.
+def fail_over(streams: Mapping[str, Stream], broker: str, index: int) -> dict[str, dict[int, Partition]]:
+    """The partitions that change when `broker` is gone or about to go, by stream.
 
     A new leader is the in-sync replica with the fewest leaderships. A partition whose in-sync set is `broker` alone
     keeps it: nobody else has everything that was acked, and the leader may come back.
@@ -44,9 +44,9 @@ def fail_over(streams: Mapping[str, Stream], broker: str, index: int, died: bool
     for name in sorted(streams):
         for item in streams[name]:
             others = [replica for replica in item.isr if replica != broker]
-            if not others or (item.leader != broker and not (died and broker in item.isr)):
+            if not others or broker not in item.isr:
                 continue
-            moved = replace(item, epoch=Epoch(index), isr=tuple(others) if died else item.isr)
+            moved = replace(item, epoch=Epoch(index), isr=tuple(others))
             if item.leader == broker:
                 leader = min(others, key=lambda server: (leaders_of[server], server))
                 leaders_of[broker] -= 1

@@ -123,10 +123,8 @@ class Metadata:
                 return [PartitionsChanged(self.streams[name], changed)]
             case ShrinkIsr() | ExpandIsr():
                 return self._change_isr(index, command)
-            case BrokerDied(broker):
-                return self._replace_leaders(index, broker, died=True)
-            case HandOver(broker):
-                return self._replace_leaders(index, broker, died=False)
+            case BrokerDied(broker) | HandOver(broker):
+                return self._do_without(index, broker)
 
     def _change_isr(self, index: int, command: ShrinkIsr | ExpandIsr) -> list[Change]:
         stream = self.streams[command.stream]
@@ -138,9 +136,9 @@ class Metadata:
         self.streams[stream.name] = stream.with_partitions({partition.id: changed})
         return [PartitionsChanged(self.streams[stream.name], (partition.id,))]
 
-    def _replace_leaders(self, index: int, broker: str, died: bool) -> list[Change]:
+    def _do_without(self, index: int, broker: str) -> list[Change]:
         changes: list[Change] = []
-        for name, moved in fail_over(self.streams, broker, index, died).items():
+        for name, moved in fail_over(self.streams, broker, index).items():
             self.streams[name] = self.streams[name].with_partitions(moved)
             changes.append(PartitionsChanged(self.streams[name], tuple(moved)))
         return changes

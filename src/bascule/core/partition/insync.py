@@ -68,8 +68,13 @@ class InSync:
         return self._advance()
 
     def changed(self, isr: Iterable[str]) -> bool:
-        """The metadata says who is in. True if the high watermark rose."""
-        self.isr = tuple(isr)
+        """The metadata says who is in. True if the high watermark rose. Whoever went out has to show itself again: what
+        it said before says nothing about whether it still lives."""
+        before, self.isr = self.isr, tuple(isr)
+        for replica in before:
+            if replica not in self.isr and replica in self.followers:
+                self.followers[replica].caught_up = False
+                self.followers[replica].answered_end = -1
         self._leaving = {replica: None for replica in self._leaving if replica in self.isr}
         self._joining = {replica: None for replica in self._joining if replica not in self.isr}
         return self._advance()
