@@ -122,6 +122,22 @@ def test_a_refused_publish_leaves_nothing_behind() -> None:
     run(main())
 
 
+def test_a_stream_made_while_the_disk_fails_is_there_once_the_disk_works() -> None:
+    async def main() -> None:
+        host = Host("one", "ns", MemoryNats(), Trace(asyncio.get_running_loop()), 1, Builder(2000))
+        host.boot()
+        await asyncio.sleep(1)
+        host.disk.misfortune = lambda path: errno.EIO if path.startswith("streams/s@") else None
+        await host.call("CreateStream", api.CreateStreamRequest(name="s", subject="s", partitions=2), 2)
+        host.disk.misfortune = None
+        await asyncio.sleep(10)
+        for partition in range(2):
+            publish = api.PublishRequest(stream="s", partition=partition, value=b"v")
+            assert (await host.call("Publish", publish, 5))[0] is Status.OK
+
+    run(main())
+
+
 def test_no_partition_of_a_stream_goes_on_when_its_files_cannot_be_removed() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 TIMELINE_EVENTS = 60
 """Shown around a violation."""
+FAULTS = ("fault", "heal", "host", "phase")
 NEIGHBOURS = 3
 """Offsets on either side of the one in question that are shown too."""
 
@@ -62,14 +63,16 @@ class Trace:
         return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
     def timeline(self, violation: Violation, most: int = TIMELINE_EVENTS) -> list[str]:
-        """The last events that have to do with it: its partition near its offset, and every fault."""
-        chosen = [event for event in self.events if _concerns(event, violation)]
-        return [str(event) for event in chosen[-most:]]
+        """The last events of its partition near its offset, and the last faults, in one order."""
+        chosen = [number for number, event in enumerate(self.events) if _concerns(event, violation)]
+        faults = [number for number in chosen if self.events[number].what in FAULTS]
+        others = [number for number in chosen if self.events[number].what not in FAULTS]
+        return [str(self.events[number]) for number in sorted(faults[-most // 2 :] + others[-most:])]
 
 
 def _concerns(event: Event, violation: Violation) -> bool:
     if event.part is None:
-        return event.what in ("fault", "heal", "host", "log", "violation", "phase")
+        return event.what in FAULTS or event.what in ("log", "violation")
     if violation.part is None or event.part != violation.part:
         return False
     return event.offset < 0 or violation.offset < 0 or abs(event.offset - violation.offset) <= NEIGHBOURS
