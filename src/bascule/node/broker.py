@@ -23,7 +23,6 @@ HAND_OVER_POLL_S = 0.01
 RESIGN_S = 1.0
 START_WAIT_S = 3.0
 OPEN_AGAIN_S = 5.0
-OPEN_AGAIN_S = 5.0
 OPEN_AT_ONCE = 8
 """Partitions opened together: each may scan its active segment."""
 
