@@ -10,7 +10,9 @@ pause that grows.
 """
 
 import asyncio
+import itertools
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bascule.errors import BusUnavailable, PeerError
@@ -45,6 +47,8 @@ def response_subject(namespace: str, follower: str, leader: str) -> bytes:
 class Fetchers:
     def __init__(self, broker_id: str, namespace: str, bus: Bus, timeout_s: float, session: int) -> None:
         self._session = session
+        self._request_ids = itertools.count(1)
+        """One count for all leaders: one left and followed again must not take new requests for old ones."""
         self._broker_id = broker_id
         self._namespace = namespace
         self._bus = bus
@@ -61,7 +65,7 @@ class Fetchers:
         fetcher = self._fetchers.get(following.leader)
         if fetcher is None:
             subject = request_subject(self._namespace, following.leader)
-            fetcher = Fetcher(self._broker_id, subject, self._bus, self._timeout_s, self._session)
+            fetcher = Fetcher(self._broker_id, subject, self._bus, self._timeout_s, self._session, self._request_ids)
             self._fetchers[following.leader] = fetcher
         fetcher.follow(following)
 
@@ -97,8 +101,11 @@ class Fetchers:
 class Fetcher:
     """The conversation with one leading broker."""
 
-    def __init__(self, broker_id: str, subject: bytes, bus: Bus, timeout_s: float, session: int) -> None:
+    def __init__(
+        self, broker_id: str, subject: bytes, bus: Bus, timeout_s: float, session: int, request_ids: Iterator[int]
+    ) -> None:
         self._session = session
+        self._request_ids = request_ids
         self._broker_id = broker_id
         self._subject = subject
         self._bus = bus
@@ -161,7 +168,7 @@ class Fetcher:
             position for key in keys if (each := self._followings.get(key)) and (position := each.position) is not None
         ]
         self._changed = {}
-        self._request_id += 1
+        self._request_id = next(self._request_ids)
         request = FetchRequest(self._session, self._request_id, self._broker_id, full, positions)
         try:
             self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_REQUEST, encode_request(request))))
