@@ -10,6 +10,7 @@ from typing import Any
 
 from bascule.sim.history import StreamInfo
 from bascule.sim.host import Host
+from bascule.sim.readers import watch
 from bascule.sim.trace import Part
 from bascule.sim.world import World
 from bascule.testing.bus import MemoryBus
@@ -88,10 +89,22 @@ class Faults:
         await self._come_back(host)
 
     async def _power(self, host: Host) -> None:
+        if self._chance.random() < 0.7:
+            await self._ask(host)  # what a client was told at the last moment holds like anything else
         self._note(f"power loss of {host.name}")
         self.crashes += 1
         host.power_off(self._chance)
         await self._come_back(host)
+        for _ in range(20):
+            if host.broker is not None:
+                await self._ask(host)
+                return
+            await asyncio.sleep(0.02)
+
+    async def _ask(self, host: Host) -> None:
+        parts = [part for part in self._world.parts() if self._world.host(part) is host]
+        for part in parts:
+            await watch(self._world, part, 0.02)
 
     async def _double(self, host: Host) -> None:
         """The power goes again while the broker recovers."""
@@ -184,7 +197,7 @@ class Faults:
         self._note(f"the disk of {host.name} is slow")
         host.disk.sync_delay_s = self._chance.choice((0.02, 0.3))
         await asyncio.sleep(self._chance.uniform(0.2, 2.0))
-        host.disk.sync_delay_s = 0.0
+        host.disk.sync_delay_s = self._world.scenario.sync_delay_s
 
     async def _eio(self, host: Host) -> None:
         rate = self._chance.choice((0.02, 0.2, 1.0))

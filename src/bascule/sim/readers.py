@@ -164,10 +164,10 @@ class Watcher:
                     self._world.checker.commits(part, driver.partition.leader_epoch, host.name)
 
 
-async def watch(world: World, part: Part) -> bool:
+async def watch(world: World, part: Part, timeout_s: float = 2.0) -> bool:
     floor = world.checker.known(part).hw_end
     request = api.FetchPartitionMetadataRequest(stream=part.stream, partition=part.number)
-    status, _, answers = await world.call(part, "FetchPartitionMetadata", request, 2.0)
+    status, _, answers = await world.call(part, "FetchPartitionMetadata", request, timeout_s)
     if status is Status.OK:
         world.checker.watermark(part, floor, api.FetchPartitionMetadataResponse.FromString(answers[0]).metadata)
     return status is Status.OK

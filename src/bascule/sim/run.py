@@ -125,6 +125,7 @@ class Simulation:
         latency_s = self.plan.disk_latency_s
         for host in self._world.cluster.hosts.values():
             host.disk.cached = self.plan.cached_reads
+            host.disk.sync_delay_s = self.plan.sync_delay_s
             if latency_s:
                 chance = self.plan.chance(f"disk of {host.name}")
                 host.disk.latency_s = lambda chance=chance: chance.uniform(0, latency_s)

@@ -23,6 +23,7 @@ class Scenario:
     """Messages are dropped, repeated and reordered one by one."""
     max_delay_s: float
     disk_latency_s: float
+    sync_delay_s: float
     cached_reads: bool
     wildcard: bool
     sync: SyncMode
@@ -73,6 +74,7 @@ def scenario(seed: int) -> Scenario:
         harsh=not control and chance.random() < 0.2,
         max_delay_s=chance.choice((0.0, 0.001, 0.005, 0.05)),
         disk_latency_s=chance.choice((0.0, 0.0002, 0.002)),
+        sync_delay_s=chance.choice((0.0, 0.001, 0.02)),
         cached_reads=chance.random() < 0.7,
         wildcard=chance.random() < 0.4,
         sync=sync,
