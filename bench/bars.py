@@ -1,14 +1,14 @@
 """What the measures are held against: each bar compares two measures of the same round, or one with a number.
 
 The value of a bar is the median over the rounds of what it computes in each round, so that a machine that was
-slow for a while was slow for both sides.
+slow for a while was slow for both sides. Where the worst counts, it is the worst of all rounds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from bench.measures import Sample
+from bench.measures import REPLICATED_RATE, STEADY_RATE, Sample
 
 Round = Mapping[str, Sample]
 """The samples of one round, by the name of the measure."""
@@ -23,9 +23,10 @@ class Bar:
     unit: str = "x"
     least: float | None = None
     most: float | None = None
+    combine: Callable[[Iterable[float]], float] = median
 
     def over(self, rounds: Sequence[Round]) -> float:
-        return median(self.value(samples) for samples in rounds)
+        return self.combine(self.value(samples) for samples in rounds)
 
     @property
     def bound(self) -> str:
@@ -49,11 +50,12 @@ def ratio(group: str, ours: str, theirs: str, least: float | None) -> Bar:
     return Bar(group, f"{ours} / {theirs}", (ours, theirs), value, least=least)
 
 
-def latency(name: str, percentile: str) -> Bar:
+def latency(group: str, name: str, percentile: str, rate: int) -> Bar:
     def value(samples: Round) -> float:
         return samples[name].p50_us if percentile == "p50" else samples[name].p99_us
 
-    return Bar("f", f"{name}, {percentile} at 5 000 msgs/s", (name,), value, unit="us")
+    text = f"{name}, {percentile} at {rate:,} msgs/s".replace(",000", " 000")
+    return Bar(group, text, (name,), value, unit="us")
 
 
 BARS = (
@@ -76,8 +78,23 @@ BARS = (
     ),
     ratio("e", "100 publishers, 1 000 in flight each", "envelopes, group", 0.5),
     ratio("e", "100 publishers, 10 in flight each", "envelopes, group", None),
-    latency("latency, group", "p50"),
-    latency("latency, group", "p99"),
-    latency("latency, JetStream", "p50"),
-    latency("latency, JetStream", "p99"),
+    latency("f", "latency, group", "p50", STEADY_RATE),
+    latency("f", "latency, group", "p99", STEADY_RATE),
+    latency("f", "latency, JetStream", "p50", STEADY_RATE),
+    latency("f", "latency, JetStream", "p99", STEADY_RATE),
+    ratio("h", "ack ALL, three brokers", "JetStream R3, async", 1.0),
+    ratio("h", "ack ALL, three brokers", "JetStream R3, lean client", None),
+    latency("h", "latency, ack ALL", "p50", REPLICATED_RATE),
+    latency("h", "latency, ack ALL", "p99", REPLICATED_RATE),
+    latency("h", "latency, JetStream R3", "p50", REPLICATED_RATE),
+    latency("h", "latency, JetStream R3", "p99", REPLICATED_RATE),
+    Bar(
+        "h",
+        "time to a new leader after kill -9, worst",
+        ("kill -9 of the leader",),
+        lambda samples: samples["kill -9 of the leader"].stall_s,
+        unit="s",
+        most=4.0,
+        combine=max,
+    ),
 )

@@ -5,16 +5,18 @@ sides get the same count, size of values (128 bytes) and messages in flight (1 0
 name says otherwise).
 """
 
+import asyncio
 import itertools
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bascule.testing.golang import build_go
-from bascule.testing.processes import Process
-from bench.servers import Servers, cpu_seconds, tree_cpu_seconds
+from bascule.testing.processes import Process, poll
+from bench.failover import whole, worst_stall_s
+from bench.servers import REPLICAS, Servers, cpu_seconds, tree_cpu_seconds
 
 ROOT = Path(__file__).parent.parent
 DRIVER_TIMEOUT_S = 300
@@ -32,11 +34,13 @@ class Sample:
     rate: float
     driver_us: float
     broker_us: float
-    """Of the server process itself."""
+    """Of the server processes themselves."""
     server_us: float
-    """With its children: a broker and its embedded NATS server."""
+    """With the NATS server that brokers need."""
     p50_us: float = 0.0
     p99_us: float = 0.0
+    stall_s: float = 0.0
+    """The longest time in which nothing was acked, where that is what is measured: then there is no rate."""
 
 
 class Field:
@@ -65,11 +69,18 @@ class Field:
         measured: dict[str, float] = json.loads(done.stdout)
         return measured
 
-    def sample(self, server: Process, command: str, **flags: object) -> Sample:
-        """Run the driver and charge the server with the processor time it used meanwhile."""
-        broker, tree = cpu_seconds(server.pid), tree_cpu_seconds(server.pid)
+    def sample(
+        self, command: str, servers: Sequence[Process], beside: Sequence[Process] = (), /, **flags: object
+    ) -> Sample:
+        """Run the driver and charge the servers with the processor time they and those beside them used meanwhile."""
+
+        def used() -> tuple[float, float]:
+            alone = sum(cpu_seconds(server.pid) for server in servers)
+            return alone, sum(tree_cpu_seconds(server.pid) for server in (*servers, *beside))
+
+        broker, tree = used()
         measured = self.drive(command, **flags)
-        broker, tree = cpu_seconds(server.pid) - broker, tree_cpu_seconds(server.pid) - tree
+        broker, tree = (after - before for after, before in zip(used(), (broker, tree), strict=True))
         messages = measured["messages"]
         return Sample(
             rate=messages / measured["seconds"],
@@ -88,7 +99,7 @@ class Field:
         self.drive("create", **stream)
         try:
             flags = {"nats": broker.nats_url, "count": self.count(count), "window": window}
-            return self.sample(broker, command, **flags, **stream)
+            return self.sample(command, [broker], **flags, **stream)
         finally:
             self.drive("delete", **stream)
 
@@ -97,9 +108,48 @@ class Field:
         name = f"bench-{next(_names)}"
         stream = {"nats": server.nats_url, "stream": name, "subject": name}
         try:
-            return self.sample(server, command, count=self.count(count), **stream)
+            return self.sample(command, [server], count=self.count(count), **stream)
         finally:
             self.drive("jetstream-delete", **stream)
+
+    def replicated(self, command: str, count: int, rate: int = 0) -> Sample:
+        """A command that publishes with ack ALL, on a stream with a replica on each of three brokers."""
+        cluster = self.servers.bascule_cluster()
+        name = f"bench-{next(_names)}"
+        stream = {"address": cluster.addresses[0], "stream": name, "subject": name, "replicas": REPLICAS}
+        self.drive("create", **stream)
+        try:
+            asyncio.run(whole(cluster, name))
+            flags: dict[str, object] = {"nats": cluster.nats.nats_url, "policy": "ALL", "count": self.count(count)}
+            flags |= _steady(rate)
+            brokers = list(cluster.brokers.values())
+            return self.sample(command, brokers, [cluster.nats], **flags, **stream)
+        finally:
+            self.drive("delete", **stream)
+
+    def jetstream_replicated(self, command: str, count: int, rate: int = 0) -> Sample:
+        cluster = self.servers.jetstream_cluster()
+        name = f"bench-{next(_names)}"
+        stream = {"nats": cluster.nats_urls, "stream": name, "subject": name, "replicas": REPLICAS}
+        if not poll(lambda: self._deletes(stream)):
+            raise RuntimeError(f"the JetStream cluster is not ready:\n{cluster.servers[0].log_tail()}")
+        try:
+            return self.sample(command, cluster.servers, count=self.count(count), **_steady(rate), **stream)
+        finally:
+            self.drive("jetstream-delete", **stream)
+
+    def _deletes(self, stream: dict[str, object]) -> bool:
+        """Whether a stream can be made and removed: a cluster has a leader only some time after its servers answer."""
+        try:
+            self.drive("jetstream-delete", timeout="2s", **stream)
+        except RuntimeError:
+            return False
+        return True
+
+    def fail_over(self, kills: int) -> Sample:
+        name, kills = f"bench-{next(_names)}", max(1, int(kills * self.scale))
+        stall_s = asyncio.run(worst_stall_s(self.servers.bascule_cluster(), name, kills))
+        return Sample(rate=0.0, driver_us=0.0, broker_us=0.0, server_us=0.0, stall_s=stall_s)
 
     def stored(self, side: str, fill: Callable[[str], None]) -> str:
         """The name of a stream with messages to read, filled when first asked for."""
@@ -118,7 +168,7 @@ class Field:
             self.drive("envelopes", nats=broker.nats_url, count=self.count(count), **stream)
 
         name = self.stored("bascule", fill)
-        return self.sample(broker, command, address=broker.address, stream=name, count=self.count(count))
+        return self.sample(command, [broker], address=broker.address, stream=name, count=self.count(count))
 
     def consume(self, count: int, pull: int = 0) -> Sample:
         server = self.servers.jetstream()
@@ -128,7 +178,11 @@ class Field:
 
         name = self.stored("jetstream", fill)
         flags = {"stream": name, "subject": name, "count": self.count(count), "pull": pull}
-        return self.sample(server, "jetstream-consume", nats=server.nats_url, **flags)
+        return self.sample("jetstream-consume", [server], nats=server.nats_url, **flags)
+
+
+def _steady(rate: int) -> dict[str, int]:
+    return {"rate": rate} if rate else {}
 
 
 @dataclass(frozen=True)
@@ -142,6 +196,11 @@ SYNCED = 5_000
 PLAIN = 1_500_000
 READ = 1_500_000
 STEADY = 15_000
+STEADY_RATE = 5_000  # the driver's own
+REPLICATED = 200_000
+REPLICATED_STEADY = 10_000
+REPLICATED_RATE = 2_000
+KILLS = 4  # a round: 20 in the usual five
 
 MEASURES = {
     measure.name: measure
@@ -166,5 +225,14 @@ MEASURES = {
         ),
         Measure("latency, group", lambda field: field.bascule("group", "latency", STEADY)),
         Measure("latency, JetStream", lambda field: field.jetstream("jetstream-latency", STEADY)),
+        Measure("ack ALL, three brokers", lambda field: field.replicated("envelopes", REPLICATED)),
+        Measure("JetStream R3, async", lambda field: field.jetstream_replicated("jetstream", REPLICATED)),
+        Measure("JetStream R3, lean client", lambda field: field.jetstream_replicated("jetstream-lean", REPLICATED)),
+        Measure("latency, ack ALL", lambda field: field.replicated("latency", REPLICATED_STEADY, REPLICATED_RATE)),
+        Measure(
+            "latency, JetStream R3",
+            lambda field: field.jetstream_replicated("jetstream-latency", REPLICATED_STEADY, REPLICATED_RATE),
+        ),
+        Measure("kill -9 of the leader", lambda field: field.fail_over(KILLS)),
     )
 }

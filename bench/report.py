@@ -90,6 +90,7 @@ def rate_rows(report: Report) -> list[tuple[str, ...]]:
             f"{s.server_us:.2f}",
         )
         for name, s in report.medians.items()
+        if s.rate
     ]
 
 
@@ -147,6 +148,11 @@ rounds on one machine; the tables show medians. What counts is the ratio: absolu
   cores" is how busy the driver was: near 1 on Subscribe, where decoding in one goroutine is the limit.
 - 100 partitions: a publisher with a connection of its own for each. The bar compares publishers like the one of the
   one-partition row, 1 000 messages in flight each; the other row shares 1 000 between all of them, 10 each.
+- Three brokers: one NATS server, three replicas, at least two in sync, and an ack only when every replica in sync has
+  the message on its disk. Against it three JetStream servers with a file stream of three replicas, published to at
+  the server that leads it. Processor times are those of all servers together.
+- A new leader: kill -9 of the leader under light load, four times a round, until a message sent after it is acked by
+  all replicas; the worst of all counts. The killed broker is back in sync before the next one is killed.
 
 ## Rates
 

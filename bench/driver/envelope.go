@@ -13,6 +13,7 @@ const (
 	messageValue       = 3
 	messageAckInbox    = 10
 	messageCorrelation = 11
+	messageAckPolicy   = 12
 
 	ackCorrelation = 6
 	ackError       = 10
@@ -25,6 +26,33 @@ const (
 
 var envelopeMagic = []byte{0xB9, 0x0E, 0x43, 0xB4}
 
+// ackPolicy says who must have stored a message before it is acknowledged.
+type ackPolicy uint64
+
+const (
+	leaderAcks ackPolicy = 0
+	allAck     ackPolicy = 1
+)
+
+func (p ackPolicy) MarshalText() ([]byte, error) {
+	if p == allAck {
+		return []byte("ALL"), nil
+	}
+	return []byte("LEADER"), nil
+}
+
+func (p *ackPolicy) UnmarshalText(text []byte) error {
+	switch string(text) {
+	case "LEADER":
+		*p = leaderAcks
+	case "ALL":
+		*p = allAck
+	default:
+		return fmt.Errorf("no policy %q; there are LEADER and ALL", text)
+	}
+	return nil
+}
+
 // envelope is a publish envelope whose correlation id can be changed in
 // place: NATS clients copy what they are given, so one buffer serves a whole
 // run and encoding does not count as load.
@@ -33,13 +61,17 @@ type envelope struct {
 	correlation []byte
 }
 
-func newEnvelope(value []byte, inbox string) *envelope {
+func newEnvelope(value []byte, inbox string, policy ackPolicy) *envelope {
 	data := append([]byte{}, envelopeMagic...)
 	data = append(data, 0, envelopeHeaderLen, 0, publishType)
 	data = protowire.AppendTag(data, messageValue, protowire.BytesType)
 	data = protowire.AppendBytes(data, value)
 	data = protowire.AppendTag(data, messageAckInbox, protowire.BytesType)
 	data = protowire.AppendString(data, inbox)
+	if policy != leaderAcks {
+		data = protowire.AppendTag(data, messageAckPolicy, protowire.VarintType)
+		data = protowire.AppendVarint(data, uint64(policy))
+	}
 	data = protowire.AppendTag(data, messageCorrelation, protowire.BytesType)
 	data = protowire.AppendBytes(data, make([]byte, correlationLen))
 	return &envelope{data: data, correlation: data[len(data)-correlationLen:]}

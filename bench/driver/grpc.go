@@ -34,6 +34,7 @@ func createStream(o options) (result, error) {
 	return unary(o, func(ctx context.Context, client api.APIClient) error {
 		_, err := client.CreateStream(ctx, &api.CreateStreamRequest{
 			Subject: o.subject, Name: o.stream, Partitions: int32(o.partitions),
+			ReplicationFactor: int32(o.replicas),
 		})
 		return err
 	})
@@ -104,7 +105,7 @@ func publishGRPC(o options) (result, error) {
 	}()
 	deadline := time.After(o.timeout)
 	value := bytes.Repeat([]byte{'v'}, o.size)
-	name := newEnvelope(nil, "")
+	name := newEnvelope(nil, "", leaderAcks)
 	watch := startWatch()
 	for n := range o.count {
 		if !w.enter(deadline, ended) {

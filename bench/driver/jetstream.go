@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -12,9 +13,28 @@ import (
 )
 
 // openJetStream makes sure the file stream exists, with the server's own
-// defaults: one replica, no limits, no per-message sync unless configured.
+// defaults: no limits, no per-message sync unless configured. In a cluster the
+// connection is to the server that leads the stream, which saves it a hop.
 func openJetStream(o options, opts ...jetstream.JetStreamOpt) (jetstream.JetStream, *nats.Conn, error) {
-	conn, err := connect(o.nats)
+	for _, url := range strings.Split(o.nats, ",") {
+		js, conn, err := connectJetStream(url, opts...)
+		if err != nil {
+			return nil, nil, err
+		}
+		leader, err := ensureStream(js, o)
+		if err == nil && (leader == "" || leader == conn.ConnectedServerName()) {
+			return js, conn, nil
+		}
+		conn.Close()
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+	return nil, nil, errors.New("the leader of the stream changed meanwhile, or is none of the servers named")
+}
+
+func connectJetStream(url string, opts ...jetstream.JetStreamOpt) (jetstream.JetStream, *nats.Conn, error) {
+	conn, err := connect(url)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -23,16 +43,24 @@ func openJetStream(o options, opts ...jetstream.JetStreamOpt) (jetstream.JetStre
 		conn.Close()
 		return nil, nil, err
 	}
+	return js, conn, nil
+}
+
+// ensureStream returns the name of the server that leads the stream; none
+// outside a cluster.
+func ensureStream(js jetstream.JetStream, o options) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), o.timeout)
 	defer cancel()
-	_, err = js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-		Name: o.stream, Subjects: []string{o.subject}, Storage: jetstream.FileStorage,
+	stream, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+		Name: o.stream, Subjects: []string{o.subject}, Storage: jetstream.FileStorage, Replicas: o.replicas,
 	})
 	if err != nil {
-		conn.Close()
-		return nil, nil, err
+		return "", err
 	}
-	return js, conn, nil
+	if info := stream.CachedInfo(); info.Cluster != nil {
+		return info.Cluster.Leader, nil
+	}
+	return "", nil
 }
 
 // jetstreamAsync measures acknowledged publishes with the official client's

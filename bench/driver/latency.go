@@ -19,7 +19,7 @@ func envelopeLatency(o options) (result, error) {
 	}
 	defer conn.Close()
 	inbox := nats.NewInbox()
-	message := newEnvelope(bytes.Repeat([]byte{'v'}, o.size), inbox)
+	message := newEnvelope(bytes.Repeat([]byte{'v'}, o.size), inbox, o.policy)
 	return steady(conn, o, inbox, func(n int) *nats.Msg {
 		return &nats.Msg{Subject: o.subject, Data: message.number(n)}
 	}, func(_ int, m *nats.Msg) (int, error) {

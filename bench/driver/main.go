@@ -26,6 +26,8 @@ type options struct {
 	window     int
 	size       int
 	partitions int
+	replicas   int
+	policy     ackPolicy
 	rate       int
 	pull       int
 	timeout    time.Duration
@@ -77,7 +79,7 @@ func run(args []string) error {
 	}
 	var o options
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
-	flags.StringVar(&o.nats, "nats", "", "URL of the NATS server")
+	flags.StringVar(&o.nats, "nats", "", "URL of the NATS server; of a JetStream cluster all, with commas")
 	flags.StringVar(&o.address, "address", "", "host:port of the broker's gRPC API")
 	flags.StringVar(&o.stream, "stream", "bench", "name of the stream")
 	flags.StringVar(&o.subject, "subject", "bench", "subject of the stream")
@@ -85,6 +87,8 @@ func run(args []string) error {
 	flags.IntVar(&o.window, "window", 1000, "messages in flight, over all publishers")
 	flags.IntVar(&o.size, "size", 128, "bytes of a value")
 	flags.IntVar(&o.partitions, "partitions", 1, "partitions, each with a publisher of its own")
+	flags.IntVar(&o.replicas, "replicas", 1, "replicas of each partition")
+	flags.TextVar(&o.policy, "policy", leaderAcks, "when envelopes are acknowledged: LEADER or ALL")
 	flags.IntVar(&o.rate, "rate", 5000, "messages a second, for latency")
 	flags.IntVar(&o.pull, "pull", 0, "messages the JetStream consumer asks for ahead; 0 is its own default")
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, "give up after this long")

@@ -109,7 +109,7 @@ func publishEnvelopes(o options) (result, error) {
 			return result{}, err
 		}
 		defer conn.Close()
-		publishers[p] = envelopePublisher(conn, partitionSubject(o.subject, p), value, share)
+		publishers[p] = envelopePublisher(conn, partitionSubject(o.subject, p), value, share, o.policy)
 	}
 	deadline := time.After(o.timeout)
 	failures := make(chan error, len(publishers))
@@ -125,9 +125,9 @@ func publishEnvelopes(o options) (result, error) {
 	return watch.stop(share * o.partitions), nil
 }
 
-func envelopePublisher(conn *nats.Conn, subject string, value []byte, count int) answered {
+func envelopePublisher(conn *nats.Conn, subject string, value []byte, count int, policy ackPolicy) answered {
 	inbox := nats.NewInbox()
-	message := newEnvelope(value, inbox)
+	message := newEnvelope(value, inbox, policy)
 	answers := newSeen(count)
 	return answered{
 		conn:    conn,

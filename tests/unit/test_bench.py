@@ -7,7 +7,7 @@ import pytest
 from bench.__main__ import needed
 from bench.bars import BARS, ratio, verdict
 from bench.measures import MEASURES, Sample
-from bench.report import Report, findings, middle, write_page
+from bench.report import Report, findings, middle, rate_rows, write_page
 
 
 def sample(rate: float, **more: float) -> Sample:
@@ -34,6 +34,27 @@ def test_a_bar_is_reached_or_missed(value: float, least: float | None, most: flo
     assert verdict(value, least, most) == expected
 
 
+def test_the_time_without_a_leader_is_the_worst_of_all_rounds() -> None:
+    (bar,) = (bar for bar in BARS if bar.measures == ("kill -9 of the leader",))
+    rounds = [{"kill -9 of the leader": sample(0.0, stall_s=stall_s)} for stall_s in (1.0, 4.5, 1.5)]
+    assert bar.over(rounds) == 4.5
+    assert verdict(bar.over(rounds), bar.least, bar.most) == "MISS"
+    assert verdict(bar.over(rounds[:1]), bar.least, bar.most) == "PASS"
+
+
+def test_three_brokers_with_ack_all_are_held_against_three_replicas_of_jetstream() -> None:
+    names = {measure.name for measure in needed("h")}
+    assert {"ack ALL, three brokers", "JetStream R3, async", "latency, ack ALL", "latency, JetStream R3"} <= names
+    rounds = [{"ack ALL, three brokers": sample(99), "JetStream R3, async": sample(100)}]
+    (bar,) = (bar for bar in BARS if bar.measures == ("ack ALL, three brokers", "JetStream R3, async"))
+    assert verdict(bar.over(rounds), bar.least, bar.most) == "MISS"
+
+
+def test_a_measure_without_a_rate_is_no_row_among_the_rates() -> None:
+    report = Report("a machine", "ext4", [{"fast": sample(1.0), "kill": sample(0.0, stall_s=1.0)}], [])
+    assert [name for name, *_ in rate_rows(report)] == ["fast"]
+
+
 def test_every_bar_looks_at_measures_that_exist() -> None:
     assert {name for bar in BARS for name in bar.measures} == set(MEASURES)
 
@@ -46,7 +67,7 @@ def test_a_chosen_group_runs_only_what_its_bars_need() -> None:
 
 def test_the_page_shows_medians_and_verdicts(tmp_path: Path) -> None:
     rounds = [{name: sample(1000.0 * n + rate) for n, name in enumerate(MEASURES, 1)} for rate in (0.0, 1.0, 2.0)]
-    report = Report("a machine", "ext4", rounds, findings(rounds, "abcdef"))
+    report = Report("a machine", "ext4", rounds, findings(rounds, "abcdefh"))
     assert report.medians["envelopes, group"] == sample(1001.0)
     assert any(found.verdict == "MISS" for found in report.missed)
     write_page(report, tmp_path / "page.md")

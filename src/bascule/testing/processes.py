@@ -170,15 +170,23 @@ class Process:
 
 
 class NatsProcess(Process):
-    """A plain nats-server, with JetStream on the real disk if asked."""
+    """A plain nats-server, with JetStream on the real disk if asked. `more` is more lines of its configuration."""
 
-    def __init__(self, folder: Path, *, jetstream: bool = False, sync_always: bool = False, port: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        jetstream: bool = False,
+        sync_always: bool = False,
+        port: int = 0,
+        more: Sequence[str] = (),
+    ) -> None:
         self.port = port or free_port()
         self.nats_url = f"nats://{HOST}:{self.port}"
         self.data_dir = folder / "jetstream"
         config = folder / "nats.conf"
         folder.mkdir(parents=True, exist_ok=True)
-        lines = [f"host: {HOST}", f"port: {self.port}"]
+        lines = [f"host: {HOST}", f"port: {self.port}", *more]
         if jetstream:
             sync = "  sync_interval: always\n" if sync_always else ""
             lines.append(f'jetstream {{\n  store_dir: "{self.data_dir}"\n{sync}}}')
