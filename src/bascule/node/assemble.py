@@ -8,6 +8,7 @@ from bascule.core.raft.machine import Raft, RaftConfig
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncScheduler
 from bascule.node import raft as raft_driver
+from bascule.node.bootstrap import Bootstrap
 from bascule.node.broker import Broker
 from bascule.node.cluster import Cluster, ClusterConfig
 from bascule.node.environment import Address, Environment, StreamDefaults
@@ -65,11 +66,12 @@ async def assemble(
     storage = RaftStorage(disk, RAFT_FOLDER)
     hard_state, snapshot, entries, fresh = await storage.open()
     joining = False
+    bootstrap = Bootstrap(namespace, own, settings.seed, buses.control)
     if fresh:
         founders = _founders(settings)
-        joining = not founders
-        hard_state = HardState(incarnation="" if founders else random.token())
-        snapshot = Snapshot(0, 0, Membership(founders))
+        joining = not founders.everyone or not await bootstrap.found()
+        hard_state = HardState(incarnation=random.token() if joining else "")
+        snapshot = Snapshot(0, 0, Membership() if joining else founders)
         await storage.save(hard_state, [], snapshot)
     elif own not in snapshot.membership.everyone and not entries:
         joining = True
@@ -104,6 +106,7 @@ async def assemble(
         own, namespace, hard_state.incarnation, joining, settings.max_quorum, settings.min_replication_factor
     )
     cluster = Cluster(cluster_config, driver, store, peers, requests, buses.control, clock)
+    bootstrap.listen(lambda: raft.log.commit > 0)
     broker = Broker(environment, cluster)
     return broker
 
@@ -113,8 +116,10 @@ def _session(boot: str) -> int:
     return crc32c(boot.encode()) << 32 | crc32c(boot[::-1].encode()) | 1
 
 
-def _founders(settings: Settings) -> tuple[str, ...]:
-    """Who makes up a new cluster; nobody if this broker is to join one."""
+def _founders(settings: Settings) -> Membership:
+    """Who makes up a new cluster; nobody if this broker is to join one. Every peer must come to the same answer."""
     if settings.peers:
-        return tuple(sorted({*settings.peers, settings.broker_id}))
-    return (settings.broker_id,) if settings.seed else ()
+        names = tuple(sorted({*settings.peers, settings.broker_id}))
+        voters = settings.max_quorum or len(names)
+        return Membership(names[:voters], names[voters:])
+    return Membership((settings.broker_id,) if settings.seed else ())

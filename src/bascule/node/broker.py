@@ -68,6 +68,8 @@ class Broker:
     async def _settle_in(self) -> None:
         """Roles only once the cluster has spoken: what this broker led before may be another's by now."""
         await self.cluster.caught_up()
+        await self.cluster.begin_life()
+        await self._skip_history()
         await self._set_strays_aside()
         self._spawn(self._turn())
         self._enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
@@ -168,16 +170,30 @@ class Broker:
             self._behind -= 1
             self._carried_out.set()
 
+    async def _skip_history(self) -> None:
+        """What changed until now is in the metadata. Roles of the past must not be taken, not even for a moment: who
+        leads writes. Only the streams that are gone still need a hand."""
+        while not self._changes.empty():
+            for change in self._changes.get_nowait():
+                if isinstance(change, StreamDeleted):
+                    await self._erase(change.stream)
+            self._behind -= 1
+
     async def _carry_out_later(self, stream: Stream) -> None:
         """Open what could not be opened, with the roles the metadata gives by then."""
         await asyncio.sleep(OPEN_AGAIN_S)
-        present = self.cluster.metadata.stream(stream.name)
-        if present is not None and present.creation_index == stream.creation_index:
+        if present := self._present(stream):
             self._enqueue([StreamCreated(present)])
+
+    def _present(self, stream: Stream) -> Stream | None:
+        """The stream as it is now: a change may have been overtaken by others, and a role is taken as it is, never as
+        it was."""
+        present = self.cluster.metadata.stream(stream.name)
+        return present if present is not None and present.creation_index == stream.creation_index else None
 
     async def _carry_out(self, change: Change) -> None:
         match change:
-            case StreamCreated(stream):
+            case StreamCreated(stream) if self._present(stream):
                 await self._open([stream])
                 await self._take_roles(stream, tuple(item.id for item in stream))
             case PartitionsChanged(stream, partitions):
@@ -206,11 +222,14 @@ class Broker:
                 raise failed[0]
 
     async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
+        present = self._present(stream)
+        if present is None:
+            return
         for number in partitions:
-            replica = self._replicas.get((stream.creation_index, number))
+            replica = self._replicas.get((present.creation_index, number))
             if replica is not None:
-                replica.take_role(stream, stream.partitions[number])
-        self._route(stream)
+                replica.take_role(present, present.partitions[number])
+        self._route(present)
         # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
         await self._flush_quietly(self.environment.streams_bus.flush())
 

@@ -113,6 +113,11 @@ class Cluster:
         raft.on_role = self._controller.role_changed
         peers.on_heard = self._controller.heard
 
+    def on_fatal(self, callback: Callable[[str], None]) -> None:
+        """Told why this broker cannot go on beside another one."""
+        self._controller.on_fatal = callback
+        self.peers.on_double = callback
+
     @property
     def metadata(self) -> Metadata:
         return self.store.metadata
@@ -187,6 +192,21 @@ class Cluster:
             try:
                 index = await self._to_controller(request, ISR_TIMEOUT_S)
                 await self.raft.applied(index)
+                return
+            except BasculeError as error:
+                logger.warning("waiting for the cluster: %s", error)
+                await asyncio.sleep(POLL_S)
+
+    async def begin_life(self) -> None:
+        """What this broker led in an earlier life goes to others, or, where nobody else is in sync, to a new epoch of
+        its own: what it had written and not synced may be on other replicas, so that it must never write under that
+        epoch again. Returns when that is so, however long it takes."""
+        own = self.config.broker_id
+        while any(own in item.isr for stream in self.metadata.streams.values() for item in stream):
+            request = pb.PropagatedRequest(op=pb.HAND_OVER)
+            request.brokerOp.broker = own
+            try:
+                await self.raft.applied(await self._to_controller(request, ISR_TIMEOUT_S))
                 return
             except BasculeError as error:
                 logger.warning("waiting for the cluster: %s", error)

@@ -25,6 +25,8 @@ from bascule.wire.subjects import usable_subject
 
 logger = logging.getLogger(__name__)
 
+STRANGER_S = 2.0
+
 
 class Controller:
     def __init__(
@@ -46,6 +48,9 @@ class Controller:
         self._execute = execute
         self._liveness = Liveness(int(SESSION_S * 1e9))
         self._leaving: dict[str, None] = {}
+        self._strangers: dict[str, int] = {}
+        self._began_at = 0
+        self.on_fatal: Callable[[str], None] = lambda reason: None
         self._subscriptions: list[Subscription] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -66,6 +71,7 @@ class Controller:
 
     def _begin(self) -> None:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
+        self._began_at = self._clock.monotonic_ns()
         self._liveness.begin(self._others, self._clock.monotonic_ns())
         for name, on_batch in (("join", self._on_join), ("propagate", self._on_propagate)):
             subject = f"{self._namespace}.raft.metadata.{name}".encode()
@@ -83,7 +89,10 @@ class Controller:
     # --- who lives -------------------------------------------------------------------------------------------
 
     def heard(self, peer: Peer) -> None:
-        if not self.active or peer.id not in self._others:
+        if not self.active or peer.id == self._raft.raft.id:
+            return
+        if peer.id not in self._others:
+            self._heard_stranger(peer)
             return
         if peer.leaving:
             self._leaving[peer.id] = None
@@ -92,6 +101,22 @@ class Controller:
         if self._liveness.heard(peer.id, peer.boot, self._clock.monotonic_ns()):
             logger.warning("broker %s came back as another life: what it led goes to others first", peer.id)
             self._spawn(self._bury(peer.id))
+
+    def _heard_stranger(self, peer: Peer) -> None:
+        """Who joins is a member before its first heartbeat: this one is of another cluster. Of the two the one with a
+        single broker ends, for it was most likely founded by mistake; of two such the one that came last."""
+        now = self._clock.monotonic_ns()
+        first = self._strangers.setdefault(peer.id, now)
+        patience_ns = int(STRANGER_S * 1e9) if first - self._began_at > int(STRANGER_S * 1e9) else 0
+        if self._others:
+            if first == now:
+                logger.error("broker %s of another cluster uses namespace %s too", peer.id, self._namespace)
+        elif now - first >= patience_ns:
+            self.on_fatal(
+                f"broker {peer.id} of another cluster uses namespace {self._namespace} too; set another "
+                "clustering.namespace, or, if this broker was to join that cluster, empty its data folder and start it "
+                "without --raft-bootstrap-seed"
+            )
 
     def stays(self, broker: str) -> bool:
         """It lives, and has not said that it is about to stop."""

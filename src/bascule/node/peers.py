@@ -25,6 +25,8 @@ logger = logging.getLogger(__name__)
 HEARTBEAT_S = 0.25
 SESSION_S = 1.5
 DEAF_S = 0.8
+DOUBLES = 8
+"""Heartbeats of another broker under our own id, after a session of ours, that make it sure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,15 @@ class Peers:
         self._describe = describe
         self._heard: dict[str, tuple[Peer, int]] = {}
         self._own_heard_at = 0
+        self._started_at = 0
+        self._doubles = 0
+        self.on_double: Callable[[str], None] = lambda reason: None
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         self._bus.subscribe(self._subject, self._on_batch)
         self._bus.subscribe(self._own_subject, self._on_batch)
-        self._own_heard_at = self._clock.monotonic_ns()
+        self._own_heard_at = self._started_at = self._clock.monotonic_ns()
         request = pb.ServerInfoRequest(id=self._describe().id).SerializeToString()
         self._send(encode(MsgType.SERVER_INFO_REQUEST, request), self._subject)
         self._beat()
@@ -94,6 +99,17 @@ class Peers:
         subject = self._own_subject if self._deaf else self._subject
         self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString()), subject)
 
+    def _heard_own_id(self, peer: Peer) -> None:
+        """Another boot under our id is our last life's echo, or, if it goes on, another broker."""
+        if peer.boot == self._describe().boot:
+            return
+        self._doubles += 1
+        if self._doubles >= DOUBLES and self._clock.monotonic_ns() - self._started_at > int(SESSION_S * 1e9):
+            self.on_double(
+                f"another broker with the id {peer.id} runs at {peer.host}:{peer.port}: two of one id would undo each "
+                "other's work; give this one another clustering.server.id and an empty data folder"
+            )
+
     def _beat(self) -> None:
         self.say()
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
@@ -120,5 +136,6 @@ class Peers:
             peer = Peer(info.id, info.host, info.port, info.boot, info.partitionCount, info.leaderCount, info.leaving)
             if peer.id == self._describe().id:
                 self._own_heard_at = now
+                self._heard_own_id(peer)
             self._heard[peer.id] = (peer, now)
             self.on_heard(peer)

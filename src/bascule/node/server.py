@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from bascule.errors import ConfigError, Status
+from bascule.errors import ConfigError, StartError, Status
 from bascule.log.disk import FileDisk
 from bascule.log.sync import SyncMode, SyncScheduler
 from bascule.net.embedded import EmbeddedNats, OnDeath
@@ -85,9 +85,12 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
                 raise
             logger.info("stopped before it served")
             return 0
+        server.on_fatal(stop.set)
         if ready is not None:
             ready(info)
         await stop.wait()
+        if server.fatal:
+            raise StartError(server.fatal)
         logger.info("stopping: no new calls; what has arrived is synced and acked first")
         await server.stop()
     logger.info("stopped")
@@ -98,6 +101,8 @@ class Server:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._health = Health()
+        self.fatal = ""
+        """Why this server cannot go on."""
         self._broker: Broker
         self._grpc: GrpcServer
 
@@ -151,6 +156,13 @@ class Server:
             TWIN,
         )
         return info
+
+    def on_fatal(self, callback: Callable[[], None]) -> None:
+        def on_fatal(reason: str) -> None:
+            self.fatal = reason
+            callback()
+
+        self._broker.cluster.on_fatal(on_fatal)
 
     async def stop(self) -> None:
         """Health first, so that nobody comes any more; then what arrived is synced and acked; then the calls end

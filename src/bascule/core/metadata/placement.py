@@ -37,14 +37,18 @@ def fail_over(streams: Mapping[str, Stream], broker: str, index: int) -> dict[st
     """The partitions that change when `broker` is gone or about to go, by stream.
 
     A new leader is the in-sync replica with the fewest leaderships. A partition whose in-sync set is `broker` alone
-    keeps it: nobody else has everything that was acked, and the leader may come back.
+    keeps it: nobody else has everything that was acked, and the leader may come back. It comes back under a new epoch:
+    what it wrote last, and lost, may have reached replicas under the old one.
     """
     leaders_of: Counter[str] = Counter(item.leader for stream in streams.values() for item in stream)
     changed: dict[str, dict[int, Partition]] = {}
     for name in sorted(streams):
         for item in streams[name]:
             others = [replica for replica in item.isr if replica != broker]
-            if not others or broker not in item.isr:
+            if broker not in item.isr:
+                continue
+            if not others:
+                changed.setdefault(name, {})[item.id] = replace(item, epoch=Epoch(index), leader_epoch=Epoch(index))
                 continue
             moved = replace(item, epoch=Epoch(index), isr=tuple(others))
             if item.leader == broker:

@@ -1,0 +1,151 @@
+"""How brokers find each other, as processes on one NATS server: founding, joining, and who is refused and why."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bascule.testing.probe import Answer, call
+from bascule.testing.processes import HOST, BrokerProcess, NatsProcess, poll, start_broker, start_nats
+from bascule.wire.pb import api_pb2 as api
+
+UNAVAILABLE_WITHIN_S = 40.0
+
+
+@pytest.fixture
+def nats(tmp_path: Path) -> Iterator[NatsProcess]:
+    with start_nats(tmp_path) as server:
+        yield server
+
+
+def broker(folder: Path, nats: NatsProcess, name: str, *, seed: bool = False, **config: object) -> BrokerProcess:
+    """Not started yet."""
+    settings = {"clustering.server.id": name, **{key.replace("_", "."): value for key, value in config.items()}}
+    return BrokerProcess(folder / name, nats_url=nats.nats_url, seed=seed, config=settings)
+
+
+def ended(process: BrokerProcess) -> int | None:
+    assert poll(lambda: not process.running, UNAVAILABLE_WITHIN_S), f"it runs still:\n{process.log_tail()}"
+    return process.exit_code
+
+
+def brokers_seen_by(process: BrokerProcess) -> list[str]:
+    response = api.FetchMetadataResponse.FromString(call(HOST, process.port, "/proto.API/FetchMetadata", b"").message)
+    return sorted(item.id for item in response.brokers)
+
+
+def create(process: BrokerProcess, name: str, replication_factor: int = 1, timeout_s: float = 10.0) -> Answer:
+    request = api.CreateStreamRequest(name=name, subject=name, replicationFactor=replication_factor)
+    return call(HOST, process.port, "/proto.API/CreateStream", request.SerializeToString(), timeout_s)
+
+
+def error_lines(process: BrokerProcess) -> list[str]:
+    return [line for line in process.logs().splitlines() if "ERROR" in line or line.startswith(("Error", "bascule:"))]
+
+
+def test_a_second_seed_is_refused_and_the_first_goes_on(tmp_path: Path, nats: NatsProcess) -> None:
+    with start_broker(tmp_path, nats_url=nats.nats_url, name="a", config={"clustering.server.id": "a"}) as first:
+        with broker(tmp_path, nats, "b", seed=True) as second:
+            second.start()
+            assert ended(second) == 1
+            assert "two seeds in namespace liftbridge-default: broker a was started with" in second.logs()
+            assert "Traceback" not in second.logs()
+        assert create(first, "s").status == 0
+        with broker(tmp_path, nats, "b") as third:
+            third.start().wait_ready()
+            assert brokers_seen_by(third) == ["a", "b"]
+
+
+def test_of_two_seeds_started_together_none_founds_a_cluster(tmp_path: Path, nats: NatsProcess) -> None:
+    with broker(tmp_path, nats, "a", seed=True) as a, broker(tmp_path, nats, "b", seed=True) as b:
+        a.start()
+        b.start()
+        codes = sorted({ended(b), *([ended(a)] if not poll(lambda: _serves(a), 5.0) else [0])}, key=str)
+        assert 1 in codes, "both founded a cluster"
+        assert "two seeds" in a.logs() + b.logs()
+
+
+def _serves(process: BrokerProcess) -> bool:
+    if not process.running:
+        return False
+    try:
+        return process.ready()
+    except OSError:
+        return False
+
+
+def test_a_broker_alone_that_hears_another_cluster_stops(tmp_path: Path, nats: NatsProcess) -> None:
+    """Founded while cut off from each other: on one NATS server now."""
+    with start_nats(tmp_path, name="elsewhere") as elsewhere:
+        with broker(tmp_path, elsewhere, "b", seed=True) as lonely:
+            lonely.start().wait_ready()
+            lonely.terminate()
+    with broker(tmp_path, nats, "a", seed=True) as a, broker(tmp_path, nats, "b", seed=True) as b:
+        a.start().wait_ready()
+        assert create(a, "s").status == 0
+        b.start()
+        assert ended(b) == 1
+        assert "of another cluster uses namespace liftbridge-default too" in b.logs()
+
+
+def test_a_server_id_in_use_is_refused_and_its_owner_goes_on(tmp_path: Path, nats: NatsProcess) -> None:
+    with start_broker(tmp_path, nats_url=nats.nats_url, name="a", config={"clustering.server.id": "a"}) as a:
+        with broker(tmp_path / "other", nats, "a") as double:
+            double.start()
+            assert ended(double) == 1
+            assert "failed to join metadata Raft group: a broker named a is in the cluster" in double.logs()
+        assert create(a, "s").status == 0
+
+
+def test_brokers_of_another_namespace_are_ignored(tmp_path: Path, nats: NatsProcess) -> None:
+    ours = {"clustering.server.id": "a", "clustering.namespace": "ours"}
+    theirs = {"clustering.server.id": "a", "clustering.namespace": "theirs"}
+    with (
+        start_broker(tmp_path, nats_url=nats.nats_url, name="ours", config=ours) as first,
+        start_broker(tmp_path, nats_url=nats.nats_url, name="theirs", config=theirs) as second,
+    ):
+        assert create(first, "s").status == 0
+        assert brokers_seen_by(first) == brokers_seen_by(second) == ["a"]
+        assert create(second, "s").status == 0
+
+
+def test_peers_started_one_after_the_other_found_one_cluster(tmp_path: Path, nats: NatsProcess) -> None:
+    peers = {"clustering_raft_bootstrap_peers": ["a", "b", "c"]}
+    with (
+        broker(tmp_path, nats, "a", **peers) as a,
+        broker(tmp_path, nats, "b", **peers) as b,
+        broker(tmp_path, nats, "c", **peers) as c,
+    ):
+        a.start().wait_ready()
+        answer = create(a, "s")
+        assert (answer.status, answer.text) == (13, "no known metadata leader")
+        b.start()
+        c.start()
+        for process in (b, c):
+            process.wait_ready()
+        assert poll(lambda: brokers_seen_by(a) == ["a", "b", "c"])
+        assert poll(lambda: create(c, "s", 3).status in (0, 6))
+        assert create(b, "s").text == "stream already exists"
+
+
+def test_a_peer_nobody_knows_is_waited_for_and_a_majority_serves(tmp_path: Path, nats: NatsProcess) -> None:
+    peers = {"clustering_raft_bootstrap_peers": ["a", "b", "nobody"]}
+    with broker(tmp_path, nats, "a", **peers) as a, broker(tmp_path, nats, "b", **peers) as b:
+        a.start()
+        b.start()
+        for process in (a, b):
+            process.wait_ready()
+        assert poll(lambda: create(b, "s", 2).status in (0, 6))
+
+
+def test_no_more_voters_than_the_quorum_allows(tmp_path: Path, nats: NatsProcess) -> None:
+    config = {"clustering_raft_max_quorum_size": 1}
+    with (
+        broker(tmp_path, nats, "a", seed=True, **config) as a,
+        broker(tmp_path, nats, "b", **config) as b,
+    ):
+        a.start().wait_ready()
+        b.start().wait_ready()
+        assert create(b, "s", 2).status == 0
+        b.kill9()
+        assert create(a, "alone").status == 0, "b has no vote, so a decides without it"
