@@ -78,6 +78,7 @@ class Simulation:
         self._world: World
         self._faults: Faults
         self._followers: list[Follower] = []
+        self._following: list[asyncio.Task[None]] = []
 
     async def bounded(self, loop: VirtualLoop) -> None:
         """The run, unless it hangs."""
@@ -165,8 +166,8 @@ class Simulation:
         world.start(Reader(world, "reader", parts, 0.3).run())
         world.start(Watcher(world, "watcher", parts, 0.2).run())
         self._followers = [Follower(world, f"follower of {part}", part) for part in parts]
-        for follower in self._followers:
-            world.start(follower.run())
+        loop = asyncio.get_running_loop()
+        self._following = [loop.create_task(follower.run()) for follower in self._followers]
 
     # --- peace and reckoning ----------------------------------------------------------------------------------
 
@@ -196,7 +197,8 @@ class Simulation:
 
     async def _reckon(self) -> None:
         world = self._world
-        await asyncio.sleep(1.0)
+        await world.finished()
+        await asyncio.sleep(1.0)  # what is on its way arrives
         await self._read_everything("at the end")
         deadline_s = asyncio.get_running_loop().time() + CATCH_UP_BOUND_S
         for follower in self._followers:
@@ -207,7 +209,8 @@ class Simulation:
                     break
                 await asyncio.sleep(0.1)
         world.reading = False
-        await world.finished()
+        for task in self._following:
+            await task
         chance = self.plan.chance("last power loss")
         for host in world.cluster.hosts.values():
             if self.plan.sync.relaxed:

@@ -40,10 +40,10 @@ class World:
         self._tasks.append(asyncio.get_running_loop().create_task(coroutine))
 
     async def finished(self) -> None:
-        """Wait for all that was started; a client that failed is a fault of the simulator."""
-        for task in self._tasks:
+        """Wait for all that was started since the last time; a client that failed is a fault of the simulator."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             await task
-        self._tasks = []
 
     # --- streams ------------------------------------------------------------------------------------------------
 
