@@ -1,9 +1,11 @@
 """The following side of replication: one conversation with each broker that leads partitions we follow.
 
-A request names the partitions whose position changed, and goes out as soon as one did: right after an append, and
-again when the sync that covers it is done, so that a publisher who waits for all replicas never waits for a poll. The
-newest request replaces the one the leader has parked. When nothing comes back in time everything is asked again, in
-full; and so it is from time to time while there is traffic, for NATS may lose an answer and go on with the next.
+A request names the partitions whose position changed. It goes out as soon as the sync that covers an append is done, so
+that a publisher who waits for all replicas never waits for a poll: what came before that could not have been synced
+before either. Only where the disk is slow it goes out twice, the first time to have the next records here when the disk
+is free. The newest request replaces the one the leader has parked. When nothing comes back in time everything is asked
+again, in full; and so it is from time to time while there is traffic, for NATS may lose an answer and go on with the
+next.
 
 A leader that does not lead yet (the metadata reaches brokers one after the other) refuses; it is asked again after a
 pause that grows.
@@ -32,6 +34,8 @@ SILENCE_S = 1.5
 """A leader answers within a second even if it has nothing to say: after this long something got lost."""
 RETRY_S = 0.1
 """Between two tries while NATS is away."""
+APPEND_ALONE_S = 0.005
+"""News of an append alone wait this long for its sync to travel with."""
 REFUSED_FIRST_S = 0.01
 REFUSED_MAX_S = 0.5
 
@@ -79,6 +83,11 @@ class Fetchers:
         if fetcher is not None:
             fetcher.changed(following)
 
+    def appended(self, following: "Following") -> None:
+        fetcher = self._fetchers.get(following.leader)
+        if fetcher is not None:
+            fetcher.appended(following)
+
     def close(self) -> None:
         """No partition is followed any more, and none will be."""
         self._closed = True
@@ -117,6 +126,7 @@ class Fetcher:
         self._request_id = 0
         self._open: dict[int, dict[int, bytes]] = {}
         self._soon: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._full_at = 0.0
         self._refused: dict[tuple[int, int], None] = {}
@@ -144,11 +154,17 @@ class Fetcher:
             self._changed[following.key] = None
             self._send_soon()
 
+    def appended(self, following: "Following") -> None:
+        if self._followings.get(following.key) is following:
+            self._changed[following.key] = None
+            if self._later is None and self._soon is None:
+                self._later = self._loop.call_later(APPEND_ALONE_S, self._send)
+
     def close(self) -> None:
-        for handle in (self._soon, self._timer, self._refused_timer):
+        for handle in (self._soon, self._later, self._timer, self._refused_timer):
             if handle is not None:
                 handle.cancel()
-        self._soon = self._timer = self._refused_timer = None
+        self._soon = self._later = self._timer = self._refused_timer = None
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -157,7 +173,10 @@ class Fetcher:
             self._soon = self._loop.call_soon(self._send)
 
     def _send(self) -> None:
-        self._soon = None
+        for handle in (self._soon, self._later):
+            if handle is not None:
+                handle.cancel()
+        self._soon = self._later = None
         now = self._loop.time()
         full = self._full or bool(self._changed and now - self._full_at > self._timeout_s)
         self._full = False
@@ -211,7 +230,7 @@ class Fetcher:
                 following.answered(answer)
         if self._refused and self._refused_timer is None:
             self._refused_timer = self._loop.call_later(self._refused_pause_s, self._ask_refused)
-        if request_id == self._request_id:
+        if request_id == self._request_id and self._later is None:
             self._send_soon()
 
     def _ask_refused(self) -> None:

@@ -76,7 +76,7 @@ class Following:
                     except LogError as error:
                         self._replica.on_failed(error)
                         return
-                    self._replica.environment.fetchers.changed(self)
+                    self._replica.environment.fetchers.appended(self)
                 case Expose(hw_end):
                     self._log.set_visible_end(hw_end)
                 case Cut(end):
