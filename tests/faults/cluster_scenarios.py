@@ -5,7 +5,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.faults.cluster_load import Brokers, Load, Report
+from tests.faults.cluster_load import STREAM, Brokers, Load, Report, until
 
 PAUSE_S = 5.0
 """Longer than every session and election timeout."""
@@ -153,3 +153,32 @@ async def rolling_restart(folder: Path, rounds: int) -> Report:
 async def restart(brokers: Brokers, name: str) -> None:
     brokers[name].start()
     await asyncio.to_thread(brokers[name].wait_ready)
+
+
+async def recreate_while_down(folder: Path, rounds: int) -> Report:
+    """The stream is deleted and made anew while a replica is down: it must come back with the new bytes only."""
+    report = Report(f"{rounds} streams made anew while a replica is down")
+    with Brokers(folder) as brokers:
+        for number in range(rounds):
+            victim = "cba"[number % 3]
+            async with Load(brokers) as old:
+                await old.whole()
+                await asyncio.to_thread(brokers[victim].kill9)
+                await old.flowing()
+            await old.with_client(lambda client: client.delete_stream(STREAM, timeout=20.0))
+            async with Load(brokers) as load:
+                load.mark()
+                await load.flowing()
+                await restart(brokers, victim)
+                await load.flowing()
+                report.stalls_s.append(load.stall_s)
+                await load.finish(report)
+                await load.with_client(lambda client: client.delete_stream(STREAM, timeout=20.0))
+                await gone(brokers)
+    return report
+
+
+async def gone(brokers: Brokers) -> None:
+    """Nothing is left of the streams, on any disk."""
+    folders = [broker.data_dir / "streams" for broker in brokers.brokers.values()]
+    await until(lambda: not any(list(folder.iterdir()) for folder in folders), 20.0, "files of deleted streams stay")

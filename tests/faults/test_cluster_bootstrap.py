@@ -18,9 +18,11 @@ def nats(tmp_path: Path) -> Iterator[NatsProcess]:
         yield server
 
 
-def broker(folder: Path, nats: NatsProcess, name: str, *, seed: bool = False, **config: object) -> BrokerProcess:
+def broker(
+    folder: Path, nats: NatsProcess, name: str, *, seed: bool = False, config: dict[str, object] | None = None
+) -> BrokerProcess:
     """Not started yet."""
-    settings = {"clustering.server.id": name, **{key.replace("_", "."): value for key, value in config.items()}}
+    settings = {"clustering.server.id": name, **(config or {})}
     return BrokerProcess(folder / name, nats_url=nats.nats_url, seed=seed, config=settings)
 
 
@@ -76,10 +78,9 @@ def _serves(process: BrokerProcess) -> bool:
 
 def test_a_broker_alone_that_hears_another_cluster_stops(tmp_path: Path, nats: NatsProcess) -> None:
     """Founded while cut off from each other: on one NATS server now."""
-    with start_nats(tmp_path, name="elsewhere") as elsewhere:
-        with broker(tmp_path, elsewhere, "b", seed=True) as lonely:
-            lonely.start().wait_ready()
-            lonely.terminate()
+    with start_nats(tmp_path, name="elsewhere") as elsewhere, broker(tmp_path, elsewhere, "b", seed=True) as lonely:
+        lonely.start().wait_ready()
+        lonely.terminate()
     with broker(tmp_path, nats, "a", seed=True) as a, broker(tmp_path, nats, "b", seed=True) as b:
         a.start().wait_ready()
         assert create(a, "s").status == 0
@@ -110,11 +111,11 @@ def test_brokers_of_another_namespace_are_ignored(tmp_path: Path, nats: NatsProc
 
 
 def test_peers_started_one_after_the_other_found_one_cluster(tmp_path: Path, nats: NatsProcess) -> None:
-    peers = {"clustering_raft_bootstrap_peers": ["a", "b", "c"]}
+    peers: dict[str, object] = {"clustering.raft.bootstrap.peers": ["a", "b", "c"]}
     with (
-        broker(tmp_path, nats, "a", **peers) as a,
-        broker(tmp_path, nats, "b", **peers) as b,
-        broker(tmp_path, nats, "c", **peers) as c,
+        broker(tmp_path, nats, "a", config=peers) as a,
+        broker(tmp_path, nats, "b", config=peers) as b,
+        broker(tmp_path, nats, "c", config=peers) as c,
     ):
         a.start().wait_ready()
         answer = create(a, "s")
@@ -129,8 +130,8 @@ def test_peers_started_one_after_the_other_found_one_cluster(tmp_path: Path, nat
 
 
 def test_a_peer_nobody_knows_is_waited_for_and_a_majority_serves(tmp_path: Path, nats: NatsProcess) -> None:
-    peers = {"clustering_raft_bootstrap_peers": ["a", "b", "nobody"]}
-    with broker(tmp_path, nats, "a", **peers) as a, broker(tmp_path, nats, "b", **peers) as b:
+    peers: dict[str, object] = {"clustering.raft.bootstrap.peers": ["a", "b", "nobody"]}
+    with broker(tmp_path, nats, "a", config=peers) as a, broker(tmp_path, nats, "b", config=peers) as b:
         a.start()
         b.start()
         for process in (a, b):
@@ -139,10 +140,10 @@ def test_a_peer_nobody_knows_is_waited_for_and_a_majority_serves(tmp_path: Path,
 
 
 def test_no_more_voters_than_the_quorum_allows(tmp_path: Path, nats: NatsProcess) -> None:
-    config = {"clustering_raft_max_quorum_size": 1}
+    config: dict[str, object] = {"clustering.raft.max.quorum.size": 1}
     with (
-        broker(tmp_path, nats, "a", seed=True, **config) as a,
-        broker(tmp_path, nats, "b", **config) as b,
+        broker(tmp_path, nats, "a", seed=True, config=config) as a,
+        broker(tmp_path, nats, "b", config=config) as b,
     ):
         a.start().wait_ready()
         b.start().wait_ready()

@@ -339,11 +339,12 @@ class Cluster:
         factor = max(asked, self.config.min_replication_factor)
         if factor > len(servers):
             raise InvalidArgument(f"Invalid replicationFactor {factor}, cluster size {len(servers)}")
+        absent = [server for server in servers if not self._controller.stays(server)]
         return Stream(
             name=new.name,
             subject=new.subject,
             group=new.group,
-            partitions=place(new.partitions, factor, servers, self.metadata.streams.values()),
+            partitions=place(new.partitions, factor, servers, self.metadata.streams.values(), absent),
             config=new.config,
             creation_timestamp=self._clock.time_ns(),
         )

@@ -107,7 +107,7 @@ class Controller:
         single broker ends, for it was most likely founded by mistake; of two such the one that came last."""
         now = self._clock.monotonic_ns()
         first = self._strangers.setdefault(peer.id, now)
-        patience_ns = int(STRANGER_S * 1e9) if first - self._began_at > int(STRANGER_S * 1e9) else 0
+        patience_ns = min(first - self._began_at, int(STRANGER_S * 1e9))
         if self._others:
             if first == now:
                 logger.error("broker %s of another cluster uses namespace %s too", peer.id, self._namespace)
@@ -170,7 +170,7 @@ class Controller:
         known = request.nodeID in membership.everyone
         if known and membership.incarnation_of(request.nodeID) == request.incarnation:
             return ""
-        if known and self._liveness.alive(request.nodeID):
+        if known and (request.nodeID == self._raft.raft.id or self._liveness.alive(request.nodeID)):
             return f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
         try:
             base = membership.without(request.nodeID) if request.nodeID in membership.voters else membership

@@ -13,8 +13,13 @@ from bascule.types import Epoch, PartitionId
 
 
 def place(
-    partitions: int, replication_factor: int, servers: Sequence[str], streams: Iterable[Stream]
+    partitions: int,
+    replication_factor: int,
+    servers: Sequence[str],
+    streams: Iterable[Stream],
+    absent: Sequence[str] = (),
 ) -> tuple[Partition, ...]:
+    """Brokers that are `absent` right now are taken last, lead nothing and are in sync with nothing."""
     replicas_of: Counter[str] = Counter()
     leaders_of: Counter[str] = Counter()
     for stream in streams:
@@ -24,12 +29,15 @@ def place(
                 leaders_of[existing.leader] += 1
     placed = []
     for partition in range(partitions):
-        by_load = sorted(servers, key=lambda server: (replicas_of[server], leaders_of[server], server))
+        by_load = sorted(
+            servers, key=lambda server: (server in absent, replicas_of[server], leaders_of[server], server)
+        )
         replicas = tuple(by_load[:replication_factor])
-        leader = min(replicas, key=lambda server: (leaders_of[server], replicas_of[server], server))
+        isr = tuple(server for server in replicas if server not in absent) or replicas
+        leader = min(isr, key=lambda server: (leaders_of[server], replicas_of[server], server))
         replicas_of.update(replicas)
         leaders_of[leader] += 1
-        placed.append(Partition(PartitionId(partition), replicas, leader, isr=replicas))
+        placed.append(Partition(PartitionId(partition), replicas, leader, isr=isr))
     return tuple(placed)
 
 
