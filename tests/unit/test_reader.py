@@ -47,6 +47,24 @@ def test_a_reader_gives_every_record_from_its_offset_on(cached: bool, max_bytes:
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("max_bytes", [1, 4_500, 9_000])
+def test_what_waits_for_the_disk_is_read_in_stretches_as_long_as_asked(max_bytes: int) -> None:
+    async def scenario() -> None:
+        bench = await open_bench(MemoryDisk())
+        for number in range(0, 400, 5):
+            bench.append(bodies(number, 5))
+        reader = bench.log.reader(3, uncommitted=True)
+        found: list[tuple[int, bytes]] = []
+        while (records := await reader.read(max_bytes)) is not None:
+            found += values(records)
+            # Many batches at once: a short read only where the next record would not fit, or at the end.
+            assert len(records) > max(max_bytes, 4_096) - 500 or reader.next_offset == 400
+        assert found == list(zip(range(3, 400), bodies(3, 397), strict=True))
+        await bench.close()
+
+    asyncio.run(scenario())
+
+
 def test_what_a_reader_gives_is_what_stands_in_the_file() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()

@@ -9,7 +9,7 @@ record before it was, so that cutting back to a mark needs no scan.
 is set when the file is removed or rewritten: a reader that stands in it must look up its place again.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 from bascule.log.index import (
@@ -171,5 +171,8 @@ class Segment:
             length = max(min(length, self.promised.size - position), 0)
             return await read_some(self._disk, self.path, position, length)
         number = bisect_right(self._tail_starts, position) - 1
+        last = bisect_left(self._tail_starts, position + length, number + 1)
         start = position - self._tail_starts[number]
-        return self._tail[number][start : start + length]
+        if last == number + 1:
+            return self._tail[number][start : start + length]
+        return b"".join(self._tail[number:last])[start : start + length]

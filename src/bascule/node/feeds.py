@@ -101,10 +101,15 @@ class Feed:
         self._parked = False
         self._records_wait = False
         self._wake = asyncio.Event()
-        self._task = asyncio.get_running_loop().create_task(self._serve())
+        """Set when the parked request is to be answered."""
+        self._watermark_timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._serve())
 
     def close(self) -> None:
         self._task.cancel()
+        self._stop_timers()
 
     def has_news(self, replica: "Replica") -> None:
         key = replica.key
@@ -114,8 +119,7 @@ class Feed:
         self._news[key] = None
         if replica.log.end > position.end:
             self._records_wait = True
-        if self._parked:
-            self._wake.set()
+        self._consider()
 
     # --- being asked -----------------------------------------------------------------------------------------
 
@@ -133,7 +137,7 @@ class Feed:
         now = self._clock.monotonic_ns()
         for position in request.positions:
             self._place(position, now)
-        self._wake.set()
+        self._consider()
 
     def _begin(self, session: int) -> None:
         """The follower lives anew."""
@@ -169,13 +173,29 @@ class Feed:
 
     # --- answering -------------------------------------------------------------------------------------------
 
+    def _consider(self) -> None:
+        """Whether the parked request, if there is one, is answered now, soon, or when it has been idle for long."""
+        if not self._parked:
+            return
+        if self._records_wait or self._at_once:
+            self._wake.set()
+        elif self._news:
+            if self._watermark_timer is None:
+                self._watermark_timer = self._loop.call_later(WATERMARK_ALONE_S, self._wake.set)
+        elif self._idle_timer is None:
+            self._idle_timer = self._loop.call_later(IDLE_ANSWER_S, self._wake.set)
+
+    def _stop_timers(self) -> None:
+        for timer in (self._watermark_timer, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._watermark_timer = self._idle_timer = None
+
     async def _serve(self) -> None:
         while True:
-            idle = not await self._woken(IDLE_ANSWER_S)
-            if not self._parked or not (idle or self._urgent or self._news):
-                continue
-            if self._news and not self._urgent:
-                await self._until_urgent()
+            await self._wake.wait()
+            self._wake.clear()
+            self._stop_timers()
             self._parked = False
             session, request_id = self._session, self._request_id
             try:
@@ -184,27 +204,6 @@ class Feed:
                 logger.debug("no answer to %s this time: %s", self._follower, error)
             except Exception:
                 logger.exception("no answer to %s this time", self._follower)
-
-    @property
-    def _urgent(self) -> bool:
-        return self._records_wait or bool(self._at_once)
-
-    async def _woken(self, timeout_s: float) -> bool:
-        """False if nothing happened for that long."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
-        except TimeoutError:
-            return False
-        finally:
-            self._wake.clear()
-        return True
-
-    async def _until_urgent(self) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + WATERMARK_ALONE_S
-        while not self._urgent and (left := deadline - loop.time()) > 0:
-            await self._woken(left)
 
     async def _collect(self) -> list[Answer]:
         answers, self._at_once = self._at_once, []
@@ -235,7 +234,7 @@ class Feed:
                 reader = self._readers[key] = log.reader(position.end, uncommitted=True)
             # One epoch an answer: a follower notes where each begins.
             stop_end = replica.epochs.run_end(position.end, log.end)
-            records = await reader.read(max_bytes, stop_end) or b""
+            records = await _read(reader, max_bytes, stop_end)
             if replica.leading is not leading or self._positions.get(key) is not position:
                 return None
             if reader.next_offset < log.end:
@@ -249,6 +248,15 @@ class Feed:
         response = encode_response(answers)
         for part in encode_parts(session, request_id, response, self._bus.max_payload - ENVELOPE_BYTES):
             self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_RESPONSE, part)))
+
+
+async def _read(reader: Reader, max_bytes: int, stop_end: int) -> bytes:
+    """About `max_bytes`: what is on the disk, and on top of it what is on its way there."""
+    pieces: list[bytes] = []
+    while max_bytes > 0 and (piece := await reader.read(max_bytes, stop_end)):
+        pieces.append(piece)
+        max_bytes -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _asked(position: Position) -> tuple[int, int]:
