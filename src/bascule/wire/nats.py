@@ -85,7 +85,8 @@ def unsub(sid: int, after: int = 0) -> bytes:
 
 def pub(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
     """PUB of one message, to subjects one may publish to."""
-    return b"PUB %b%d\r\n%b\r\n" % (_destination(subject, reply), len(payload), payload)
+    # Joined, not formatted: formatting grows its buffer step by step, and copies a large payload more than once.
+    return b"".join((b"PUB %b%d\r\n" % (_destination(subject, reply), len(payload)), payload, b"\r\n"))
 
 
 def hpub(subject: bytes, headers: bytes, payload: bytes, reply: bytes = b"") -> bytes:
