@@ -263,11 +263,14 @@ class Cluster:
                     task = loop.create_task(self._execute(request))
                     self._changes[task] = None
                     task.add_done_callback(lambda done: self._changes.pop(done, None))
-                    return await asyncio.shield(task)
+                    async with asyncio.timeout_at(deadline):
+                        return await asyncio.shield(task)
                 if self.raft.raft.leader not in ("", self.config.broker_id):
                     return await self._propagate(request, deadline - loop.time())
             except NotLeaderError:
                 pass
+            except TimeoutError:
+                raise Internal("the cluster did not decide in time; whether the change was made is not known") from None
             if timeout_s is None or loop.time() >= deadline - POLL_S:
                 raise Internal(NO_LEADER)
             await asyncio.sleep(POLL_S)

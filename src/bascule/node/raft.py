@@ -215,4 +215,8 @@ class RaftDriver:
         now = (self.raft.leader, self.is_leader)
         if now != self._known_leader:
             self._known_leader = now
+            if not self.raft.is_leader:
+                # They may be committed yet, or never: nobody is to wait for that, least of all those in line behind.
+                for index in list(self._proposals):
+                    self._fail(index)
             self.on_role()
