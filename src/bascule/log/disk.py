@@ -36,9 +36,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 class FileDisk:
     """`ports.Disk` on a real folder. `lock` it before use, `close` it after."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
+    def __init__(self, root: str | os.PathLike[str], max_open_files: int = limits.MAX_OPEN_FILES) -> None:
         self._root = os.path.abspath(os.fspath(root))
-        self._files = OpenFiles(self._root)
+        self._files = OpenFiles(self._root, max_open_files)
         self._writers = Threads("bascule-sync", limits.SYNC_THREADS)
         self._readers = Threads("bascule-read", limits.READ_THREADS)
         self._scratch = memoryview(bytearray(limits.READ_SCRATCH_BYTES))

@@ -178,8 +178,15 @@ def _common_name(certificate: object) -> str | None:
 
 
 class GrpcServer:
-    def __init__(self, methods: Mapping[str, Handler], *, max_message: int = limits.GRPC_MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self,
+        methods: Mapping[str, Handler],
+        *,
+        max_message: int = limits.GRPC_MAX_MESSAGE_BYTES,
+        max_connections: int | None = None,
+    ) -> None:
         self.max_message = max_message
+        self._max_connections = limits.MAX_CONNECTIONS if max_connections is None else max_connections
         self.read_buffer = ReadBuffer()
         self.tasks: set[asyncio.Task[None]] = set()
         self._methods = dict(methods)
@@ -205,9 +212,10 @@ class GrpcServer:
                     lambda: ServerConnection(self),
                     sock=sock,
                     ssl=tls,
-                    backlog=socket.SOMAXCONN,
+                    backlog=limits.ACCEPT_BURST,
                     ssl_handshake_timeout=limits.HTTP2_HANDSHAKE_TIMEOUT_S if tls is not None else None,
                 )
+                sock.listen(socket.SOMAXCONN)  # asyncio took the size of its bursts for that of the queue
                 self._servers.append(server)
         except OSError as error:
             for sock in sockets:
@@ -248,7 +256,7 @@ class GrpcServer:
     # --- for connections ------------------------------------------------------------------------------------
 
     def admit(self, connection: ServerConnection) -> bool:
-        if self._draining or len(self._connections) >= limits.MAX_CONNECTIONS:
+        if self._draining or len(self._connections) >= self._max_connections:
             return False
         self._connections[connection] = None
         return True

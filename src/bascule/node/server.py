@@ -27,6 +27,7 @@ from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
 from bascule.node.config import Address, Config
+from bascule.node.descriptors import claim
 from bascule.node.environment import StreamDefaults
 from bascule.node.system import SystemClock, SystemRandom
 from bascule.wire.kernels import TWIN
@@ -112,7 +113,8 @@ class Server:
         _warn_of_what_has_no_effect_yet(config)
         config.check_files()
         tls = _server_tls(config)
-        disk = FileDisk(config.data_dir)
+        descriptors = claim()
+        disk = FileDisk(config.data_dir, descriptors.files)
         stack.callback(disk.close)
         disk.lock()
         clock, random = SystemClock(), SystemRandom()
@@ -139,7 +141,8 @@ class Server:
         )
         stack.push_async_callback(self._broker.close)
         await self._broker.start()
-        self._grpc = GrpcServer({**Api(self._broker, advertised).methods(), **self._health.methods()})
+        methods = {**Api(self._broker, advertised).methods(), **self._health.methods()}
+        self._grpc = GrpcServer(methods, max_connections=descriptors.connections)
         port = await self._grpc.start(bind.host, bind.port, tls)
         stack.push_async_callback(self._grpc.close, Status.UNAVAILABLE, "the broker has stopped", 0.0)
         address = config.advertised(port)
