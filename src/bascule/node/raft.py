@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from bascule.core.raft.machine import NotLeaderError, Raft
 from bascule.core.raft.ready import Ready
-from bascule.errors import BusUnavailable, LogError, PeerError, Unavailable
+from bascule.errors import BusUnavailable, InvalidArgument, LogError, PeerError, Unavailable
 from bascule.log.raftlog import RaftStorage
 from bascule.node.metadata import MetadataStore
 from bascule.ports import Bus
@@ -181,11 +181,13 @@ class RaftDriver:
         self.raft.compacted(snapshot)
 
     def _send(self, ready: Ready) -> None:
-        try:
-            for message in ready.messages:
+        for message in ready.messages:
+            try:
                 self._bus.send(pub(self._subject(message.target), encode_message(message)))
-        except BusUnavailable:
-            pass  # peers ask again
+            except BusUnavailable:
+                return  # peers ask again
+            except InvalidArgument as error:
+                logger.warning("nothing can be said to the server %r: %s", message.target, error)
 
     def _answer(self, ready: Ready) -> None:
         if ready.snapshot is not None:

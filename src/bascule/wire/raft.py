@@ -30,6 +30,7 @@ from bascule.wire.raft_messages import (
     VoteReply,
     VoteRequest,
 )
+from bascule.wire.subjects import usable_token
 
 FORMAT_VERSION = 1
 _U16 = struct.Struct("<H")
@@ -219,8 +220,8 @@ def decode_message(data: bytes) -> Message:
     if read is None:
         raise PeerError(f"a Raft message of an unknown kind, {kind}")
     source, target, term = reader.text(), reader.text(), reader.number()
-    if not source or not target:
-        raise PeerError("a Raft message without a sender or a target")
+    if not usable_token(source) or not usable_token(target):
+        raise PeerError(f"a Raft message from {source[:40]!r} to {target[:40]!r}: those are no names of servers")
     message = read(reader, source, target, term)
     reader.end()
     return message

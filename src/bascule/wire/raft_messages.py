@@ -10,6 +10,8 @@ longer knows of. It takes part again only when the membership names its new inca
 from dataclasses import dataclass
 from enum import IntEnum
 
+from bascule.wire.subjects import usable_token
+
 
 class EntryKind(IntEnum):
     COMMAND = 0
@@ -61,7 +63,7 @@ class Membership:
 
     @property
     def well_formed(self) -> bool:
-        """Names are there once and have no blanks, and only members have incarnations."""
+        """Names are there once and can stand in subjects, and only members have incarnations."""
         everyone = self.everyone
         named = [server for server, _ in self.incarnations]
         tokens = [*everyone, *(incarnation for _, incarnation in self.incarnations)]
@@ -69,6 +71,7 @@ class Membership:
             len(set(everyone)) == len(everyone)
             and len(set(named)) == len(named)
             and set(named) <= set(everyone)
+            and all(usable_token(server) for server in everyone)
             and all(token and token.isprintable() and not token.isspace() and " " not in token for token in tokens)
         )
 

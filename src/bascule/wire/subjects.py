@@ -9,7 +9,7 @@ hold, and a first `.` (hidden files, `..`) gets a `=` before it, as does a first
 
 from __future__ import annotations
 
-from bascule.limits import MAX_PARTITIONS, MAX_STREAM_NAME_BYTES, MAX_SUBJECT_BYTES
+from bascule.limits import MAX_ID_BYTES, MAX_PARTITIONS, MAX_STREAM_NAME_BYTES, MAX_SUBJECT_BYTES
 
 _UNUSABLE = bytes(range(0x21)) + b"\x7f*>"
 _MAX_STREAM_SUBJECT_BYTES = MAX_SUBJECT_BYTES - len(f".{MAX_PARTITIONS - 1}")
@@ -26,6 +26,12 @@ def usable_subject(subject: bytes) -> bool:
         and not subject.startswith(b".")
         and not subject.endswith(b".")
     )
+
+
+def usable_token(name: str) -> bool:
+    """It can stand in a subject between two periods, as the ids of servers do."""
+    token = name.encode("utf-8", "surrogatepass")
+    return len(token) <= MAX_ID_BYTES and b"." not in token and usable_subject(token)
 
 
 def valid_stream_subject(subject: str) -> bool:
