@@ -7,9 +7,9 @@ from pathlib import Path
 
 from tests.faults.cluster_load import STREAM, Brokers, Load, Report, until
 
-PAUSE_S = 5.0
+PAUSE_S = 3.0
 """Longer than every session and election timeout."""
-CUT_S = 5.0
+CUT_S = 3.0
 
 
 async def kill_leaders(folder: Path, rounds: int, seed: int = 1) -> Report:

@@ -55,6 +55,8 @@ logger = logging.getLogger(__name__)
 
 NO_LEADER = "no known metadata leader"
 DEFAULT_TIMEOUT_S = 5.0
+STARTED_TIMEOUT_S = 3.0
+"""How long a new stream's leaders are waited for: one may have just died, and the stream exists all the same."""
 ISR_TIMEOUT_S = 1.0
 """Of what is asked again anyway: while a change of the in-sync set is pending the larger set must commit."""
 JOIN_TRIES = 10
@@ -357,7 +359,7 @@ class Cluster:
         stream = next((each for each in self.metadata.streams.values() if each.creation_index == creation_index), None)
         waiting = dict.fromkeys(item.leader for item in stream) if stream else {}
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + DEFAULT_TIMEOUT_S
+        deadline = loop.time() + STARTED_TIMEOUT_S
         while waiting and loop.time() < deadline:
             for leader in list(waiting):
                 if await self._leads(leader, creation_index):

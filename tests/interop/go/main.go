@@ -43,6 +43,7 @@ var commands = map[string]command{
 	"subscribe":          subscribe,
 	"metadata":           metadata,
 	"partition-metadata": partitionMetadata,
+	"ride":               ride,
 }
 
 func main() {
