@@ -1,16 +1,21 @@
 """A broker that may open few files: segments and clients take turns, and nothing ever meets the limit."""
 
+import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bascule.errors import StartError
 from bascule.limits import MAX_CONNECTIONS, MAX_OPEN_FILES, MIN_DESCRIPTORS, RESERVED_DESCRIPTORS
+from bascule.log.disk import FileDisk
+from bascule.log.files import OpenFile
 from bascule.node.descriptors import WANTED, share_out
+from bascule.ports import Write
 from bascule.testing.probe import call
 from bascule.testing.processes import HOST, BrokerProcess, poll
 from bascule.wire.pb import api_pb2 as api
@@ -57,6 +62,32 @@ def test_more_segments_and_clients_than_descriptors_are_served_in_turns(broker: 
     assert [publish(broker, partition) for partition in range(PARTITIONS)] == [0] * PARTITIONS
     assert "ERROR" not in broker.logs()
     assert f"may open {LIMIT} files" in broker.logs()
+
+
+def test_one_commit_of_more_files_than_may_be_open(tmp_path: Path) -> None:
+    disk = FileDisk(tmp_path, max_open_files=8)
+    disk.lock()
+    most = 0
+
+    def count(*_: object) -> None:
+        nonlocal most
+        most = max(most, len(os.listdir("/proc/self/fd")) - before)
+
+    before = len(os.listdir("/proc/self/fd"))
+    writes = [Write(f"{number}.log", 0, [b"x"], create=True) for number in range(PARTITIONS)]
+    durable = disk._make_durable
+
+    def make_durable(files: Sequence[OpenFile | None], folders: dict[str, list[int]], errors: Any) -> None:
+        count()
+        durable(files, folders, errors)
+
+    disk._make_durable = make_durable  # type: ignore[method-assign]
+    try:
+        assert asyncio.run(disk.commit(writes, sync=True)) == [None] * PARTITIONS
+    finally:
+        disk.close()
+    assert 0 < most <= 16
+    assert len(list(tmp_path.glob("*.log"))) == PARTITIONS
 
 
 @pytest.mark.parametrize("limit", [MIN_DESCRIPTORS, 256, 1024, WANTED, 1 << 20])

@@ -39,6 +39,7 @@ class FileDisk:
     def __init__(self, root: str | os.PathLike[str], max_open_files: int = limits.MAX_OPEN_FILES) -> None:
         self._root = os.path.abspath(os.fspath(root))
         self._files = OpenFiles(self._root, max_open_files)
+        self._files_at_once = max(1, max_open_files // (2 * limits.SYNC_THREADS))
         self._writers = Threads("bascule-sync", limits.SYNC_THREADS)
         self._readers = Threads("bascule-read", limits.READ_THREADS)
         self._scratch = memoryview(bytearray(limits.READ_SCRATCH_BYTES))
@@ -87,7 +88,14 @@ class FileDisk:
     # --- group commit -------------------------------------------------------------------------------------
 
     async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
-        return await self._writers.run(self._commit, writes, sync)
+        return await self._writers.run(self._commit_all, writes, sync)
+
+    def _commit_all(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
+        """Some at a time: the files of a commit are open until it is durable, and all threads share the descriptors."""
+        errors: list[OSError | None] = []
+        for start in range(0, len(writes), self._files_at_once):
+            errors += self._commit(writes[start : start + self._files_at_once], sync)
+        return errors
 
     def _commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
         errors: list[OSError | None] = [None] * len(writes)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from bascule.errors import BusUnavailable
+from bascule.limits import RAFT_MAX_SERVERS
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.nats import messages, pub
@@ -26,7 +27,8 @@ HEARTBEAT_S = 0.25
 SESSION_S = 1.5
 DEAF_S = 0.8
 DOUBLES = 8
-"""Heartbeats of another broker under our own id, after a session of ours, that make it sure."""
+"""Heartbeats of another broker under our own id, after a session of ours, that make it sure. Who was there before the
+other one waits for twice as many: the copy ends, not the original."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Peers:
         self._own_heard_at = 0
         self._started_at = 0
         self._doubles = 0
+        self._double_heard_at = 0
+        self._was_here_first = False
         self.on_double: Callable[[str], None] = lambda reason: None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -103,8 +107,13 @@ class Peers:
         """Another boot under our id is our last life's echo, or, if it goes on, another broker."""
         if peer.boot == self._describe().boot:
             return
+        now, session_ns = self._clock.monotonic_ns(), int(SESSION_S * 1e9)
+        age_ns = now - self._started_at
+        if not self._doubles or now - self._double_heard_at > session_ns:
+            self._doubles, self._was_here_first = 0, age_ns > session_ns
+        self._double_heard_at = now
         self._doubles += 1
-        if self._doubles >= DOUBLES and self._clock.monotonic_ns() - self._started_at > int(SESSION_S * 1e9):
+        if self._doubles >= DOUBLES * (1 + self._was_here_first) and age_ns > session_ns:
             self.on_double(
                 f"another broker with the id {peer.id} runs at {peer.host}:{peer.port}: two of one id would undo each "
                 "other's work; give this one another clustering.server.id and an empty data folder"
@@ -137,5 +146,8 @@ class Peers:
             if peer.id == self._describe().id:
                 self._own_heard_at = now
                 self._heard_own_id(peer)
+            self._heard.pop(peer.id, None)
             self._heard[peer.id] = (peer, now)
+            if len(self._heard) > RAFT_MAX_SERVERS:
+                del self._heard[next(iter(self._heard))]  # the one longest silent
             self.on_heard(peer)

@@ -1,0 +1,81 @@
+"""Who is heard, and what a broker makes of another one under its own id."""
+
+from bascule.limits import RAFT_MAX_SERVERS
+from bascule.node.peers import DOUBLES, HEARTBEAT_S, SESSION_S, Peer, Peers
+from bascule.wire.envelope import MsgType, encode
+from bascule.wire.nats import NatsMessage, pack
+from bascule.wire.pb import internal_pb2 as pb
+
+
+class Now:
+    def __init__(self) -> None:
+        self.ns = 10**12
+
+    def monotonic_ns(self) -> int:
+        return self.ns
+
+    def time_ns(self) -> int:
+        return self.ns
+
+    def pass_s(self, seconds: float) -> None:
+        self.ns += int(seconds * 1e9)
+
+
+class Mute:
+    """A bus that carries nothing: the tests speak to the peers directly."""
+
+    max_payload = 1 << 20
+
+
+def make(now: Now) -> tuple[Peers, list[str]]:
+    reasons: list[str] = []
+    peers = Peers("ns", Mute(), now, lambda: Peer("b0", "here", 1, "own-boot", 0, 0, False))  # type: ignore[arg-type]
+    peers.on_double = reasons.append
+    peers._started_at = now.ns
+    return peers, reasons
+
+
+def hear(peers: Peers, name: str, boot: str = "other-boot") -> None:
+    info = pb.ServerInfoResponse(id=name, host="there", port=2, boot=boot).SerializeToString()
+    payload = encode(MsgType.SERVER_INFO_RESPONSE, info)
+    peers._on_batch(pack(NatsMessage(b"ns.raft.metadata.info", b"", payload)), 1)
+
+
+def beats_until_sure(peers: Peers, reasons: list[str], now: Now) -> int:
+    for beat in range(1, 10 * DOUBLES):
+        hear(peers, "b0")
+        if reasons:
+            return beat
+        now.pass_s(HEARTBEAT_S)
+    raise AssertionError("never sure")
+
+
+def test_of_two_brokers_with_one_id_the_one_that_came_later_is_sure_first() -> None:
+    now = Now()
+    copy, copy_reasons = make(now)
+    later = beats_until_sure(copy, copy_reasons, now)
+    now = Now()
+    original, original_reasons = make(now)
+    now.pass_s(2 * SESSION_S)
+    assert beats_until_sure(original, original_reasons, now) >= later + DOUBLES
+
+
+def test_doubles_of_long_ago_do_not_count() -> None:
+    now = Now()
+    original, reasons = make(now)
+    now.pass_s(2 * SESSION_S)
+    for _ in range(4 * DOUBLES):
+        hear(original, "b0")
+        now.pass_s(2 * SESSION_S)
+    assert reasons == []
+
+
+def test_invented_brokers_are_forgotten_first() -> None:
+    now = Now()
+    peers, _ = make(now)
+    for number in range(3 * RAFT_MAX_SERVERS):
+        hear(peers, f"invented-{number}")
+        if number % 100 == 0:
+            hear(peers, "b1")
+    assert len(peers._heard) == RAFT_MAX_SERVERS
+    assert "b1" in [peer.id for peer in peers.alive()]
