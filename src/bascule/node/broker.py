@@ -48,7 +48,7 @@ class Broker:
         this returns."""
         environment = self.environment
         environment.inboxes.listen(environment.publishes_bus)
-        environment.feeds.listen(self._replicas.get)
+        environment.feeds.listen(self._replicas.get, lambda: self.cluster.servers)
         environment.fetchers.listen()
         await self._open(list(self.cluster.metadata.streams.values()))
         self.cluster.store.on_changes = self._enqueue

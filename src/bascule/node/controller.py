@@ -21,7 +21,7 @@ from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Membership
-from bascule.wire.subjects import usable_subject
+from bascule.wire.subjects import usable_subject, usable_token
 
 logger = logging.getLogger(__name__)
 
@@ -166,6 +166,8 @@ class Controller:
             self._reply(message.reply, MsgType.RAFT_JOIN_RESPONSE, pb.RaftJoinResponse(error=self._join(request)))
 
     def _join(self, request: pb.RaftJoinRequest) -> str:
+        if not usable_token(request.nodeID):
+            return f"{request.nodeID!r} cannot be the id of a broker: choose another clustering.server.id"
         membership = self._raft.membership
         known = request.nodeID in membership.everyone
         if known and membership.incarnation_of(request.nodeID) == request.incarnation:

@@ -17,7 +17,7 @@ from bascule.errors import BusUnavailable, LogError, PeerError
 from bascule.log.reader import Reader
 from bascule.node.fetchers import request_subject, response_subject
 from bascule.ports import Bus, Clock
-from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.replication import Answer, FetchRequest, Kind, Position, decode_request, encode_parts, encode_response
 
@@ -46,10 +46,13 @@ class Feeds:
         self._bus = bus
         self._clock = clock
         self._find: Find = lambda key: None
+        self._members: Callable[[], tuple[str, ...]] = tuple
         self._feeds: dict[str, Feed] = {}
 
-    def listen(self, find: Find) -> None:
+    def listen(self, find: Find, members: Callable[[], tuple[str, ...]]) -> None:
+        """`members` of the cluster are answered; strangers are not."""
         self._find = find
+        self._members = members
         self._bus.subscribe(request_subject(self._namespace, self._broker_id), self._on_batch)
 
     def has_news(self, replica: "Replica") -> None:
@@ -64,13 +67,16 @@ class Feeds:
 
     def _on_batch(self, batch: bytes, count: int) -> None:
         for message in messages(batch):
-            payload = decode(message.payload, MsgType.REPLICATION_REQUEST)
+            payload = decode_checked(message.payload, MsgType.REPLICATION_REQUEST)
             if payload is None:
                 continue
             try:
                 request = decode_request(payload)
             except PeerError as error:
                 logger.warning("%s", error)
+                continue
+            if request.follower not in self._members():
+                logger.debug("a fetch request of %r, who is no member", request.follower)
                 continue
             feed = self._feeds.get(request.follower)
             if feed is None:
@@ -247,7 +253,7 @@ class Feed:
     def _send(self, session: int, request_id: int, answers: list[Answer]) -> None:
         response = encode_response(answers)
         for part in encode_parts(session, request_id, response, self._bus.max_payload - ENVELOPE_BYTES):
-            self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_RESPONSE, part)))
+            self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_RESPONSE, part, crc=True)))
 
 
 async def _read(reader: Reader, max_bytes: int, stop_end: int) -> bytes:

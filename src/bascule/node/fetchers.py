@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from bascule.errors import BusUnavailable, PeerError
 from bascule.ports import Bus
-from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.replication import FetchRequest, Kind, decode_part, decode_response, encode_request
 
@@ -98,7 +98,7 @@ class Fetchers:
     def _on_batch(self, batch: bytes, count: int) -> None:
         for message in messages(batch):
             fetcher = self._fetchers.get(message.subject.rpartition(b".")[2].decode("utf-8", "replace"))
-            payload = decode(message.payload, MsgType.REPLICATION_RESPONSE)
+            payload = decode_checked(message.payload, MsgType.REPLICATION_RESPONSE)
             if fetcher is None or payload is None:
                 continue
             try:
@@ -190,7 +190,7 @@ class Fetcher:
         self._request_id = next(self._request_ids)
         request = FetchRequest(self._session, self._request_id, self._broker_id, full, positions)
         try:
-            self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_REQUEST, encode_request(request))))
+            self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_REQUEST, encode_request(request), crc=True)))
             self._arm(self._timeout_s)
         except BusUnavailable:
             self._arm(min(RETRY_S, self._timeout_s))

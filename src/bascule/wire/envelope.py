@@ -45,6 +45,11 @@ def encode(message_type: MsgType, payload: bytes, crc: bool = False) -> bytes:
     return MAGIC + header + crc32c(payload).to_bytes(4, "big") + payload
 
 
+def decode_checked(data: bytes, expected: MsgType) -> bytes | None:
+    """The same for what brokers tell each other about promises: without a checksum it is not believed."""
+    return content(data, expected) if len(data) >= CRC_HEADER_BYTES and data[6] & _CRC_FLAG else None
+
+
 def decode(data: bytes, expected: MsgType) -> bytes | None:
     """The payload, not yet parsed; None if this is no sound envelope of the expected type."""
     return content(data, expected)
