@@ -117,7 +117,7 @@ class Cluster:
 
     def on_fatal(self, callback: Callable[[str], None]) -> None:
         """Told why this broker cannot go on beside another one."""
-        self._controller.on_fatal = callback
+        self._controller.on_fatal = self.raft.on_fatal = callback
         self.peers.on_double = callback
 
     @property

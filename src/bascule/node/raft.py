@@ -42,6 +42,7 @@ class RaftDriver:
         self.raft = raft
         self.on_role: Callable[[], None] = lambda: None
         """Called when this broker became or ceased to be the leader, or learned of another one."""
+        self.on_fatal: Callable[[str], None] = lambda reason: None
         self._storage = storage
         self._bus = bus
         self._namespace = namespace
@@ -136,6 +137,14 @@ class RaftDriver:
         self._wake.set()
 
     async def _run(self) -> None:
+        """A broker without its Raft would go on as if all were well: it ends instead, and says why."""
+        try:
+            await self._carry_out()
+        except Exception as error:
+            logger.exception("Raft ended")
+            self.on_fatal(f"Raft ended unexpectedly: {error!r}; start the broker again, and report this")
+
+    async def _carry_out(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
