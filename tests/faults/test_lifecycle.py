@@ -148,7 +148,7 @@ def test_a_second_broker_on_the_same_folder_is_refused(tmp_path: Path) -> None:
 def test_a_port_in_use_is_refused_and_leaves_nothing_running(tmp_path: Path) -> None:
     with start_broker(tmp_path) as broker:
         args = ["-d", str(tmp_path / "other"), "-p", str(broker.port), "-n", broker.nats_url, "--raft-bootstrap-seed"]
-        line = the_line(*args)
+        line = the_line(*args, "--namespace", "another")
         assert f":{broker.port}: another program has the port" in line
 
 
