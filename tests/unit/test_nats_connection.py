@@ -1,4 +1,7 @@
-"""The NATS connection against a real nats-server, with nats-py as the independent peer, and against impostors."""
+"""The NATS connection against a real nats-server, with nats-py as the independent peer, and against impostors.
+
+Over 600 lines for one reason: every case needs the same real server, peers and certificates set up here.
+"""
 
 import asyncio
 import logging
