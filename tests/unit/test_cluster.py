@@ -16,8 +16,11 @@ from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import Life, VirtualClock, VirtualLoop, run
+from bascule.wire.envelope import MsgType, encode
 from bascule.wire.kernels import decode_records
+from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
+from bascule.wire.replication import FetchRequest, encode_request
 from tests.unit.test_broker import DEFAULTS, SeededRandom, split
 
 
@@ -240,5 +243,34 @@ def test_a_wiped_broker_refills() -> None:
         await victim.start()
         await until(lambda: len(isr(members)) == 3)
         assert await victim.read("s", replica=True) == [b"%d" % number for number in range(30)]
+
+    run(main())
+
+
+def test_mutated_and_invented_fetch_requests_do_not_stop_replication() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        captured: list[tuple[bytes, bytes]] = []
+        spy = nats.connect("spy")
+        spy.subscribe(
+            b"ns.replicate.*",
+            lambda batch, count: captured.extend((item.subject, item.payload) for item in messages(batch)),
+        )
+        for number in range(20):
+            await members["a"].publish("s", b"%d" % number)
+        chance = random.Random(1)
+        for _ in range(2000):
+            subject, payload = chance.choice(captured)
+            mutated = bytearray(payload)
+            mutated[chance.randrange(len(mutated))] ^= 1 << chance.randrange(8)
+            nats.publish(subject, bytes(mutated))
+        stranger = encode_request(FetchRequest(7, 1, "stranger", True, []))
+        nats.publish(captured[0][0], encode(MsgType.REPLICATION_REQUEST, stranger, crc=True))
+        await asyncio.sleep(1)
+        for number in range(20):
+            await members["b"].publish("s", b"after %d" % number)
+        assert len(isr(members)) == 3
 
     run(main())
