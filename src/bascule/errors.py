@@ -138,6 +138,13 @@ class BusUnavailable(Unavailable):
     """There is no connection to NATS right now."""
 
 
+class Outdated(ClusterError):
+    """Something happened that the asker had not seen when it asked: it looks again, and asks anew."""
+
+    status = Status.ABORTED
+    retry_safe = True
+
+
 class LogError(ClusterError):
     """A partition's log cannot be written. Reads go on; nothing unsynced was acked."""
 
@@ -206,6 +213,7 @@ def by_status(status: Status, message: str) -> BasculeError:
         DeadlineExceeded,
         Internal,
         Unavailable,
+        Outdated,
     )
     kind = next((each for each in kinds if each.status is status), UnknownOutcome)
     return kind(message)

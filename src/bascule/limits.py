@@ -121,4 +121,5 @@ RAFT_SNAPSHOT_STALL_TICKS = 100  # a follower that takes no chunk for so long lo
 RAFT_UNCOMMITTED_ENTRIES = 65_536  # past it a leader takes no proposals
 RAFT_APPLY_ENTRIES = 4096  # handed out for application in one Ready
 RAFT_PENDING_READS = 65_536
+KEPT_OPERATIONS = 4096  # changes remembered by id, and deletions by name, so that asking twice makes them once
 RAFT_MAX_SERVERS = 1024  # voters and learners of one membership

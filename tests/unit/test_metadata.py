@@ -16,6 +16,7 @@ from bascule.core.metadata.commands import (
     decode,
     encode,
 )
+from bascule.core.metadata.operations import Operation, Operations
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata, PartitionsChanged, Rejected, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream, StreamConfig
@@ -102,20 +103,27 @@ def test_garbage_is_a_corrupt_error_not_a_crash() -> None:
 
 names = st.sampled_from(["a", "b", "c"])
 brokers = st.sampled_from(["x", "y", "z"])
+operations = st.builds(Operation, st.sampled_from(["", "o1", "o2", "o3", "o4"]), st.integers(0, 20))
 isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5))
 commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(ShrinkIsr, *isr_change),
     st.builds(ExpandIsr, *isr_change),
     st.builds(BrokerDied, brokers),
     st.builds(HandOver, brokers),
-    st.builds(CreateStream, st.builds(a_stream, names, st.integers(1, 3), st.just(("x", "y", "z")))),
-    st.builds(DeleteStream, names),
+    st.builds(CreateStream, st.builds(a_stream, names, st.integers(1, 3), st.just(("x", "y", "z"))), operations),
+    st.builds(DeleteStream, names, operations),
     st.builds(SetStreamReadonly, names, st.lists(st.integers(0, 2), max_size=2).map(tuple), st.booleans()),
 )
 
 
 @given(st.lists(commands, max_size=20))
 def test_a_snapshot_at_any_prefix_equals_the_commands_it_replaces(history: list[Command]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Operations, "kept", 2)
+        compare_at_every_prefix(history)
+
+
+def compare_at_every_prefix(history: list[Command]) -> None:
     whole = Metadata()
     for index, command in enumerate(history, 1):
         whole.apply(index, command)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 
-from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, StreamCreated, StreamDeleted
+from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, Repeated, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream
 from bascule.errors import BasculeError, BusUnavailable
 from bascule.node.cluster import Cluster
@@ -162,7 +162,7 @@ class Broker:
                 try:
                     await self._carry_out(change)
                 except (BasculeError, OSError) as error:
-                    assert not isinstance(change, Rejected), "what was rejected changes nothing"
+                    assert not isinstance(change, Rejected | Repeated), "these change nothing"
                     logger.error("a change of stream %s waits for its disk: %s", change.stream.name, error)
                     self._spawn(self._carry_out_later(change.stream))
                 except Exception:

@@ -1,8 +1,7 @@
 """This broker as a member of its cluster: the metadata under Raft, the controller wherever it is, the other brokers.
 
-Changes go to the controller: carried out here if that is us, else asked for over NATS. A request waits for the time
-it has; without a leader it says so. A stream counts as created when the brokers that lead its partitions say that
-they do.
+Changes go to the controller, wherever it is (`changes`). A stream counts as created when the brokers that lead its
+partitions say that they do.
 """
 
 import asyncio
@@ -19,23 +18,22 @@ from bascule.core.metadata.commands import (
     HandOver,
     ShrinkIsr,
     encode,
+    operation_of,
 )
+from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.placement import place
-from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.state import Metadata, Repeated
 from bascule.core.metadata.streams import Stream, StreamConfig
 from bascule.core.partition.leader import IsrRefused
-from bascule.core.raft.machine import NotLeaderError
 from bascule.errors import (
     BasculeError,
     BusUnavailable,
     DeadlineExceeded,
     FailedPrecondition,
-    Internal,
     InvalidArgument,
     StartError,
-    Status,
-    by_status,
 )
+from bascule.node.changes import POLL_S, Changes
 from bascule.node.controller import Controller
 from bascule.node.metadata import MetadataStore
 from bascule.node.peers import Peers
@@ -53,15 +51,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_LEADER = "no known metadata leader"
-DEFAULT_TIMEOUT_S = 5.0
 STARTED_TIMEOUT_S = 3.0
 """How long a new stream's leaders are waited for: one may have just died, and the stream exists all the same."""
 ISR_TIMEOUT_S = 1.0
 """Of what is asked again anyway: while a change of the in-sync set is pending the larger set must commit."""
 JOIN_TRIES = 10
 JOIN_EVERY_S = 1.0
-POLL_S = 0.02
 STATUS_EVERY_S = 0.1
 
 
@@ -106,12 +101,12 @@ class Cluster:
         self._requests = requests
         self._bus = bus
         self._clock = clock
+        self._changes = Changes(config.broker_id, config.namespace, raft, store, requests, self._execute)
         self._controller = Controller(
-            raft, bus, clock, config.namespace, config.max_quorum, self._submit_here, self._execute
+            raft, bus, clock, config.namespace, config.max_quorum, self._submit_here, self._changes.carry_out
         )
         self._status: Callable[[int], bool] = lambda index: False
         self._proposing = asyncio.Lock()
-        self._changes: dict[asyncio.Task[int], None] = {}
         raft.on_role = self._controller.role_changed
         peers.on_heard = self._controller.heard
 
@@ -192,7 +187,7 @@ class Cluster:
         request = pb.PropagatedRequest(op=pb.BARRIER)
         while True:
             try:
-                index = await self._to_controller(request, ISR_TIMEOUT_S)
+                index = await self._changes.make(request, ISR_TIMEOUT_S)
                 await self.raft.applied(index)
                 return
             except BasculeError as error:
@@ -208,7 +203,7 @@ class Cluster:
             request = pb.PropagatedRequest(op=pb.HAND_OVER)
             request.brokerOp.broker = own
             try:
-                await self.raft.applied(await self._to_controller(request, ISR_TIMEOUT_S))
+                await self.raft.applied(await self._changes.make(request, ISR_TIMEOUT_S))
                 return
             except BasculeError as error:
                 logger.warning("waiting for the cluster: %s", error)
@@ -228,18 +223,18 @@ class Cluster:
                 config=new.config.to_wire(),
             )
         )
-        await self._to_controller(request, timeout_s)
+        await self._changes.make(request, timeout_s)
 
     async def delete_stream(self, name: str, timeout_s: float | None) -> None:
         request = pb.PropagatedRequest(op=pb.DELETE_STREAM)
         request.deleteStreamOp.stream = name
-        await self._to_controller(request, timeout_s)
+        await self._changes.make(request, timeout_s)
 
     async def hand_over(self, timeout_s: float) -> None:
         """Give away what we lead, before we stop."""
         request = pb.PropagatedRequest(op=pb.HAND_OVER)
         request.brokerOp.broker = self.config.broker_id
-        await self._to_controller(request, timeout_s)
+        await self._changes.make(request, timeout_s)
 
     async def change_isr(self, replica: "Replica", other: str, expand: bool) -> None:
         partition = replica.partition
@@ -248,55 +243,16 @@ class Cluster:
         operation.stream, operation.partition, operation.replica = replica.stream.name, partition.id, other
         operation.leader, operation.leaderEpoch = partition.leader, partition.leader_epoch
         try:
-            await self._to_controller(request, ISR_TIMEOUT_S)
+            await self._changes.make(request, ISR_TIMEOUT_S)
         except BasculeError as error:
             logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
             if replica.leading is not None:
                 replica.leading.step(IsrRefused(other))
 
-    async def _to_controller(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
-        """Carried out here, or asked for where the controller is; the index of what was done. A client that gives up
-        meanwhile stops waiting, not the change: half a stream must never be left behind."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
-        while True:
-            try:
-                if self.raft.is_leader:
-                    task = loop.create_task(self._execute(request))
-                    self._changes[task] = None
-                    task.add_done_callback(lambda done: self._changes.pop(done, None))
-                    async with asyncio.timeout_at(deadline):
-                        return await asyncio.shield(task)
-                if self.raft.raft.leader not in ("", self.config.broker_id):
-                    return await self._propagate(request, deadline - loop.time())
-            except NotLeaderError:
-                pass
-            except TimeoutError:
-                raise Internal("the cluster did not decide in time; whether the change was made is not known") from None
-            if timeout_s is None or loop.time() >= deadline - POLL_S:
-                raise Internal(NO_LEADER)
-            await asyncio.sleep(POLL_S)
-
-    async def _propagate(self, request: pb.PropagatedRequest, timeout_s: float) -> int:
-        subject = f"{self.config.namespace}.raft.metadata.propagate".encode()
-        try:
-            data = await self._requests.ask(
-                subject,
-                MsgType.PROPAGATED_REQUEST,
-                request.SerializeToString(),
-                MsgType.PROPAGATED_RESPONSE,
-                max(timeout_s, POLL_S),
-            )
-        except (DeadlineExceeded, BusUnavailable) as error:
-            raise Internal(str(error)) from error
-        response = pb.PropagatedResponse.FromString(data)
-        if response.HasField("error"):
-            raise by_status(Status(response.error.code), response.error.msg)
-        return response.index
-
     # --- the controller's part -----------------------------------------------------------------------------------
 
     async def _execute(self, request: pb.PropagatedRequest) -> int:
+        operation = Operation.from_wire(request.operation)
         match request.op:
             case pb.BARRIER:
                 return await self.raft.current()
@@ -304,12 +260,12 @@ class Cluster:
                 op = request.createStreamOp
                 config = StreamConfig.from_wire(op.config)
                 new = NewStream(op.name, op.subject, op.group, op.partitions, op.replicationFactor, config)
-                index = await self._propose(lambda: CreateStream(self._place(new)))
+                index = await self._propose(lambda: CreateStream(self._place(new), operation))
                 await self._started(index)
                 return index
             case pb.DELETE_STREAM:
                 name = request.deleteStreamOp.stream
-                return await self._propose(lambda: DeleteStream(name))
+                return await self._propose(lambda: DeleteStream(name, operation))
             case pb.SHRINK_ISR:
                 out = request.shrinkISROp
                 shrink = ShrinkIsr(out.stream, out.partition, out.replica, out.leader, out.leaderEpoch)
@@ -330,13 +286,26 @@ class Cluster:
         await self._propose(lambda: command)
 
     async def _propose(self, command: Callable[[], Command]) -> int:
-        """Check, commit, apply; one at a time, so that each sees what the one before it did."""
+        """Check, commit, apply; one at a time, so that each sees what the one before it did. The index of the command
+        that did it: an earlier one if this was asked before."""
         async with self._proposing:
             proposed = command()
-            self.metadata.check(proposed)
+            if made := self.metadata.operations.made(operation_of(proposed)):
+                return made
+            await self._check(proposed)
             index = await self.raft.propose(encode(proposed))
-            self.store.outcome(index)
+            for change in self.store.outcome(index):
+                if isinstance(change, Repeated):
+                    return change.index
             return index
+
+    async def _check(self, command: Command) -> None:
+        """What is refused is refused by what the cluster knows, not by what this broker knew while it still led."""
+        try:
+            self.metadata.check(command)
+        except BasculeError:
+            await self.raft.current()
+            self.metadata.check(command)
 
     def _place(self, new: NewStream) -> Stream:
         servers = self.servers

@@ -202,6 +202,7 @@ class Controller:
         try:
             response.index = await self._execute(request)
         except BasculeError as error:
+            response.index = self._raft.raft.log.commit
             response.error.code, response.error.msg = error.status, str(error)
         except Exception as error:
             logger.exception("a request of another broker failed")

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from bascule.core.metadata.commands import decode
-from bascule.core.metadata.state import Change, Metadata, Rejected, difference
+from bascule.core.metadata.state import Change, Metadata, Rejected, Repeated, difference
 from bascule.wire.raft_messages import Entry, EntryKind, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,6 @@ class MetadataStore:
         return changes
 
     def _tell(self, changes: list[Change]) -> None:
-        real: list[Change] = [change for change in changes if not isinstance(change, Rejected)]
+        real: list[Change] = [change for change in changes if not isinstance(change, Rejected | Repeated)]
         if real:
             self.on_changes(real)

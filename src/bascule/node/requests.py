@@ -18,6 +18,10 @@ class Requests:
     def listen(self) -> None:
         self._bus.subscribe(self._prefix + b"*", self._on_batch)
 
+    def new_id(self) -> str:
+        """For an operation: never used before, by anybody."""
+        return self._random.token()
+
     async def ask(self, subject: bytes, kind: MsgType, request: bytes, answer: MsgType, timeout_s: float) -> bytes:
         """The payload of the first answer. DeadlineExceeded if none comes; BusUnavailable without NATS."""
         token = self._random.token().encode()

@@ -4,6 +4,7 @@ replicas, the creation time), so that applying it is deterministic on every brok
 
 from dataclasses import dataclass
 
+from bascule.core.metadata.operations import UNASKED, Operation
 from bascule.core.metadata.streams import Stream
 from bascule.errors import CorruptError
 from bascule.wire.pb import internal_pb2 as pb
@@ -12,11 +13,13 @@ from bascule.wire.pb import internal_pb2 as pb
 @dataclass(frozen=True, slots=True)
 class CreateStream:
     stream: Stream
+    operation: Operation = UNASKED
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteStream:
     name: str
+    operation: Operation = UNASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +68,25 @@ class HandOver:
 Command = CreateStream | DeleteStream | SetStreamReadonly | ShrinkIsr | ExpandIsr | BrokerDied | HandOver
 
 
+def operation_of(command: Command) -> Operation:
+    match command:
+        case CreateStream(_, operation) | DeleteStream(_, operation):
+            return operation
+        case _:
+            return UNASKED
+
+
 def encode(command: Command) -> bytes:
     log = pb.RaftLog()
     match command:
-        case CreateStream(stream):
+        case CreateStream(stream, operation):
             log.op = pb.CREATE_STREAM
             log.createStreamOp.stream.CopyFrom(stream.to_wire())
-        case DeleteStream(name):
+            log.operation.CopyFrom(operation.to_wire())
+        case DeleteStream(name, operation):
             log.op = pb.DELETE_STREAM
             log.deleteStreamOp.stream = name
+            log.operation.CopyFrom(operation.to_wire())
         case SetStreamReadonly(name, partitions, readonly):
             log.op = pb.SET_STREAM_READONLY
             log.setStreamReadonlyOp.stream = name
@@ -109,9 +122,9 @@ def decode(data: bytes) -> Command:
         raise CorruptError(f"a metadata command cannot be decoded: {error}") from error
     match log.op:
         case pb.CREATE_STREAM:
-            return CreateStream(Stream.from_wire(log.createStreamOp.stream))
+            return CreateStream(Stream.from_wire(log.createStreamOp.stream), Operation.from_wire(log.operation))
         case pb.DELETE_STREAM:
-            return DeleteStream(log.deleteStreamOp.stream)
+            return DeleteStream(log.deleteStreamOp.stream, Operation.from_wire(log.operation))
         case pb.SET_STREAM_READONLY:
             op = log.setStreamReadonlyOp
             return SetStreamReadonly(op.stream, tuple(op.partitions), op.readonly)

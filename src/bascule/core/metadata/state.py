@@ -17,7 +17,9 @@ from bascule.core.metadata.commands import (
     HandOver,
     SetStreamReadonly,
     ShrinkIsr,
+    operation_of,
 )
+from bascule.core.metadata.operations import Operations
 from bascule.core.metadata.placement import fail_over
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
@@ -48,13 +50,21 @@ class Rejected:
     error: BasculeError
 
 
-Change = StreamCreated | StreamDeleted | PartitionsChanged | Rejected
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The command at this index has done it already; nothing changed."""
+
+    index: int
+
+
+Change = StreamCreated | StreamDeleted | PartitionsChanged | Rejected | Repeated
 
 
 class Metadata:
     def __init__(self) -> None:
         self.index = 0
         self.streams: dict[str, Stream] = {}
+        self.operations = Operations()
 
     def stream(self, name: str) -> Stream | None:
         return self.streams.get(name)
@@ -65,13 +75,16 @@ class Metadata:
 
     def check(self, command: Command) -> None:
         """Raise what a client is told if this command cannot be carried out now."""
+        self.operations.check_remembered(operation_of(command))
         match command:
-            case CreateStream(stream):
+            case CreateStream(stream, operation):
                 if stream.name in self.streams:
                     raise AlreadyExists("stream already exists")
-            case DeleteStream(name):
+                self.operations.check_absent(operation, stream.name)
+            case DeleteStream(name, operation):
                 if name not in self.streams:
                     raise NotFound("stream does not exist")
+                self.operations.check_present(operation, self.streams[name].creation_index)
             case SetStreamReadonly(name, partitions, _):
                 if (known := self.streams.get(name)) is None:
                     raise NotFound("stream does not exist")
@@ -99,16 +112,20 @@ class Metadata:
     def apply(self, index: int, command: Command) -> list[Change]:
         assert index > self.index, f"command {index} applied after {self.index}"
         self.index = index
+        if made := self.operations.made(operation_of(command)):
+            return [Repeated(made)]
         try:
             self.check(command)
         except BasculeError as error:
             return [Rejected(error)]
+        self.operations.record(operation_of(command), index)
         match command:
             case CreateStream(stream):
                 created = stream.created_at(index)
                 self.streams[created.name] = created
                 return [StreamCreated(created)]
             case DeleteStream(name):
+                self.operations.record_deleted(name, index)
                 return [StreamDeleted(self.streams.pop(name))]
             case SetStreamReadonly(name, partitions, readonly):
                 known = self.streams[name]
@@ -144,7 +161,7 @@ class Metadata:
         return changes
 
     def snapshot(self) -> bytes:
-        message = pb.MetadataSnapshot(index=self.index)
+        message = pb.MetadataSnapshot(index=self.index, operations=self.operations.to_wire())
         message.streams.extend(self.streams[name].to_wire() for name in sorted(self.streams))
         return message.SerializeToString(deterministic=True)
 
@@ -156,6 +173,7 @@ class Metadata:
             raise CorruptError(f"the metadata snapshot cannot be decoded: {error}") from error
         metadata = cls()
         metadata.index = message.index
+        metadata.operations = Operations.from_wire(message.operations)
         metadata.streams = {item.name: Stream.from_wire(item) for item in message.streams}
         return metadata
 

@@ -198,8 +198,34 @@ class BrokerOp(_message.Message):
     broker: str
     def __init__(self, broker: _Optional[str] = ...) -> None: ...
 
+class Operation(_message.Message):
+    __slots__ = ("id", "since")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    since: int
+    def __init__(self, id: _Optional[str] = ..., since: _Optional[int] = ...) -> None: ...
+
+class IndexOf(_message.Message):
+    __slots__ = ("name", "index")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    index: int
+    def __init__(self, name: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
+
+class Operations(_message.Message):
+    __slots__ = ("made", "deleted", "forgotten")
+    MADE_FIELD_NUMBER: _ClassVar[int]
+    DELETED_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_FIELD_NUMBER: _ClassVar[int]
+    made: _containers.RepeatedCompositeFieldContainer[IndexOf]
+    deleted: _containers.RepeatedCompositeFieldContainer[IndexOf]
+    forgotten: int
+    def __init__(self, made: _Optional[_Iterable[_Union[IndexOf, _Mapping]]] = ..., deleted: _Optional[_Iterable[_Union[IndexOf, _Mapping]]] = ..., forgotten: _Optional[int] = ...) -> None: ...
+
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "operation")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +235,7 @@ class RaftLog(_message.Message):
     RESUMESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SETSTREAMREADONLYOP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: CreateStreamOp
     shrinkISROp: IsrOp
@@ -218,15 +245,18 @@ class RaftLog(_message.Message):
     resumeStreamOp: ResumeStreamOp
     setStreamReadonlyOp: SetStreamReadonlyOp
     brokerOp: BrokerOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ...) -> None: ...
+    operation: Operation
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
-    __slots__ = ("streams", "index")
+    __slots__ = ("streams", "index", "operations")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[Stream]
     index: int
-    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., index: _Optional[int] = ...) -> None: ...
+    operations: Operations
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., index: _Optional[int] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ...) -> None: ...
 
 class ServerState(_message.Message):
     __slots__ = ("serverID",)
@@ -307,20 +337,22 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "brokerOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "brokerOp", "operation")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
     EXPANDISROP_FIELD_NUMBER: _ClassVar[int]
     DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: NewStream
     shrinkISROp: IsrOp
     expandISROp: IsrOp
     deleteStreamOp: DeleteStreamOp
     brokerOp: BrokerOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ...) -> None: ...
+    operation: Operation
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")

@@ -1,0 +1,111 @@
+"""A change of the metadata, from whoever wants it to the controller, wherever that is by then.
+
+Carried out here if this broker is the controller, else asked for over NATS, again and again until there is an answer
+or no time left: a request, or its answer, may be lost with the controller that had it. The next controller is asked
+the same operation, and makes the change if the last one did not (`core.metadata.operations`). Asked twice of the same
+one, the second waits for the outcome of the first.
+
+A client that gives up stops waiting, not the change: half a stream must never be left behind.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+from bascule.errors import DeadlineExceeded, Internal, Outdated, Status, Unavailable, by_status
+from bascule.node.metadata import MetadataStore
+from bascule.node.raft import RaftDriver
+from bascule.node.requests import Requests
+from bascule.wire.envelope import MsgType
+from bascule.wire.pb import internal_pb2 as pb
+
+NO_LEADER = "no known metadata leader"
+UNDECIDED = "the cluster did not decide in time; whether the change was made is not known"
+DEFAULT_TIMEOUT_S = 5.0
+ASK_EVERY_S = 0.5
+POLL_S = 0.02
+
+Execute = Callable[[pb.PropagatedRequest], Coroutine[object, object, int]]
+
+
+class Changes:
+    def __init__(
+        self, own: str, namespace: str, raft: RaftDriver, store: MetadataStore, requests: Requests, execute: Execute
+    ) -> None:
+        self._own = own
+        self._subject = f"{namespace}.raft.metadata.propagate".encode()
+        self._raft = raft
+        self._store = store
+        self._requests = requests
+        self._execute = execute
+        self._under_way: dict[str, asyncio.Task[int]] = {}
+
+    async def make(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
+        """The index of the command that made it. Without a controller: the reason at once, or at the deadline."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        request.operation.id = self._requests.new_id()
+        request.operation.since = self._store.metadata.index
+        asked = False
+        while True:
+            leader = self._raft.raft.leader
+            if not leader and not asked and timeout_s is None:
+                raise Internal(NO_LEADER)
+            if leader:
+                asked = True
+                try:
+                    return await self._try(request, min(deadline - loop.time(), ASK_EVERY_S))
+                except Outdated:
+                    request.operation.since = self._store.metadata.index
+                except (Unavailable, DeadlineExceeded):
+                    pass
+            if loop.time() >= deadline - POLL_S:
+                raise Internal(UNDECIDED if self._raft.raft.leader else NO_LEADER)
+            await asyncio.sleep(POLL_S)
+
+    async def _try(self, request: pb.PropagatedRequest, timeout_s: float) -> int:
+        if not self._raft.is_leader:
+            return await self._ask(request, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.carry_out(request)
+        except TimeoutError:
+            raise DeadlineExceeded(UNDECIDED) from None
+
+    async def carry_out(self, request: pb.PropagatedRequest) -> int:
+        """As the controller. The same operation is under way once, however often it is asked for."""
+        id = request.operation.id or self._requests.new_id()
+        task = self._under_way.get(id)
+        if task is None:
+            task = self._under_way[id] = asyncio.get_running_loop().create_task(self._execute(request))
+            task.add_done_callback(lambda done: self._ended(id, done))
+        return await asyncio.shield(task)
+
+    def _ended(self, id: str, task: "asyncio.Task[int]") -> None:
+        del self._under_way[id]
+        if not task.cancelled():
+            task.exception()  # whoever still waits has it too
+
+    async def _ask(self, request: pb.PropagatedRequest, timeout_s: float) -> int:
+        if self._raft.raft.leader == self._own:
+            raise Unavailable("this broker is about to be the controller")
+        data = await self._requests.ask(
+            self._subject,
+            MsgType.PROPAGATED_REQUEST,
+            request.SerializeToString(),
+            MsgType.PROPAGATED_RESPONSE,
+            max(timeout_s, POLL_S),
+        )
+        response = pb.PropagatedResponse.FromString(data)
+        if not response.HasField("error"):
+            return response.index
+        error = by_status(Status(response.error.code), response.error.msg)
+        if isinstance(error, Outdated):
+            await self._seen(response.index, timeout_s)
+        raise error
+
+    async def _seen(self, index: int, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._raft.applied(index)
+        except TimeoutError:
+            raise DeadlineExceeded(UNDECIDED) from None
