@@ -48,8 +48,8 @@ footprint: setup ## memory, idle CPU and start times of a broker with a log of 2
 fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers too (SECONDS=600 SEED=)
 	$(BIN)/python -m tools.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
-faults: setup ## kills, pauses, cuts and wiped disks of three real brokers under load (ONLY= ROUNDS=)
-	$(BIN)/python -m tools.faults $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
+faults: setup ## kills, pauses, cuts and wiped disks of three real brokers under load (ONLY= ROUNDS= JSON=1)
+	$(BIN)/python -m tools.faults $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(JSON),--json)
 
 simulate: setup ## seeded runs of brokers and clients under faults (SEEDS=100 FIRST_SEED=1 BUG= JOBS=1)
 	$(BIN)/python -m bascule.sim --seeds $(or $(SEEDS),100) --first-seed $(or $(FIRST_SEED),1) --jobs $(or $(JOBS),1) $(if $(BUG),--bug $(BUG))

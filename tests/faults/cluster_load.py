@@ -90,28 +90,38 @@ class Brokers:
 
 @dataclass
 class Report:
-    """What a run came to."""
+    """What a run came to. `on_round` hears of each round as it ends."""
 
     name: str
+    on_round: Callable[[float], None] = field(default=lambda stall_s: None, repr=False)
     acked: int = 0
     read: int = 0
     lost: int = 0
     duplicated: int = 0
     disordered: int = 0
     withdrawn: int = 0
+    controllers: int = 0
+    """Rounds in which it was the controller that was struck."""
     stalls_s: list[float] = field(default_factory=list)
+    failure: str = ""
+
+    def ended(self, stall_s: float) -> None:
+        self.stalls_s.append(stall_s)
+        self.on_round(stall_s)
 
     def __str__(self) -> str:
         stalls = ", ".join(f"{stall:.2f}" for stall in self.stalls_s) or "none"
         return (
-            f"{self.name}: acked={self.acked} read={self.read} lost={self.lost} duplicated={self.duplicated} "
-            f"order_violations={self.disordered} withdrawn={self.withdrawn} "
-            f"worst_stall_s={max(self.stalls_s, default=0.0):.2f} stalls_s=[{stalls}]"
+            f"{self.name}: rounds={len(self.stalls_s)} controllers={self.controllers} acked={self.acked} "
+            f"read={self.read} lost={self.lost} duplicated={self.duplicated} order_violations={self.disordered} "
+            f"withdrawn={self.withdrawn} worst_stall_s={max(self.stalls_s, default=0.0):.2f} stalls_s=[{stalls}]"
+            + (f" FAILED: {self.failure}" if self.failure else "")
         )
 
     @property
     def clean(self) -> bool:
-        return not (self.lost or self.duplicated or self.disordered or self.withdrawn) and self.acked > 0
+        wrong = self.lost or self.duplicated or self.disordered or self.withdrawn or self.failure
+        return not wrong and self.acked > 0
 
 
 class Load:

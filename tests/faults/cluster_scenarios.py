@@ -3,40 +3,58 @@
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.faults.cluster_load import STREAM, Brokers, Load, Report, until
 
 PAUSE_S = 3.0
 """Longer than every session and election timeout."""
+LONG_PAUSE_S = 17.0
+"""Longer than every timeout there is: NATS gives a silent connection up after 10 s, a leader its followers after 15."""
 CUT_S = 3.0
+CONTROLLERS = 3
+"""Of so many leaders one must be the controller too."""
+MORE_ROUNDS = 2
+"""So many times the rounds asked for at most, until enough of them have struck a controller."""
+
+OnRound = Callable[[float], None]
 
 
-async def kill_leaders(folder: Path, rounds: int, seed: int = 1) -> Report:
-    """kill -9 the leader of a loaded partition; every third time it is the controller too."""
-    report = Report(f"kill -9 of {rounds} leaders")
+def ignore(stall_s: float) -> None:
+    pass
+
+
+async def kill_leaders(folder: Path, rounds: int, on_round: OnRound = ignore, seed: int = 1) -> Report:
+    """kill -9 the leader of a loaded partition; a third of them are the controller too."""
+    report = Report(f"kill -9 of {rounds} leaders", on_round)
     chance = random.Random(seed)
+    wanted = (rounds + CONTROLLERS - 1) // CONTROLLERS
     with Brokers(folder) as brokers:
         async with Load(brokers) as load:
-            for number in range(rounds):
+            for number in range(rounds * MORE_ROUNDS):
+                if number >= rounds and report.controllers >= wanted:
+                    break
                 await asyncio.sleep(chance.uniform(0.2, 0.8))
                 controller = brokers.controller()
                 leaders = sorted({item.leader for item in await load.partitions()})
                 others = [name for name in leaders if name != controller]
-                victim = controller if number % 3 == 0 and controller in leaders else chance.choice(others or leaders)
+                both = controller in leaders and (report.controllers < wanted or not others)
+                victim = controller if both else chance.choice(others)
+                report.controllers += victim == controller
                 load.mark()
                 await asyncio.to_thread(brokers[victim].kill9)
                 await load.flowing()
-                report.stalls_s.append(load.stall_s)
+                report.ended(load.stall_s)
                 await restart(brokers, victim)
                 await load.whole()
             await load.finish(report)
     return report
 
 
-async def kill_all(folder: Path, rounds: int, seed: int = 2) -> Report:
+async def kill_all(folder: Path, rounds: int, on_round: OnRound = ignore, seed: int = 2) -> Report:
     """kill -9 all brokers at once."""
-    report = Report(f"kill -9 of all three, {rounds} times")
+    report = Report(f"kill -9 of all three, {rounds} times", on_round)
     chance = random.Random(seed)
     with Brokers(folder) as brokers:
         async with Load(brokers) as load:
@@ -48,33 +66,34 @@ async def kill_all(folder: Path, rounds: int, seed: int = 2) -> Report:
                 for broker in brokers.brokers.values():
                     broker.start()
                 await load.flowing()
-                report.stalls_s.append(load.stall_s)
+                report.ended(load.stall_s)
                 await load.whole()
             await load.finish(report)
     return report
 
 
-async def pause_leaders(folder: Path, rounds: int) -> Report:
+async def pause_leaders(folder: Path, rounds: int, on_round: OnRound = ignore, long_too: bool = False) -> Report:
     """SIGSTOP a leader past every timeout, then let it go on: it must find that it leads nothing any more."""
-    report = Report(f"SIGSTOP of {rounds} leaders")
+    report = Report(f"SIGSTOP of {rounds} leaders", on_round)
     with Brokers(folder) as brokers:
         async with Load(brokers) as load:
             for number in range(rounds):
                 victim = brokers.controller() if number % 2 else await load.leader()
+                report.controllers += victim == brokers.controller()
                 load.mark()
                 await asyncio.to_thread(brokers[victim].pause)
                 await load.flowing()
-                await asyncio.sleep(PAUSE_S)
+                await asyncio.sleep(LONG_PAUSE_S if long_too and number < 2 else PAUSE_S)
                 brokers[victim].resume()
                 await load.flowing()
-                report.stalls_s.append(load.stall_s)
+                report.ended(load.stall_s)
                 await load.whole()
             await load.finish(report)
     return report
 
 
-async def restart_nats(folder: Path, rounds: int) -> Report:
-    report = Report(f"{rounds} restarts of NATS")
+async def restart_nats(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
+    report = Report(f"{rounds} restarts of NATS", on_round)
     with Brokers(folder) as brokers:
         async with Load(brokers) as load:
             for _ in range(rounds):
@@ -85,15 +104,15 @@ async def restart_nats(folder: Path, rounds: int) -> Report:
                 brokers.nats.start()
                 await asyncio.to_thread(brokers.nats.wait_ready)
                 await load.flowing()
-                report.stalls_s.append(load.stall_s)
+                report.ended(load.stall_s)
                 await load.whole()
             await load.finish(report)
     return report
 
 
-async def wipe_each(folder: Path, rounds: int) -> Report:
+async def wipe_each(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     """One broker after the other, the seed first, loses its data folder and comes back with the same id and flags."""
-    report = Report(f"{rounds} wiped data folders")
+    report = Report(f"{rounds} wiped data folders", on_round)
     with Brokers(folder) as brokers:
         async with Load(brokers) as load:
             for number in range(rounds):
@@ -103,22 +122,23 @@ async def wipe_each(folder: Path, rounds: int) -> Report:
                 await asyncio.to_thread(brokers[victim].kill9)
                 brokers.wipe(victim)
                 await load.flowing()
-                report.stalls_s.append(load.stall_s)
+                report.ended(load.stall_s)
                 await restart(brokers, victim)
                 await load.whole()
             await load.finish(report)
     return report
 
 
-async def cut_off(folder: Path, rounds: int) -> Report:
+async def cut_off(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     """A leader cannot be heard, cannot hear, or neither, for a while."""
-    report = Report(f"{rounds} leaders cut off from NATS")
+    report = Report(f"{rounds} leaders cut off from NATS", on_round)
     ways = [(True, True), (True, False), (False, True)]
     with Brokers(folder, proxied=True) as brokers:
         async with Load(brokers) as load:
             for number in range(rounds):
                 await asyncio.sleep(0.5)
                 victim = await load.leader()
+                report.controllers += victim == brokers.controller()
                 from_client, to_client = ways[number % 3]
                 load.mark()
                 brokers.proxies[victim].cut(from_client=from_client, to_client=to_client)
@@ -126,26 +146,26 @@ async def cut_off(folder: Path, rounds: int) -> Report:
                 await asyncio.sleep(CUT_S)
                 brokers.proxies[victim].heal()
                 await load.flowing()
-                report.stalls_s.append(load.stall_s)
+                report.ended(load.stall_s)
                 await load.whole()
             await load.finish(report)
     return report
 
 
-async def rolling_restart(folder: Path, rounds: int) -> Report:
+async def rolling_restart(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     """SIGTERM to one broker after the other: each hands over what it leads, and ends with 0."""
-    report = Report(f"{rounds} rolling restarts")
+    report = Report(f"{rounds} rolling restarts", on_round)
     with Brokers(folder) as brokers:
         async with Load(brokers) as load:
             for _ in range(rounds):
+                load.mark()
                 for name, broker in brokers.brokers.items():
-                    load.mark()
                     code = await asyncio.to_thread(broker.terminate)
                     assert code == 0, f"{name} ended with {code}:\n{broker.log_tail()}"
                     await load.flowing()
                     await restart(brokers, name)
                     await load.whole()
-                    report.stalls_s.append(load.stall_s)
+                report.ended(load.stall_s)
             await load.finish(report)
     return report
 
@@ -155,9 +175,9 @@ async def restart(brokers: Brokers, name: str) -> None:
     await asyncio.to_thread(brokers[name].wait_ready)
 
 
-async def recreate_while_down(folder: Path, rounds: int) -> Report:
+async def recreate_while_down(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     """The stream is deleted and made anew while a replica is down: it must come back with the new bytes only."""
-    report = Report(f"{rounds} streams made anew while a replica is down")
+    report = Report(f"{rounds} streams made anew while a replica is down", on_round)
     with Brokers(folder) as brokers:
         for number in range(rounds):
             victim = "cba"[number % 3]
@@ -171,7 +191,7 @@ async def recreate_while_down(folder: Path, rounds: int) -> Report:
                 await load.flowing()
                 await restart(brokers, victim)
                 await load.flowing()
-                report.stalls_s.append(load.stall_s)
+                report.ended(load.stall_s)
                 await load.finish(report)
                 await load.with_client(lambda client: client.delete_stream(STREAM, timeout=20.0))
                 await gone(brokers)
