@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check bench footprint fuzz faults simulate proto wheel clean setup
+.PHONY: help demo test check bench footprint scale fuzz faults simulate proto wheel clean setup
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -44,6 +44,9 @@ bench: setup ## ratios against NATS JetStream, and kernels against their pure tw
 
 footprint: setup ## memory, idle CPU and start times of a broker with a log of 2 GB
 	$(BIN)/python -m bench.footprint
+
+scale: setup ## a stream of 1 000 partitions on three brokers: time, idle CPU, memory, open files (PARTITIONS=)
+	$(BIN)/python -m bench.scale $(if $(PARTITIONS),--partitions $(PARTITIONS))
 
 fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers too (SECONDS=600 SEED=)
 	$(BIN)/python -m tools.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))

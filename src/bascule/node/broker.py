@@ -225,13 +225,17 @@ class Broker:
         present = self._present(stream)
         if present is None:
             return
+        leads_more = False
         for number in partitions:
             replica = self._replicas.get((present.creation_index, number))
             if replica is not None:
+                before = replica.leading
                 replica.take_role(present, present.partitions[number])
-        self._route(present)
-        # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
-        await self._flush_quietly(self.environment.streams_bus.flush())
+                leads_more = leads_more or replica.leading not in (before, None)
+        self._route(present, partitions)
+        if leads_more:
+            # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
+            await self._flush_quietly(self.environment.streams_bus.flush())
 
     async def _erase(self, stream: Stream) -> None:
         """Every partition ends, whatever the disk says: one that went on would store for a stream that is gone."""
@@ -254,12 +258,11 @@ class Broker:
                 if replica is not None:
                     replica.log.waiters.end("deleted")
 
-    def _route(self, stream: Stream) -> None:
-        if self.cluster.metadata.stream(stream.name) is None:
-            return
-        self.routes.set_stream(stream, self.environment.defaults.optimistic_concurrency_of(stream.config))
-        for item in stream:
-            self._on_writable(stream.name, item.id)
+    def _route(self, stream: Stream, partitions: tuple[int, ...]) -> None:
+        optimistic = self.environment.defaults.optimistic_concurrency_of(stream.config)
+        self.routes.set_partitions(stream, partitions, optimistic)
+        for partition in partitions:
+            self._on_writable(stream.name, partition)
 
     def _on_writable(self, stream: str, partition: int) -> None:
         self.routes.set_refuses_writes(stream, partition, self._refusal(stream, partition) is not None)

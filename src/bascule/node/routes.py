@@ -4,6 +4,8 @@
 exception, where it gets its exact answer.
 """
 
+from collections.abc import Sequence
+
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.wire.subjects import partition_subject
 
@@ -22,10 +24,16 @@ class Routes:
         self.table: Table = {}
 
     def set_stream(self, stream: Stream, optimistic_concurrency: bool) -> None:
-        self.table[stream.name.encode()] = [
-            (partition_subject(stream.subject, item.id).encode(), _flags(item, optimistic_concurrency))
-            for item in stream
-        ]
+        self.table[stream.name.encode()] = [_route(stream, item, optimistic_concurrency) for item in stream]
+
+    def set_partitions(self, stream: Stream, partitions: Sequence[int], optimistic_concurrency: bool) -> None:
+        """Those that changed; of a stream not known here, all."""
+        routes = self.table.get(stream.name.encode(), [])
+        if len(routes) != len(stream.partitions) or len(partitions) == len(routes):
+            self.set_stream(stream, optimistic_concurrency)
+            return
+        for number in partitions:
+            routes[number] = _route(stream, stream.partitions[number], optimistic_concurrency)
 
     def drop_stream(self, stream: Stream) -> None:
         self.table.pop(stream.name.encode(), None)
@@ -36,6 +44,10 @@ class Routes:
         if routes and route:
             flags = route[1] | REFUSES_WRITES if refuses else route[1] & ~REFUSES_WRITES
             routes[partition] = (route[0], flags)
+
+
+def _route(stream: Stream, partition: Partition, optimistic_concurrency: bool) -> Route:
+    return partition_subject(stream.subject, partition.id).encode(), _flags(partition, optimistic_concurrency)
 
 
 def _flags(partition: Partition, optimistic_concurrency: bool) -> int:

@@ -115,7 +115,10 @@ class Stream:
         return self.partitions[partition] if 0 <= partition < len(self.partitions) else None
 
     def with_partitions(self, changed: dict[int, Partition]) -> "Stream":
-        return replace(self, partitions=tuple(changed.get(item.id, item) for item in self.partitions))
+        partitions = list(self.partitions)
+        for number, partition in changed.items():
+            partitions[number] = partition
+        return replace(self, partitions=tuple(partitions))
 
     def created_at(self, index: int) -> "Stream":
         """This stream as the command at `index` makes it: its epochs are that index."""
