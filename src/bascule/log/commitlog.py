@@ -20,7 +20,7 @@ import asyncio
 import errno
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from bascule import limits
@@ -28,7 +28,7 @@ from bascule.errors import LogError
 from bascule.log.index import FileIndex, entries_intact
 from bascule.log.lookup import offset_at_or_after, offset_at_or_before, seek
 from bascule.log.quarantine import Quarantine
-from bascule.log.reader import Reader, ReverseReader
+from bascule.log.reader import Healing, Reader, ReverseReader
 from bascule.log.recovery import Recovery, rewrite, scan_segment
 from bascule.log.segment import Mark, Segment
 from bascule.log.sync import SyncScheduler
@@ -37,6 +37,10 @@ from bascule.ports import Clock, Disk, Write
 from bascule.wire import kernels
 
 _log = logging.getLogger("bascule.log")
+
+
+OnDamage = Callable[[Segment], Awaitable[Healing]]
+"""Asked by readers that stand before damage in that segment. If the records come back the segment is retired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,11 @@ class CommitLog:
         self.last_timestamp = self.last_epoch = 0
         self.segments: list[Segment] = []
         self.waiters = Waiters()
+        self.damaged: dict[Segment, None] = {}
+        """Segments that are known to lack records which another replica may have."""
+        self.on_damage: OnDamage | None = None
+        self.changing = asyncio.Lock()
+        """Held by whoever replaces, cuts or removes files that are there."""
         self._disk = disk
         self._scheduler = scheduler
         self._clock = clock
@@ -92,11 +101,14 @@ class CommitLog:
         clock: Clock,
         on_promised: Callable[[int], None],
         on_failed: Callable[[LogError], None],
+        replicated: bool = False,
     ) -> "CommitLog":
-        """Recover the folder: what is found counts as promised, for it is synced when this returns."""
+        """Recover the folder: what is found counts as promised, for it is synced when this returns. Damage of a
+        `replicated` one stays where it is, to be refilled.
+        """
         log = cls(disk, scheduler, folder, config, clock, on_promised, on_failed)
         try:
-            segments = await Recovery(disk, log._quarantine, folder).run()
+            segments = await Recovery(disk, log._quarantine, folder, replicated).run()
         except OSError as error:
             raise LogError(f"{folder}: cannot be recovered: {error}; check the disk, then start again") from error
         log._adopt(segments)
@@ -110,7 +122,8 @@ class CommitLog:
         self._active = segments[-1]
         self._sealed = [segment for segment in segments[:-1] if not isinstance(segment.index, FileIndex)]
         self.end = self.promised_end = segments[-1].appended.end
-        last = segments[-2].appended if segments[-1].empty and len(segments) > 1 else segments[-1].appended
+        self.damaged = {segment: None for segment in segments if segment.damage}
+        last = next((each.appended for each in reversed(segments) if not each.empty), segments[-1].appended)
         self.last_timestamp, self.last_epoch = last.last_timestamp, last.last_epoch
         if self._sealed:
             self._scheduler.enlist(self)
@@ -197,7 +210,9 @@ class CommitLog:
         self._bases.append(segment.base)
 
     def _forget_last(self) -> None:
-        self.segments.pop().retired = True
+        segment = self.segments.pop()
+        segment.retired = True
+        self.damaged.pop(segment, None)
         self._bases.pop()
 
     # --- rounds: called by the scheduler ------------------------------------------------------------------
@@ -213,10 +228,10 @@ class CommitLog:
             self._in_flight_bytes, self._waiting_bytes = self._waiting_bytes, 0
             self._waiting = []
             for segment in self._sealed:
-                if segment.synced.size == segment.appended.size:
+                if _index_due(segment):
                     writes.append(segment.index_write())
                     self._in_flight_indexes.append(segment)
-            self._sealed = [segment for segment in self._sealed if segment.synced.size < segment.appended.size]
+            self._sealed = [segment for segment in self._sealed if not _index_due(segment)]
         return writes
 
     def settle(self, errors: list[OSError | None]) -> None:
@@ -261,7 +276,7 @@ class CommitLog:
         self._tell_settled()
 
     def _indexes_due(self) -> bool:
-        return self.failed is None and any(segment.synced.size == segment.appended.size for segment in self._sealed)
+        return self.failed is None and any(_index_due(segment) for segment in self._sealed)
 
     def _enlist_for_indexes(self) -> None:
         if self._indexes_due():
@@ -323,6 +338,10 @@ class CommitLog:
     async def delete(self) -> None:
         """Remove the folder, durably. Readers wake up and learn that it is deleted."""
         self.waiters.end("deleted")
+        async with self.changing:
+            await self._delete()
+
+    async def _delete(self) -> None:
         self._scheduler.release(self._waiting_bytes)
         self._waiting_bytes = 0
         self._waiting, self._sealed = [], []
@@ -344,7 +363,8 @@ class CommitLog:
             return
         await self.settled()
         try:
-            await self._drop_unpromised()
+            async with self.changing:
+                await self._drop_unpromised()
         except OSError as error:
             raise self._storage_error(self.folder, error) from error
         self.failed = None
@@ -397,6 +417,10 @@ class CommitLog:
         if end < self.visible_end:
             raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; cannot cut at {end}")
         await self.settled()
+        async with self.changing:
+            await self._truncate(end)
+
+    async def _truncate(self, end: int) -> None:
         while self.segments and self.segments[-1].base >= end:
             await self._set_aside(self.segments[-1], 0)
             await self._remove_files(self.segments[-1])
@@ -416,14 +440,63 @@ class CommitLog:
         await self._disk.remove(segment.index_path)
         await self._disk.truncate(segment.path, found.position)
         scan = await scan_segment(self._disk, segment.path, segment.base, found.position)
-        fresh = Segment.recovered(self._disk, self.folder, scan.footer(), scan.index, verified=True)
         self._forget_last()
-        self._add(fresh)
+        self._add(scan.segment(self._disk, self.folder))
+        self.note_damage(self.segments[-1])
+
+    # --- what a refill needs ------------------------------------------------------------------------------
+
+    def note_damage(self, segment: Segment) -> None:
+        if segment.damage and not segment.retired:
+            self.damaged[segment] = None
+
+    def lacks(self, start: int, end: int) -> bool:
+        """Whether whole stretches between two segments are missing that have such offsets."""
+        for segment in self.damaged:
+            following = self.segment_after(segment)
+            if following is not None and max(start, segment.appended.end) < min(end, following.base):
+                return True
+        return False
+
+    async def seal(self, segment: Segment) -> None:
+        """Nothing is written to the files of this segment any more when this returns, until `put_back`."""
+        if segment is self._active:
+            self._start_fresh()
+        while (
+            segment in self._waiting
+            or segment in self._in_flight_indexes
+            or any(each is segment for each, _ in (*self._in_flight, *self._in_flight_syncs))
+        ):
+            future = asyncio.get_running_loop().create_future()
+            self._settled.append(future)
+            await future
+        self._sealed = [each for each in self._sealed if each is not segment]
+
+    def put_back(self, segment: Segment, fresh: Segment) -> None:
+        """In place of `segment`, which may be the same."""
+        number = self.segments.index(segment)
+        if fresh is not segment:
+            segment.retired = True
+            self.segments[number] = fresh
+            self._unsynced = [each for each in self._unsynced if each is not segment]
+        self.damaged.pop(segment, None)
+        self.note_damage(fresh)
+        if not isinstance(fresh.index, FileIndex):
+            self._sealed.append(fresh)
+            self._enlist_for_indexes()
+        self.waiters.wake()
+
+    @property
+    def disk(self) -> Disk:
+        return self._disk
+
+    async def set_aside(self, segment: Segment, start: int, end: int) -> str | None:
+        return await self._quarantine.keep(segment.path, start, end)
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def reader(self, start: int, uncommitted: bool = False) -> Reader:
-        return Reader(self, start, uncommitted)
+    def reader(self, start: int, uncommitted: bool = False, heals: bool = True) -> Reader:
+        return Reader(self, start, uncommitted, heals)
 
     def reverse_reader(self, start: int, oldest: int = 0) -> ReverseReader:
         return ReverseReader(self, start, oldest)
@@ -452,3 +525,8 @@ class CommitLog:
         await self._disk.remove(index.path)
         self._sealed.append(segment)
         self._scheduler.enlist(self)
+
+
+def _index_due(segment: Segment) -> bool:
+    """A damaged segment gets none: so the next start scans it, and knows."""
+    return segment.synced.size == segment.appended.size and not segment.damage

@@ -4,8 +4,12 @@ Theory of operation: a reader stands at a place in a segment. `read` takes the n
 kernel call verifies it, and the bytes go out as they are: no record becomes a Python object. Offsets may have
 gaps (holes left by damage, compaction); a reader does not mind. Damage met on the way is reported once,
 stepped over and never served. At the visible end `read` gives None, and `wait` sleeps until there is more.
+
+Where other replicas exist (`on_damage` is set) a reader that stands before damage waits while the records are fetched
+from them. One that feeds a replica never steps over damage that a replica out of reach may have whole.
 """
 
+from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
 from bascule import limits
@@ -21,14 +25,34 @@ if TYPE_CHECKING:
 Wake = Literal["data", "closed", "deleted"]
 
 
+class Healing(Enum):
+    """What became of damage."""
+
+    HEALED = "healed"
+    LOST = "lost"
+    """No replica has these records."""
+    UNKNOWN = "unknown"
+    """A replica that cannot be asked now may have them."""
+
+
+async def heal(log: "CommitLog", segment: Segment) -> Healing:
+    log.note_damage(segment)
+    return Healing.LOST if log.on_damage is None else await log.on_damage(segment)
+
+
 class Reader:
     """From an offset up. `next_offset` is where it stands; `count` is how many records the last read gave.
 
     With `uncommitted` it sees everything that was appended, promised and committed or not: replicas are fed from that.
+    Without `heals` it steps over damage at once; `skipped` says whether it did.
     """
 
-    def __init__(self, log: "CommitLog", start: int, uncommitted: bool = False) -> None:
+    def __init__(self, log: "CommitLog", start: int, uncommitted: bool = False, heals: bool = True) -> None:
         self._uncommitted = uncommitted
+        self._heals = heals
+        self.crosses = not uncommitted
+        """Whether it goes on past damage that may still be healed."""
+        self.skipped = False
         self.next_offset = start
         self.count = 0
         self._log = log
@@ -51,6 +75,12 @@ class Reader:
             chunk = await read_verified(segment, self._position, max_bytes, size)
             if segment.retired:
                 continue
+            if (chunk.position if chunk else size) > self._position:
+                healing = await self._at_damage(segment)
+                if healing is Healing.HEALED:
+                    continue
+                if healing is Healing.UNKNOWN and not self.crosses:
+                    return None
             if chunk is not None:
                 self._position = chunk.end
                 data = self._fit(chunk, limit)
@@ -72,6 +102,11 @@ class Reader:
                 self._position = await floor_position(self._log, segment, OFFSET, self.next_offset)
             self._segment = segment
         return self._segment
+
+    async def _at_damage(self, segment: Segment) -> Healing:
+        """What is to be done about it; HEALED: the segment is retired, so look again."""
+        self.skipped = True
+        return await heal(self._log, segment) if self._heals else Healing.LOST
 
     def _next_segment(self, segment: Segment) -> bool:
         following = self._log.segment_after(segment)
@@ -157,7 +192,9 @@ class ReverseReader:
         chunks = []
         while start < end:
             chunk = await read_verified(segment, start, end - start, end)
-            if chunk is None:
+            if (chunk.position if chunk else end) > start:
+                await heal(self._log, segment)
+            if chunk is None or segment.retired:
                 break
             start = chunk.end
             wanted = chunk.since(self._oldest)

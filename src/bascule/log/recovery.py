@@ -7,6 +7,10 @@ damage: the stretch is left out of a new copy of the segment, which takes the ol
 aside first unless they are all zero. The offsets of a damaged stretch are a hole that is never filled again
 from here: later offsets are in use, and readers step over it.
 
+Where other replicas exist damage stays where it is, noted in the segment, until `refill` puts a peer's records in its
+place: so it is found again by whatever start comes next. A segment that ends before the next one begins lacks records
+too, and is noted the same way, with a stretch of no bytes at its end.
+
 What is scanned is read from the device, not from memory: after a failed sync memory shows bytes that the device does
 not have and never gets, and a process that died then must not hand them on as recovered.
 
@@ -14,6 +18,7 @@ Afterwards every segment is valid records back to back, every sealed one has an 
 synced. A clean log costs a list, a footer per sealed segment, and one pass of a kernel over the last segment.
 """
 
+import itertools
 import logging
 import re
 from dataclasses import dataclass, field
@@ -70,6 +75,12 @@ class Scan:
             self.last_epoch,
         )
 
+    def segment(self, disk: Disk, folder: str) -> Segment:
+        """The file as it was found, damage and all."""
+        segment = Segment.recovered(disk, folder, self.footer(), self.index, verified=True)
+        segment.damage = dict(self.bad)
+        return segment
+
     def add(self, chunk: Chunk) -> None:
         if chunk.position > self.position:
             self.bad.append((self.position, chunk.position))
@@ -104,18 +115,44 @@ async def scan_segment(disk: Disk, path: str, base: int, size: int, limit: int |
 
 async def rewrite(disk: Disk, path: str, ranges: list[tuple[int, int]]) -> None:
     """Put a synced copy of these ranges of the file in its place, atomically."""
-    copy = path + TEMPORARY_SUFFIX
-    await disk.remove(copy)
-    await commit_one(disk, Write(copy, 0, [], create=True), sync=False)
-    size = 0
+    copy = Copy(disk, path)
+    await copy.begin()
     for start, end in ranges:
+        await copy.take(start, end)
+    await copy.replace()
+
+
+class Copy:
+    """A copy of a file that grows piece by piece and then takes the file's place."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._source = path
+        self._path = path + TEMPORARY_SUFFIX
+        self.size = 0
+
+    async def begin(self) -> None:
+        await self._disk.remove(self._path)
+        await commit_one(self._disk, Write(self._path, 0, [], create=True), sync=False)
+
+    async def take(self, start: int, end: int) -> None:
+        """These bytes of the file come next."""
         for position in range(start, end, limits.RECOVERY_READ_BYTES):
-            data = await disk.read(path, position, min(limits.RECOVERY_READ_BYTES, end - position))
-            await commit_one(disk, Write(copy, size, [data]), sync=False)
-            size += len(data)
-    await commit_one(disk, Write(copy, size, []), sync=True)
-    await disk.rename(copy, path)
-    await disk.sync_folder(path.rpartition("/")[0])
+            await self.add(
+                await self._disk.read(self._source, position, min(limits.RECOVERY_READ_BYTES, end - position))
+            )
+
+    async def add(self, data: bytes) -> None:
+        await commit_one(self._disk, Write(self._path, self.size, [data]), sync=False)
+        self.size += len(data)
+
+    async def replace(self) -> None:
+        await commit_one(self._disk, Write(self._path, self.size, []), sync=True)
+        await self._disk.rename(self._path, self._source)
+        await self._disk.sync_folder(self._source.rpartition("/")[0])
+
+    async def give_up(self) -> None:
+        await self._disk.remove(self._path)
 
 
 async def commit_one(disk: Disk, write: Write, sync: bool) -> None:
@@ -127,10 +164,11 @@ async def commit_one(disk: Disk, write: Write, sync: bool) -> None:
 class Recovery:
     """The recovery of one partition's folder."""
 
-    def __init__(self, disk: Disk, quarantine: Quarantine, folder: str) -> None:
+    def __init__(self, disk: Disk, quarantine: Quarantine, folder: str, replicated: bool = False) -> None:
         self._disk = disk
         self._quarantine = quarantine
         self._folder = folder
+        self._replicated = replicated
         self._unsynced: list[Write] = []
 
     async def run(self) -> list[Segment]:
@@ -140,10 +178,12 @@ class Recovery:
         for number, base in enumerate(bases):
             limit = bases[number + 1] if number + 1 < len(bases) else None
             segment = await self._recover(base, limit)
-            if segment.empty and limit is not None:
+            if segment.empty and limit is not None and not self._replicated:
                 await self._remove_empty(segment)
             else:
                 segments.append(segment)
+        if self._replicated:
+            _note_gaps(segments)
         await self._make_durable(segments)
         return segments
 
@@ -181,7 +221,7 @@ class Recovery:
         if scan.bad:
             scan = await self._repair(path, scan, limit)
         self._unsynced.append(Write(path, scan.size, []))
-        return Segment.recovered(self._disk, self._folder, scan.footer(), scan.index, verified=True)
+        return scan.segment(self._disk, self._folder)
 
     async def _sealed(self, base: int, size: int, limit: int) -> Segment | None:
         path = index_path(self._folder, base)
@@ -197,20 +237,22 @@ class Recovery:
 
     async def _repair(self, path: str, scan: Scan, limit: int | None) -> Scan:
         for start, end in scan.bad:
+            stays = self._replicated and end < scan.size
             kind = "damage" if scan.damaged or limit is not None else "a torn tail"
-            copy = await self._quarantine.keep(path, start, end)
+            copy = None if stays else await self._quarantine.keep(path, start, end)
             _log.warning(
                 "%s: %s, %d bytes at position %d hold no valid record; %s",
                 path,
                 kind,
                 end - start,
                 start,
-                f"set aside as {copy}" if copy else "they are all zero",
+                "another replica may have them" if stays else f"set aside as {copy}" if copy else "they are all zero",
             )
-        if not scan.damaged:
-            size = scan.bad[0][0]
-            await self._disk.truncate(path, size)
-            scan.size, scan.bad = size, []
+        if self._replicated or not scan.damaged:
+            size = scan.torn_at
+            if size is not None:
+                await self._disk.truncate(path, size)
+                scan.size, scan.bad = size, scan.bad[:-1]
             return scan
         edges = [0, *(edge for stretch in scan.bad for edge in stretch), scan.size]
         ranges = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
@@ -237,3 +279,16 @@ class Recovery:
                 await self._disk.sync_folder(folder)
             if len(segments) == 1:
                 await self._disk.sync_folder("")
+
+
+def _note_gaps(segments: list[Segment]) -> None:
+    for segment, following in itertools.pairwise(segments):
+        if segment.appended.end < following.base:
+            size = segment.appended.size
+            segment.damage[size] = size
+            _log.warning(
+                "%s: offsets %d to %d are missing; another replica may have them",
+                segment.path,
+                segment.appended.end,
+                following.base - 1,
+            )

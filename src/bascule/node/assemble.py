@@ -16,6 +16,7 @@ from bascule.node.feeds import Feeds
 from bascule.node.fetchers import Fetchers
 from bascule.node.inboxes import Inboxes
 from bascule.node.metadata import MetadataStore
+from bascule.node.peerlogs import PeerLogs
 from bascule.node.peers import Peer, Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
@@ -93,6 +94,9 @@ async def assemble(
         inboxes=Inboxes(namespace, own, random),
         feeds=Feeds(own, namespace, buses.replication, clock),
         fetchers=Fetchers(own, namespace, buses.replication, settings.fetch_timeout_s, _session(boot)),
+        peer_logs=PeerLogs(
+            own, namespace, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)
+        ),
         defaults=settings.defaults,
     )
 

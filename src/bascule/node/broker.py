@@ -8,12 +8,14 @@ import logging
 from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 
+from bascule.core.metadata.commands import PartitionName
 from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, Repeated, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream
-from bascule.errors import BasculeError, BusUnavailable
+from bascule.errors import BasculeError, BusUnavailable, LogError
 from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
 from bascule.node.publish import Publisher
+from bascule.node.repair import SCRUB_EVERY_S
 from bascule.node.replica import Key, Replica, stream_folder
 from bascule.node.routes import Routes
 
@@ -29,7 +31,9 @@ OPEN_AT_ONCE = 8
 
 class Broker:
     def __init__(self, environment: Environment, cluster: Cluster) -> None:
-        self.environment = replace(environment, on_writable=self._on_writable, ask_isr=self._ask_isr)
+        self.environment = replace(
+            environment, on_writable=self._on_writable, ask_isr=self._ask_isr, give_way=cluster.give_way
+        )
         self.cluster = cluster
         self.routes = Routes()
         self.publisher = Publisher(self.environment, self.routes, self._refusal)
@@ -50,6 +54,7 @@ class Broker:
         environment.inboxes.listen(environment.publishes_bus)
         environment.feeds.listen(self._replicas.get, lambda: self.cluster.servers)
         environment.fetchers.listen()
+        environment.peer_logs.listen(self._replicas.get, lambda: self.cluster.servers)
         await self._open(list(self.cluster.metadata.streams.values()))
         self.cluster.store.on_changes = self._enqueue
         await self.cluster.start(self._status)
@@ -68,12 +73,39 @@ class Broker:
     async def _settle_in(self) -> None:
         """Roles only once the cluster has spoken: what this broker led before may be another's by now."""
         await self.cluster.caught_up()
-        await self.cluster.begin_life()
+        await self.cluster.begin_life(await self._doubtful())
         await self._skip_history()
         await self._set_strays_aside()
         self._spawn(self._turn())
+        self._spawn(self._scrub())
         self._enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
         await self.carried_out()
+
+    async def _scrub(self) -> None:
+        while True:
+            await self.carried_out()
+            for replica in list(self._replicas.values()):
+                try:
+                    if len(replica.partition.replicas) > 1:
+                        await replica.repair.scrub()
+                except LogError as error:
+                    logger.warning("%s was not read to its end: %s", replica.name, error)
+            await asyncio.sleep(SCRUB_EVERY_S)
+
+    async def _doubtful(self) -> tuple[PartitionName, ...]:
+        """The partitions here whose log may lack something it had promised."""
+        streams = list(self.cluster.metadata.streams.values())
+        try:
+            await self._open(streams)
+        except (BasculeError, OSError) as error:
+            logger.error("some partitions wait for their disk: %s", error)
+        return tuple(
+            (stream.name, item.id)
+            for stream in streams
+            for item in stream
+            if self.environment.broker_id in item.replicas
+            and ((replica := self._replicas.get((stream.creation_index, item.id))) is None or replica.log.damaged)
+        )
 
     async def hand_over(self, timeout_s: float) -> None:
         """Give what we lead to others in sync, so that a stop costs each partition a moment and not a session. We also
@@ -119,6 +151,7 @@ class Broker:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.environment.feeds.close()
         self.environment.fetchers.close()
+        self.environment.peer_logs.close()
         for replica in list(self._replicas.values()):
             await replica.close()
         self._replicas.clear()

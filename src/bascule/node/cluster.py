@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bascule.core.metadata.commands import (
+    BeginLife,
     Command,
     CreateStream,
     DeleteStream,
     ExpandIsr,
+    GiveWay,
     HandOver,
+    PartitionName,
     ShrinkIsr,
     encode,
+    life_from_wire,
+    life_to_wire,
     operation_of,
 )
 from bascule.core.metadata.operations import Operation
@@ -194,14 +199,14 @@ class Cluster:
                 logger.warning("waiting for the cluster: %s", error)
                 await asyncio.sleep(POLL_S)
 
-    async def begin_life(self) -> None:
-        """What this broker led in an earlier life goes to others, or, where nobody else is in sync, to a new epoch of
-        its own: what it had written and not synced may be on other replicas, so that it must never write under that
-        epoch again. Returns when that is so, however long it takes."""
+    async def begin_life(self, doubtful: tuple[PartitionName, ...], doubts_all: bool = False) -> None:
+        """What this broker led in an earlier life it leads under new epochs: what it had written and not synced may be
+        on other replicas, so that it must never write under those epochs again. It leaves the in-sync sets of what it
+        doubts, if others are in them. Returns when that is so, however long it takes."""
         own = self.config.broker_id
+        life = BeginLife(own, doubts_all or self.config.joining, doubtful)
         while any(own in item.isr for stream in self.metadata.streams.values() for item in stream):
-            request = pb.PropagatedRequest(op=pb.HAND_OVER)
-            request.brokerOp.broker = own
+            request = pb.PropagatedRequest(op=pb.BEGIN_LIFE, beginLifeOp=life_to_wire(life))
             try:
                 await self.raft.applied(await self._changes.make(request, ISR_TIMEOUT_S))
                 return
@@ -249,6 +254,19 @@ class Cluster:
             if replica.leading is not None:
                 replica.leading.step(IsrRefused(other))
 
+    async def give_way(self, replica: "Replica", other: str) -> bool:
+        partition = replica.partition
+        request = pb.PropagatedRequest(op=pb.GIVE_WAY)
+        way = request.giveWayOp
+        way.stream, way.partition, way.replica = replica.stream.name, partition.id, other
+        way.leader, way.leaderEpoch = partition.leader, partition.leader_epoch
+        try:
+            await self._changes.make(request, ISR_TIMEOUT_S)
+            return True
+        except BasculeError as error:
+            logger.warning("%s: %s does not lead yet: %s", replica.name, other, error)
+            return False
+
     # --- the controller's part -----------------------------------------------------------------------------------
 
     async def _execute(self, request: pb.PropagatedRequest) -> int:
@@ -279,6 +297,13 @@ class Cluster:
             case pb.HAND_OVER:
                 broker = request.brokerOp.broker
                 return await self._propose(lambda: HandOver(broker))
+            case pb.BEGIN_LIFE:
+                life = life_from_wire(request.beginLifeOp)
+                return await self._propose(lambda: life)
+            case pb.GIVE_WAY:
+                way = request.giveWayOp
+                give_way = GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch)
+                return await self._propose(lambda: give_way)
             case _:
                 raise InvalidArgument(f"operation {request.op} is not known to this broker")
 

@@ -1,6 +1,6 @@
 """What every driver of a broker shares: the ports, the group commit, and the settings that shape partitions."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,6 +10,7 @@ from bascule.log.sync import SyncScheduler
 from bascule.node.feeds import Feeds
 from bascule.node.fetchers import Fetchers
 from bascule.node.inboxes import Inboxes
+from bascule.node.peerlogs import PeerLogs
 from bascule.ports import Bus, Clock, Disk, Random
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class StreamDefaults:
         return self.optimistic_concurrency if own is None else own
 
 
+async def _nobody(replica: "Replica", other: str) -> bool:
+    return False
+
+
 class Address(Protocol):
     """Where clients reach this broker; the port is known only once it listens."""
 
@@ -68,11 +73,15 @@ class Environment:
     inboxes: Inboxes
     feeds: Feeds
     fetchers: Fetchers
+    peer_logs: PeerLogs
     defaults: StreamDefaults
     on_writable: Callable[[str, int], None] = lambda stream, partition: None
     """Called when a partition starts or stops taking writes: the publish routes follow."""
     ask_isr: Callable[["Replica", str, bool], None] = lambda replica, other, expand: None
     """A leader asks the controller to take another replica out of the in-sync set, or into it."""
+
+    give_way: Callable[["Replica", str], Awaitable[bool]] = _nobody
+    """A leader that knows of a replica with more asks the controller to let that one lead. True if it does."""
 
     @property
     def cluster_prefix(self) -> bytes:

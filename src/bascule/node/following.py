@@ -16,7 +16,7 @@ from bascule.core.partition.follower import (
     WasCut,
 )
 from bascule.errors import LogError
-from bascule.wire.replication import Answer, Position
+from bascule.wire.replication import Answer, Kind, Position
 
 if TYPE_CHECKING:
     from bascule.node.replica import Replica
@@ -53,13 +53,23 @@ class Following:
         """Where to fetch from; None while there is nothing to ask for."""
         if self._machine.cutting or self._log.failed is not None:
             return None
-        return self._machine.position
+        position = self._machine.position
+        if self._log.damaged:
+            # What is not whole is not promised.
+            sound_end = min(segment.base for segment in self._log.damaged)
+            position = position._replace(promised_end=min(position.promised_end, sound_end))
+        return position
 
     def answered(self, answer: Answer) -> None:
         self._execute(self._machine.step(Answered(answer)))
+        if answer.kind is Kind.DATA and not self._machine.cutting and self._machine.end >= answer.leader_end:
+            self._replica.vouched_for = True
 
     def promised(self, end: int) -> None:
         self._execute(self._machine.step(Promised(end)))
+        self._replica.environment.fetchers.changed(self)
+
+    def healed(self) -> None:
         self._replica.environment.fetchers.changed(self)
 
     def reopened(self) -> None:

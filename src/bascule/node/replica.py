@@ -17,12 +17,15 @@ from bascule.node.environment import Environment
 from bascule.node.following import Following
 from bascule.node.groups import GroupMembers
 from bascule.node.leading import Leading
+from bascule.node.repair import Repair
 from bascule.wire.subjects import quote_name
 
 logger = logging.getLogger(__name__)
 
 REOPEN_FIRST_S = 1.0
 REOPEN_MAX_S = 30.0
+GIVE_WAY_S = 0.2
+"""Between two tries to let another replica lead."""
 
 Key = tuple[int, int]
 """A stream's creation index and a partition: unlike a name, never used twice."""
@@ -45,6 +48,10 @@ class Replica:
         self.latest_received = 0
         self.leading: Leading | None = None
         self.following: Following | None = None
+        self.vouched_for = len(partition.replicas) == 1
+        """This life has shown that the log lacks nothing that was promised."""
+        self._coming_to_lead: asyncio.Task[None] | None = None
+        self.repair = Repair(self)
         self.epochs = EpochHistory()
         self._saved_epoch = 0
         self._settled = asyncio.Event()
@@ -71,10 +78,13 @@ class Replica:
             environment.clock,
             on_promised,
             on_failed,
+            replicated=len(partition.replicas) > 1,
         )
         replica = cls(environment, stream, partition, log)
         replica.epochs = await stored_epochs.load(environment.disk, log)
         replica._saved_epoch = replica.epochs.last_epoch
+        if len(partition.replicas) > 1:
+            log.on_damage = replica.repair.on_damage
         return replica
 
     # --- roles ---------------------------------------------------------------------------------------------
@@ -86,19 +96,40 @@ class Replica:
         if self.leading is not None and same_term:
             self.leading.changed()
             return
-        if self.following is not None and same_term:
+        if (self.following is not None or self._coming_to_lead is not None) and same_term:
             return
         self.resign()
-        if partition.leader == self.environment.broker_id:
-            self.leading = Leading(self, self._settled.set)
-            self.leading.start()
-        else:
+        self.repair.mend()
+        if partition.leader != self.environment.broker_id:
             self.following = Following(self)
             self.following.start()
+        elif self.vouched_for or partition.leader_epoch == stream.creation_index:
+            self._lead()
+        else:
+            self._coming_to_lead = self.spawn(self._come_to_lead())
+
+    def _lead(self) -> None:
+        self.vouched_for = True
+        self.leading = Leading(self, self._settled.set)
+        self.leading.start()
+
+    async def _come_to_lead(self) -> None:
+        """Nobody vouches for this log: see first whether another one has more."""
+        while (other := await self.repair.ahead()) is not None:
+            logger.warning("%s: %s has more than this broker, and is asked to lead", self.name, other)
+            if await self.environment.give_way(self, other):
+                return
+            await asyncio.sleep(GIVE_WAY_S)
+        self._coming_to_lead = None
+        self._lead()
+        self.environment.on_writable(self.stream.name, self.partition.id)
 
     def resign(self) -> None:
         """No role any more: nothing is taken, acked or fetched under the old one."""
         self._settled.clear()
+        if self._coming_to_lead is not None:
+            self._coming_to_lead.cancel()
+            self._coming_to_lead = None
         if self.leading is not None:
             self.leading.stop_listening()
             self.leading = None
@@ -155,7 +186,7 @@ class Replica:
             role.promised(end)
         if self.epochs.last_epoch != self._saved_epoch:
             self._saved_epoch = self.epochs.last_epoch
-            self._spawn(self._save_epochs())
+            self.spawn(self._save_epochs())
 
     async def _save_epochs(self) -> None:
         try:
@@ -179,7 +210,7 @@ class Replica:
         if self.leading is not None:
             self.leading.failed()
         self.environment.on_writable(self.stream.name, self.partition.id)
-        self._spawn(self._reopen())
+        self.spawn(self._reopen())
 
     async def _reopen(self) -> None:
         delay_s = REOPEN_FIRST_S
@@ -199,7 +230,9 @@ class Replica:
         self.environment.on_writable(self.stream.name, self.partition.id)
         logger.warning("%s takes writes again, from offset %d on", self.name, self.log.end)
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Work that ends with this replica."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        return task

@@ -65,7 +65,41 @@ class HandOver:
     broker: str
 
 
-Command = CreateStream | DeleteStream | SetStreamReadonly | ShrinkIsr | ExpandIsr | BrokerDied | HandOver
+PartitionName = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginLife:
+    """A broker that just started leads only under new epochs, and leaves the in-sync sets of the partitions whose log
+    it doubts, as far as they have another member."""
+
+    broker: str
+    doubts_all: bool
+    doubtful: tuple[PartitionName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GiveWay:
+    """A leader whose log nobody vouches for found a replica that has more."""
+
+    stream: str
+    partition: int
+    replica: str
+    leader: str
+    leader_epoch: int
+
+
+Command = (
+    CreateStream
+    | DeleteStream
+    | SetStreamReadonly
+    | ShrinkIsr
+    | ExpandIsr
+    | BrokerDied
+    | HandOver
+    | BeginLife
+    | GiveWay
+)
 
 
 def operation_of(command: Command) -> Operation:
@@ -104,10 +138,28 @@ def encode(command: Command) -> bytes:
         case HandOver(broker):
             log.op = pb.HAND_OVER
             log.brokerOp.broker = broker
+        case BeginLife():
+            log.op = pb.BEGIN_LIFE
+            log.beginLifeOp.CopyFrom(life_to_wire(command))
+        case GiveWay():
+            log.op = pb.GIVE_WAY
+            _encode_isr(log.giveWayOp, command)
     return log.SerializeToString(deterministic=True)
 
 
-def _encode_isr(op: pb.IsrOp, command: ShrinkIsr | ExpandIsr) -> None:
+def life_to_wire(command: BeginLife) -> pb.BeginLifeOp:
+    return pb.BeginLifeOp(
+        broker=command.broker,
+        doubtsAll=command.doubts_all,
+        doubtful=[pb.PartitionName(stream=stream, partition=partition) for stream, partition in command.doubtful],
+    )
+
+
+def life_from_wire(op: pb.BeginLifeOp) -> BeginLife:
+    return BeginLife(op.broker, op.doubtsAll, tuple((item.stream, item.partition) for item in op.doubtful))
+
+
+def _encode_isr(op: pb.IsrOp, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
     op.stream = command.stream
     op.partition = command.partition
     op.replica = command.replica
@@ -138,5 +190,10 @@ def decode(data: bytes) -> Command:
             return BrokerDied(log.brokerOp.broker)
         case pb.HAND_OVER:
             return HandOver(log.brokerOp.broker)
+        case pb.BEGIN_LIFE:
+            return life_from_wire(log.beginLifeOp)
+        case pb.GIVE_WAY:
+            way = log.giveWayOp
+            return GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch)
         case _:
             raise CorruptError(f"metadata command {log.op} is not known here: was the data written by a newer version?")

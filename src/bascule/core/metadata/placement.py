@@ -5,7 +5,7 @@ of one stream spread over the brokers. Ties go by id, so the choice is the same 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from bascule.core.metadata.streams import Partition, Stream
@@ -48,14 +48,28 @@ def fail_over(streams: Mapping[str, Stream], broker: str, index: int) -> dict[st
     keeps it: nobody else has everything that was acked, and the leader may come back. It comes back under a new epoch:
     what it wrote last, and lost, may have reached replicas under the old one.
     """
+    return begin_life(streams, broker, index, None)
+
+
+def begin_life(
+    streams: Mapping[str, Stream], broker: str, index: int, doubtful: Collection[tuple[str, int]] | None
+) -> dict[str, dict[int, Partition]]:
+    """The partitions that change when `broker` starts. It keeps its place in the in-sync sets, for it has what it
+    promised, except of the partitions it finds `doubtful` (None: all): these are as if it was gone. What it leads it
+    leads under a new epoch.
+    """
     leaders_of: Counter[str] = Counter(item.leader for stream in streams.values() for item in stream)
+    doubted = None if doubtful is None else dict.fromkeys(doubtful)
     changed: dict[str, dict[int, Partition]] = {}
     for name in sorted(streams):
         for item in streams[name]:
             others = [replica for replica in item.isr if replica != broker]
             if broker not in item.isr:
                 continue
-            if not others:
+            sure = doubted is not None and (name, item.id) not in doubted
+            if sure and item.leader != broker:
+                continue
+            if sure or not others:
                 changed.setdefault(name, {})[item.id] = replace(item, epoch=Epoch(index), leader_epoch=Epoch(index))
                 continue
             moved = replace(item, epoch=Epoch(index), isr=tuple(others))

@@ -9,18 +9,20 @@ that no longer fits (it raced another one) changes nothing and says so in its re
 from dataclasses import dataclass, replace
 
 from bascule.core.metadata.commands import (
+    BeginLife,
     BrokerDied,
     Command,
     CreateStream,
     DeleteStream,
     ExpandIsr,
+    GiveWay,
     HandOver,
     SetStreamReadonly,
     ShrinkIsr,
     operation_of,
 )
 from bascule.core.metadata.operations import Operations
-from bascule.core.metadata.placement import fail_over
+from bascule.core.metadata.placement import begin_life, fail_over
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
 from bascule.types import Epoch
@@ -90,12 +92,12 @@ class Metadata:
                     raise NotFound("stream does not exist")
                 if any(known.partition(partition) is None for partition in partitions):
                     raise NotFound("partition does not exist")
-            case ShrinkIsr() | ExpandIsr():
+            case ShrinkIsr() | ExpandIsr() | GiveWay():
                 self._check_isr(command)
-            case BrokerDied() | HandOver():
+            case BrokerDied() | HandOver() | BeginLife():
                 pass
 
-    def _check_isr(self, command: ShrinkIsr | ExpandIsr) -> None:
+    def _check_isr(self, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
         partition = self.partition(command.stream, command.partition)
         if partition is None:
             raise NotFound("partition does not exist")
@@ -106,7 +108,7 @@ class Metadata:
             )
         if command.replica not in partition.replicas:
             raise FailedPrecondition(f"{command.replica} is not a replica of this partition")
-        if isinstance(command, ShrinkIsr) and command.replica == partition.leader:
+        if not isinstance(command, ExpandIsr) and command.replica == partition.leader:
             raise FailedPrecondition("a leader is always in sync with itself")
 
     def apply(self, index: int, command: Command) -> list[Change]:
@@ -141,7 +143,11 @@ class Metadata:
             case ShrinkIsr() | ExpandIsr():
                 return self._change_isr(index, command)
             case BrokerDied(broker) | HandOver(broker):
-                return self._do_without(index, broker)
+                return self._move(fail_over(self.streams, broker, index))
+            case BeginLife(broker, doubts_all, doubtful):
+                return self._move(begin_life(self.streams, broker, index, None if doubts_all else doubtful))
+            case GiveWay():
+                return self._give_way(index, command)
 
     def _change_isr(self, index: int, command: ShrinkIsr | ExpandIsr) -> list[Change]:
         stream = self.streams[command.stream]
@@ -153,9 +159,17 @@ class Metadata:
         self.streams[stream.name] = stream.with_partitions({partition.id: changed})
         return [PartitionsChanged(self.streams[stream.name], (partition.id,))]
 
-    def _do_without(self, index: int, broker: str) -> list[Change]:
+    def _give_way(self, index: int, command: GiveWay) -> list[Change]:
+        partition = self.streams[command.stream].partitions[command.partition]
+        others = tuple(item for item in partition.isr if item not in (command.leader, command.replica))
+        epoch = Epoch(index)
+        isr = (command.replica, *others)
+        moved = replace(partition, leader=command.replica, isr=isr, leader_epoch=epoch, epoch=epoch)
+        return self._move({command.stream: {partition.id: moved}})
+
+    def _move(self, partitions: dict[str, dict[int, Partition]]) -> list[Change]:
         changes: list[Change] = []
-        for name, moved in fail_over(self.streams, broker, index).items():
+        for name, moved in partitions.items():
             self.streams[name] = self.streams[name].with_partitions(moved)
             changes.append(PartitionsChanged(self.streams[name], tuple(moved)))
         return changes

@@ -87,13 +87,17 @@ class InSync:
             follower.fetched_at = follower.caught_up_at = now
 
     def lagging(self, now: int, max_lag_ns: int) -> list[str]:
-        """Members to ask out: silent, or not caught up, for too long. Each is named once per request."""
+        """Members to ask out: silent, or not caught up, for too long; or without what they had promised, for their disk
+        lost it. Each is named once per request."""
         late = [
             replica
             for replica in self.isr
             if (follower := self.followers.get(replica))
             and replica not in self._leaving
-            and now - min(follower.fetched_at, follower.caught_up_at) > max_lag_ns
+            and (
+                now - min(follower.fetched_at, follower.caught_up_at) > max_lag_ns
+                or (follower.answered_end >= 0 and follower.promised_end < self.hw_end)
+            )
         ]
         self._leaving.update(dict.fromkeys(late))
         return late

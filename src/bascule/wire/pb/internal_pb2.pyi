@@ -27,6 +27,8 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BROKER_DIED: _ClassVar[Op]
     HAND_OVER: _ClassVar[Op]
     BARRIER: _ClassVar[Op]
+    BEGIN_LIFE: _ClassVar[Op]
+    GIVE_WAY: _ClassVar[Op]
 CREATE_STREAM: Op
 SHRINK_ISR: Op
 REPORT_LEADER: Op
@@ -45,6 +47,8 @@ CHANGE_CONSUMER_GROUP_COORDINATOR: Op
 BROKER_DIED: Op
 HAND_OVER: Op
 BARRIER: Op
+BEGIN_LIFE: Op
+GIVE_WAY: Op
 
 class NullableInt64(_message.Message):
     __slots__ = ("value",)
@@ -224,8 +228,26 @@ class Operations(_message.Message):
     forgotten: int
     def __init__(self, made: _Optional[_Iterable[_Union[IndexOf, _Mapping]]] = ..., deleted: _Optional[_Iterable[_Union[IndexOf, _Mapping]]] = ..., forgotten: _Optional[int] = ...) -> None: ...
 
+class PartitionName(_message.Message):
+    __slots__ = ("stream", "partition")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class BeginLifeOp(_message.Message):
+    __slots__ = ("broker", "doubtsAll", "doubtful")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    DOUBTSALL_FIELD_NUMBER: _ClassVar[int]
+    DOUBTFUL_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    doubtsAll: bool
+    doubtful: _containers.RepeatedCompositeFieldContainer[PartitionName]
+    def __init__(self, broker: _Optional[str] = ..., doubtsAll: bool = ..., doubtful: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "operation")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "operation", "beginLifeOp", "giveWayOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +258,8 @@ class RaftLog(_message.Message):
     SETSTREAMREADONLYOP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
+    BEGINLIFEOP_FIELD_NUMBER: _ClassVar[int]
+    GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: CreateStreamOp
     shrinkISROp: IsrOp
@@ -246,7 +270,9 @@ class RaftLog(_message.Message):
     setStreamReadonlyOp: SetStreamReadonlyOp
     brokerOp: BrokerOp
     operation: Operation
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ...) -> None: ...
+    beginLifeOp: BeginLifeOp
+    giveWayOp: IsrOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
     __slots__ = ("streams", "index", "operations")
@@ -337,7 +363,7 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "brokerOp", "operation")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "brokerOp", "operation", "beginLifeOp", "giveWayOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -345,6 +371,8 @@ class PropagatedRequest(_message.Message):
     DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
+    BEGINLIFEOP_FIELD_NUMBER: _ClassVar[int]
+    GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: NewStream
     shrinkISROp: IsrOp
@@ -352,7 +380,9 @@ class PropagatedRequest(_message.Message):
     deleteStreamOp: DeleteStreamOp
     brokerOp: BrokerOp
     operation: Operation
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ...) -> None: ...
+    beginLifeOp: BeginLifeOp
+    giveWayOp: IsrOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")

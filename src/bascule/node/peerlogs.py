@@ -1,0 +1,139 @@
+"""The logs of other replicas: how far they go, and records out of them, for a replica that lacks or doubts its own.
+
+Every broker answers for every replica it has open, whatever its role there. It never reads past damage of its own: then
+it says that it does not have everything. Records in an answer stand as they are in the log.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+
+from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError
+from bascule.node.requests import Requests
+from bascule.ports import Bus
+from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.kernels import scan_records
+from bascule.wire.nats import messages, pub
+from bascule.wire.repair import Question, Standing, Told, decode_question, decode_told, encode_question, encode_told
+from bascule.wire.subjects import usable_subject
+
+if TYPE_CHECKING:
+    from bascule.node.replica import Key, Replica
+
+logger = logging.getLogger(__name__)
+
+ANSWER_S = 0.5
+TRIES = 2
+READ_BYTES = 1024 * 1024
+OVERHEAD_BYTES = 256
+_KINDS = (MsgType.LEADER_EPOCH_OFFSET_REQUEST, MsgType.LEADER_EPOCH_OFFSET_RESPONSE)
+_ABSENT = Told(False, False, Standing(0, 0), 0, b"")
+
+
+class PeerLogs:
+    def __init__(self, broker_id: str, namespace: str, bus: Bus, requests: Requests) -> None:
+        self._broker_id = broker_id
+        self._namespace = namespace
+        self._bus = bus
+        self._requests = requests
+        self._find: Callable[[Key], Replica | None] = lambda key: None
+        self._members: Callable[[], tuple[str, ...]] = tuple
+        self._answering: dict[asyncio.Task[None], None] = {}
+
+    def listen(self, find: "Callable[[Key], Replica | None]", members: Callable[[], tuple[str, ...]]) -> None:
+        self._find, self._members = find, members
+        self._requests.listen()
+        self._bus.subscribe(self._subject(self._broker_id), self._on_batch)
+
+    def close(self) -> None:
+        for task in self._answering:
+            task.cancel()
+
+    def _subject(self, broker: str) -> bytes:
+        return f"{self._namespace}.repair.{broker}".encode()
+
+    # --- asking ----------------------------------------------------------------------------------------------
+
+    async def standing(self, broker: str, key: "Key") -> Standing | None:
+        """How far that broker's log goes; None if it has none open. PeerError if it does not say."""
+        told = await self._ask(broker, Question(*key, 0, 0, 0, self._broker_id))
+        return told.standing if told.here else None
+
+    async def fetch(self, broker: str, key: "Key", start: int, end: int) -> AsyncIterator[bytes]:
+        """That broker's records with offsets from `start` to before `end`. PeerError if it does not say, or does not
+        have them all."""
+        while start < end:
+            records, told = b"", await self._range(broker, key, start, end, 0)
+            while len(records) < told.total:
+                records += told.piece
+                if len(records) < told.total:
+                    told = await self._range(broker, key, start, end, len(records))
+            if not records:
+                return
+            yield records
+            start = _next_offset(records, start)
+
+    async def _range(self, broker: str, key: "Key", start: int, end: int, skip: int) -> Told:
+        told = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
+        if not told.here or not told.sound or (told.total > skip and not told.piece):
+            raise PeerError(f"{broker} does not have all of offsets {start} to {end - 1} either")
+        return told
+
+    async def _ask(self, broker: str, question: Question) -> Told:
+        for _ in range(TRIES):
+            try:
+                data = await self._requests.ask(
+                    self._subject(broker), _KINDS[0], encode_question(question), _KINDS[1], ANSWER_S
+                )
+                return decode_told(data)
+            except (DeadlineExceeded, BusUnavailable) as error:
+                reason = str(error)
+        raise PeerError(f"{broker} does not answer: {reason}")
+
+    # --- answering -------------------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            payload = decode(message.payload, _KINDS[0])
+            if payload is None or not usable_subject(message.reply):
+                continue
+            try:
+                question = decode_question(payload)
+            except PeerError as error:
+                logger.warning("%s", error)
+                continue
+            if question.asker in self._members():
+                task = asyncio.get_running_loop().create_task(self._answer(question, message.reply))
+                self._answering[task] = None
+                task.add_done_callback(lambda done: self._answering.pop(done, None))
+
+    async def _answer(self, question: Question, reply: bytes) -> None:
+        try:
+            told = await self._tell(question)
+            self._bus.send(pub(reply, encode(_KINDS[1], encode_told(told))))
+        except (BusUnavailable, LogError) as error:
+            logger.warning("no answer to %s: %s", question.asker, error)
+
+    async def _tell(self, question: Question) -> Told:
+        replica = self._find((question.stream_index, question.partition))
+        if replica is None:
+            return _ABSENT
+        log = replica.log
+        standing = Standing(log.last_epoch, log.promised_end)
+        if question.start >= question.end:
+            return Told(True, not log.damaged, standing, 0, b"")
+        reader = log.reader(question.start, uncommitted=True, heals=False)
+        records = await reader.read(READ_BYTES, question.end) or b""
+        sound = not reader.skipped and not log.lacks(question.start, question.end)
+        room = max(1, self._bus.max_payload - OVERHEAD_BYTES)
+        piece = records[question.skip : question.skip + room] if sound else b""
+        return Told(True, sound, standing, len(records), piece)
+
+
+def _next_offset(records: bytes, start: int) -> int:
+    """Where the next question begins; whoever takes the records verifies them."""
+    position, count, _, end, _, _, _ = scan_records(records, 0, len(records), start)
+    if position != len(records) or not count:
+        raise PeerError(f"what a peer sent for offsets from {start} on does not verify")
+    return end

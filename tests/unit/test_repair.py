@@ -1,0 +1,199 @@
+"""Three brokers in memory, and disks that lie: damaged replicas heal from the others, and never lead with less than
+they promised while another has it."""
+
+import asyncio
+import random
+from collections.abc import Callable
+
+import pytest
+
+from bascule.testing.bus import MemoryNats
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.loop import run
+from bascule.wire.kernels import scan_records
+from bascule.wire.pb import api_pb2 as api
+from tests.unit.test_cluster import Member, isr, leader_of, three, until
+
+COUNT = 40
+
+
+def logs(member: Member) -> list[str]:
+    return [path for path in member.disk.paths() if path.startswith("streams/s@") and path.endswith(".log")]
+
+
+def log_bytes(member: Member) -> bytes:
+    return b"".join(member.disk.content(path) for path in logs(member))
+
+
+def value(number: int) -> bytes:
+    return b"%05d" % number * (1 + number % 40)
+
+
+EXPECTED = [value(number) for number in range(COUNT)]
+
+
+def starts(data: bytes) -> list[int]:
+    """Where the records of a file begin."""
+    found, position = [], 0
+    while position < len(data):
+        found.append(position)
+        position += 5 + int.from_bytes(data[position + 1 : position + 5], "big")
+    return found
+
+
+async def loaded(segment_max_bytes: int = 3000) -> dict[str, Member]:
+    members = await three(MemoryNats())
+    request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
+    request.segmentMaxBytes.value = segment_max_bytes
+    await members["a"].call("CreateStream", request)
+    for number in range(COUNT):
+        await members["a"].publish("s", value(number))
+    await until(lambda: len(isr(members)) == 3)
+    await asyncio.sleep(0.5)
+    return members
+
+
+async def whole_again(members: dict[str, Member]) -> None:
+    await until(lambda: len(isr(members)) == 3)
+    await until(lambda: len({log_bytes(member) for member in members.values()}) == 1)
+    for member in members.values():
+        assert await member.read("s", replica=True) == EXPECTED
+    quarantined = [path for m in members.values() for path in m.disk.paths() if path.startswith("quarantine/")]
+    assert len(quarantined) < 20
+
+
+def leads(member: Member) -> bool:
+    replica = member.broker.replica("s", 0)
+    return replica is not None and replica.leading is not None
+
+
+def flip(position_in_record: int) -> Callable[[MemoryDisk, str, random.Random], None]:
+    def harm(disk: MemoryDisk, path: str, chance: random.Random) -> None:
+        records = starts(disk.content(path))
+        disk.flip(path, records[len(records) // 2] + position_in_record, 3)
+
+    return harm
+
+
+def flip_crc(disk: MemoryDisk, path: str, chance: random.Random) -> None:
+    records = starts(disk.content(path))
+    disk.flip(path, records[len(records) // 2] - 1, 0)
+
+
+def flip_last(disk: MemoryDisk, path: str, chance: random.Random) -> None:
+    disk.flip(path, starts(disk.content(path))[-1] + 20, 1)
+
+
+def cut(shift: int) -> Callable[[MemoryDisk, str, random.Random], None]:
+    def harm(disk: MemoryDisk, path: str, chance: random.Random) -> None:
+        data = disk.content(path)
+        disk.put(path, data[: chance.choice(starts(data)[1:]) + shift])
+
+    return harm
+
+
+HARMS = {
+    "a length": flip(3),
+    "a field": flip(6),
+    "a value": flip(20),
+    "a CRC": flip_crc,
+    "the last record": flip_last,
+    "cut between records": cut(0),
+    "cut before the end of a record": cut(-1),
+    "cut after the start of a record": cut(1),
+}
+
+
+@pytest.mark.parametrize("what", HARMS)
+@pytest.mark.parametrize("which", [0, 1, -1])
+def test_a_replica_damaged_while_it_was_down_heals(what: str, which: int) -> None:
+    async def main() -> None:
+        members = await loaded()
+        victim = next(member for member in members.values() if member is not leader_of(members, "s"))
+        victim.kill()
+        HARMS[what](victim.disk, logs(victim)[which], random.Random(which))
+        await victim.start()
+        await whole_again(members)
+
+    run(main())
+
+
+@pytest.mark.parametrize("what", HARMS)
+@pytest.mark.parametrize("which", [0, -1])
+@pytest.mark.parametrize("last", "abc")
+def test_all_stop_and_the_damaged_one_comes_back_in_any_order(what: str, which: int, last: str) -> None:
+    """Whoever leads afterwards, nothing that was acked is missing."""
+
+    async def main() -> None:
+        members = await loaded()
+        for member in members.values():
+            member.kill()
+        victim = members["b"]
+        HARMS[what](victim.disk, logs(victim)[which], random.Random(which))
+        first = [member for name, member in members.items() if name != last]
+        await asyncio.gather(*(member.start() for member in first))
+        await asyncio.sleep(0.3)
+        await members[last].start()
+        await whole_again(members)
+
+    run(main())
+
+
+@pytest.mark.parametrize("lost", "abc")
+def test_one_that_never_comes_back_does_not_take_the_partition_with_it(lost: str) -> None:
+    async def main() -> None:
+        members = await loaded()
+        for member in members.values():
+            member.kill()
+        living = {name: member for name, member in members.items() if name != lost}
+        await asyncio.gather(*(member.start() for member in living.values()))
+        await until(lambda: isr(living) and lost not in isr(living))
+        await until(lambda: leader_of(members, "s").name != lost)
+        await until(lambda: leads(leader_of(living, "s")))
+        assert await leader_of(living, "s").read("s") == EXPECTED
+        await leader_of(living, "s").publish("s", b"more", timeout_s=10)
+
+    run(main())
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_damage_met_by_a_reader_is_healed_before_it_reads_on(role: str) -> None:
+    async def main() -> None:
+        members = await loaded()
+        leader = leader_of(members, "s")
+        follower = next(member for member in members.values() if member is not leader)
+        victim = leader if role == "leader" else follower
+        before = log_bytes(victim)
+        for path in logs(victim):
+            flip(20)(victim.disk, path, random.Random(1))
+        assert await victim.read("s", replica=True) == EXPECTED
+        assert log_bytes(victim) == before
+        await victim.publish("s", b"more")
+        await until(lambda: len(isr(members)) == 3)
+
+    run(main())
+
+
+def test_a_leader_never_feeds_a_gap() -> None:
+    """A wiped replica refills from a leader whose disk has rotted, while the only other copy is away."""
+
+    async def main() -> None:
+        members = await loaded()
+        leader = leader_of(members, "s")
+        wiped, away = (member for member in members.values() if member is not leader)
+        wiped.kill()
+        await until(lambda: len(isr(members)) == 2)
+        for path in logs(leader):
+            flip(20)(leader.disk, path, random.Random(1))
+        wiped.disk = MemoryDisk()
+        wiped.seed = False
+        await wiped.start()
+        away.kill()
+        await asyncio.sleep(4)
+        data = log_bytes(wiped)
+        _, count, _, end, _, _, _ = scan_records(data, 0, len(data), 0)
+        assert count == end
+        await away.start()
+        await whole_again(members)
+
+    run(main())
