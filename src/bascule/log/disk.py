@@ -14,6 +14,7 @@ thread.
 Known to be imperfect: `syncfs` also writes what other programs left dirty on the same file system.
 """
 
+import asyncio
 import ctypes
 import errno
 import fcntl
@@ -46,6 +47,7 @@ class FileDisk:
         self._lock_descriptor = -1
         self._root_descriptor = -1
         self._root_lock = Lock()
+        self._folder_syncs: dict[str, asyncio.Task[None]] = {}
 
     # --- life cycle ---------------------------------------------------------------------------------------
 
@@ -273,7 +275,16 @@ class FileDisk:
         self._files.forget(path)
 
     async def sync_folder(self, folder: str) -> None:
-        await self._writers.run(_sync_folder, self._files.absolute(folder))
+        """Those who ask while the same folder's sync has not begun yet share it: partitions opened at a start do."""
+        waiting = self._folder_syncs.get(folder)
+        if waiting is None or waiting.done():
+            work = self._writers.run(self._sync_folder, folder)
+            waiting = self._folder_syncs[folder] = asyncio.get_running_loop().create_task(work)
+        await asyncio.shield(waiting)
+
+    def _sync_folder(self, folder: str) -> None:
+        self._folder_syncs.pop(folder, None)  # who comes from here on is not covered any more
+        _sync_folder(self._files.absolute(folder))
 
 
 def _write_all(descriptor: int, buffers: Sequence[bytes], position: int) -> None:

@@ -170,6 +170,7 @@ class Recovery:
         self._folder = folder
         self._replicated = replicated
         self._unsynced: list[Write] = []
+        self._indexes: dict[str, None] = {}
 
     async def run(self) -> list[Segment]:
         """The folder's segments, oldest first; the last one may be empty, and has its index in memory."""
@@ -200,8 +201,11 @@ class Recovery:
                 if match[1] + ".log" not in present:
                     _log.warning("%s: an index without its segment; removing it", path)
                     await self._disk.remove(path)
+                else:
+                    self._indexes[path] = None
             elif name.endswith(TEMPORARY_SUFFIX):
-                _log.warning("%s: a copy that was not finished; removing it, its source is in place", path)
+                level = logging.DEBUG if name.startswith(EPOCHS_FILE) else logging.WARNING
+                _log.log(level, "%s: a copy that was not finished; removing it, its source is in place", path)
                 await self._disk.remove(path)
             elif not name.startswith(EPOCHS_FILE):
                 _log.warning("%s: not a file of this log; leaving it alone", path)
@@ -209,18 +213,20 @@ class Recovery:
 
     async def _recover(self, base: int, limit: int | None) -> Segment:
         path = segment_path(self._folder, base)
-        size = await self._disk.size(path) or 0
         if limit is not None:
+            size = await self._disk.size(path) or 0
             sealed = await self._sealed(base, size, limit)
             if sealed is not None:
                 return sealed
-        await self._disk.remove(index_path(self._folder, base))
+        index = index_path(self._folder, base)
+        if index in self._indexes:
+            await self._disk.remove(index)
         await self._disk.evict(path)
         size = await self._disk.size(path) or 0
         scan = await scan_segment(self._disk, path, base, size, limit)
-        if scan.bad:
+        if scan.bad:  # what was evicted is synced; what is repaired has changed
             scan = await self._repair(path, scan, limit)
-        self._unsynced.append(Write(path, scan.size, []))
+            self._unsynced.append(Write(path, scan.size, []))
         return scan.segment(self._disk, self._folder)
 
     async def _sealed(self, base: int, size: int, limit: int) -> Segment | None:

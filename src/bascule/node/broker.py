@@ -14,6 +14,7 @@ from bascule.core.metadata.streams import Stream
 from bascule.errors import BasculeError, BusUnavailable, LogError
 from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
+from bascule.node.opening import Opening
 from bascule.node.publish import Publisher
 from bascule.node.repair import SCRUB_EVERY_S
 from bascule.node.replica import Key, Replica, stream_folder
@@ -25,8 +26,6 @@ HAND_OVER_POLL_S = 0.01
 RESIGN_S = 1.0
 START_WAIT_S = 3.0
 OPEN_AGAIN_S = 5.0
-OPEN_AT_ONCE = 8
-"""Partitions opened together: each may scan its active segment."""
 
 
 class Broker:
@@ -242,17 +241,10 @@ class Broker:
             for item in stream
             if own in item.replicas and (stream.creation_index, item.id) not in self._replicas
         ]
-        for first in range(0, len(missing), OPEN_AT_ONCE):
-            some = missing[first : first + OPEN_AT_ONCE]
-            opening = [Replica.open(self.environment, *pair) for pair in some]
-            failed: list[BaseException] = []
-            for replica in await asyncio.gather(*opening, return_exceptions=True):
-                if isinstance(replica, BaseException):
-                    failed.append(replica)
-                else:
-                    self._replicas[replica.key] = replica
-            if failed:
-                raise failed[0]
+        await Opening(self.environment, missing, self._add).run()
+
+    def _add(self, replica: Replica) -> None:
+        self._replicas[replica.key] = replica
 
     async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
         present = self._present(stream)

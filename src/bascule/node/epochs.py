@@ -44,7 +44,7 @@ async def forget(disk: Disk, folder: str) -> None:
 
 
 async def _read_from(log: CommitLog) -> EpochHistory:
-    logger.info("%s: reading its records for the history of their leaders", log.folder)
+    logger.debug("%s: reading its records for the history of their leaders", log.folder)
     history = EpochHistory()
     reader = log.reader(log.start, uncommitted=True)
     while (records := await reader.read(_READ_BYTES)) is not None:

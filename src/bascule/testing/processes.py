@@ -247,7 +247,9 @@ class BrokerProcess(Process):
         serving = health_pb2.HealthCheckResponse.FromString(answer.message).status
         if answer.status != 0 or serving != health_pb2.HealthCheckResponse.SERVING:
             return False
-        answer = call(HOST, self.port, "/proto.API/FetchMetadata", b"", 5.0)
+        # Of a stream that does not exist: the list of all may be larger than what the probe can take.
+        request = api_pb2.FetchMetadataRequest(streams=["-"]).SerializeToString()
+        answer = call(HOST, self.port, "/proto.API/FetchMetadata", request, 5.0)
         return answer.status == 0 and len(api_pb2.FetchMetadataResponse.FromString(answer.message).brokers) > 0
 
 
