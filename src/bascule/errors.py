@@ -138,6 +138,16 @@ class BusUnavailable(Unavailable):
     """There is no connection to NATS right now."""
 
 
+class HungUp(Unavailable):
+    """A server ended the connection between the TLS handshake and its first word: it stops, or wants a certificate."""
+
+
+class TlsRefused(ClusterError):
+    """One side did not accept the other's certificate. Trying again changes nothing."""
+
+    status = Status.UNAVAILABLE
+
+
 class Outdated(ClusterError):
     """Something happened that the asker had not seen when it asked: it looks again, and asks anew."""
 

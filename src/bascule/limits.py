@@ -97,6 +97,7 @@ CLIENT_ACK_TIMEOUT_S = 5.0
 CLIENT_CLOSE_TIMEOUT_S = 2.0
 CLIENT_RETRY_MIN_S = 0.05  # doubled on each try
 CLIENT_RETRY_MAX_S = 1.0
+CLIENT_HUNG_UP_TRIES = 3  # at servers that all end connections right after the TLS handshake
 CLIENT_RESUBSCRIBE_S = 30.0  # how long a broken subscription tries to come back
 CLIENT_PUBLISH_WINDOW = 16_384  # messages of one call without an ack yet
 CLIENT_PUBLISH_BATCH = 1024  # messages encoded and sent in one go

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from bascule import limits
 from bascule.client.failures import Deadline, from_status, passes_by_itself, persist
 from bascule.client.values import Address, Metadata, Partition, Stream, metadata_of
-from bascule.errors import BasculeError, FailedPrecondition, NotFound, RpcError, Unavailable
+from bascule.errors import BasculeError, FailedPrecondition, HungUp, NotFound, RpcError, TlsRefused, Unavailable
 from bascule.net.channel import Channel
 from bascule.wire.pb import api_pb2 as pb
 
@@ -25,6 +25,16 @@ FETCH_METADATA = "/proto.API/FetchMetadata"
 
 def _stale(error: BasculeError) -> bool:
     return passes_by_itself(error) or isinstance(error, FailedPrecondition)
+
+
+def _nobody(refusals: Sequence[BasculeError]) -> BasculeError:
+    """Why no broker could be reached: final if each of them is there and does not want us."""
+    reasons = "; ".join(map(str, refusals))
+    if all(isinstance(error, TlsRefused) for error in refusals):
+        return TlsRefused(reasons)
+    if all(isinstance(error, TlsRefused | HungUp) for error in refusals):
+        return HungUp(reasons)
+    return Unavailable(f"no broker can be reached ({reasons}): is one running there? `bascule up` starts one")
 
 
 class Cluster:
@@ -67,15 +77,13 @@ class Cluster:
             channel = self._channels.get(address)
             if channel is not None and not channel.closed:
                 return address, channel
-        reasons: list[str] = []
+        refusals: list[BasculeError] = []
         for address in turned:
             try:
                 return address, await self.connection(address)
-            except Unavailable as error:
-                reasons.append(str(error))
-        raise Unavailable(
-            f"no broker can be reached ({'; '.join(reasons)}): is one running there? `bascule up` starts one"
-        )
+            except (Unavailable, TlsRefused) as error:
+                refusals.append(error)
+        raise _nobody(refusals)
 
     def _addresses(self) -> list[Address]:
         advertised = [Address(b.host, b.port) for b in self._metadata.brokers.values()]
@@ -156,7 +164,7 @@ class Cluster:
             return await self.connection(self._source)
         try:
             return await self.connection(Address(broker.host, broker.port))
-        except Unavailable:
+        except (Unavailable, TlsRefused):
             self.forget(stream)
             raise
 
@@ -165,6 +173,6 @@ class Cluster:
         if stream in self._metadata.streams:
             try:
                 return await self.leader(stream, partition, deadline)
-            except (Unavailable, NotFound):
+            except (Unavailable, TlsRefused, NotFound):
                 pass
         return (await self.any_connection())[1]

@@ -2,7 +2,7 @@
 
 A gRPC status becomes the error class of the same name, so that callers catch `NotFound` and not a number.
 Two kinds of failure pass by themselves and are tried again until the deadline: a broker that cannot be
-reached, and a cluster that has no leader yet.
+reached, and a cluster that has no leader yet. A certificate that is refused stays refused: that is said at once.
 """
 
 from __future__ import annotations
@@ -83,6 +83,7 @@ async def persist(
 ) -> T:
     """Try until it works, the error is final, or the deadline leaves no room for another try."""
     delay = limits.CLIENT_RETRY_MIN_S
+    hung_up = 0
     while True:
         try:
             return await attempt()
@@ -90,7 +91,8 @@ async def persist(
             error: BasculeError = from_status(rpc)
         except BasculeError as local:
             error = local
-        if not again(error) or deadline.remaining() <= delay:
+        hung_up = hung_up + 1 if isinstance(error, errors.HungUp) else 0
+        if not again(error) or hung_up >= limits.CLIENT_HUNG_UP_TRIES or deadline.remaining() <= delay:
             raise error
         await asyncio.sleep(delay)
         delay = min(2 * delay, limits.CLIENT_RETRY_MAX_S)

@@ -10,7 +10,7 @@ import ssl
 from collections import deque
 
 from bascule import limits
-from bascule.errors import RpcError, Status, Unavailable
+from bascule.errors import BasculeError, HungUp, RpcError, Status, TlsRefused, Unavailable
 from bascule.net.http2 import Http2Protocol, ReadBuffer
 from bascule.net.inbound import Inbound
 from bascule.wire import grpc
@@ -96,6 +96,11 @@ class ClientConnection(Http2Protocol):
             self._no_more("the connection takes no more calls")
 
 
+WHY_PLAIN = "does the server expect TLS, or something else than gRPC?"
+WHY_TLS = "does the server serve TLS?"
+WHY_CERTIFICATE = "does the server want a client certificate, or another one?"
+
+
 def _reason(error: OSError) -> str:
     """asyncio puts addresses into these texts, several if the host has several: said once is enough."""
     if f"[Errno {errno.ECONNREFUSED}]" in str(error):
@@ -120,9 +125,11 @@ class Channel:
         timeout: float = limits.CLIENT_CONNECT_TIMEOUT_S,
         max_message: int = limits.GRPC_MAX_MESSAGE_BYTES,
     ) -> "Channel":
-        """A connection whose server has answered in HTTP/2; Unavailable says why there is none."""
+        """A connection whose server has answered in HTTP/2. Unavailable says why there is none; HungUp, TlsRefused if
+        the server was there and did not want us."""
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         connection: ClientConnection | None = None
+        kind: type[BasculeError] = Unavailable
         try:
             async with asyncio.timeout(timeout):
                 loop = asyncio.get_running_loop()
@@ -133,11 +140,15 @@ class Channel:
                 await connection.ready
             if not connection.reason:
                 return cls(connection, authority, tls is not None, max_message)
-            problem = f"{connection.reason}; does the server expect TLS, or something else than gRPC?"
+            kind = HungUp if tls is not None else Unavailable
+            problem = f"{connection.reason}; {WHY_CERTIFICATE if tls is not None else WHY_PLAIN}"
         except TimeoutError:
             problem = f"no answer within {timeout:g} seconds; is a gRPC server there?"
         except ssl.SSLError as error:
+            kind = TlsRefused
             problem = f"TLS failed ({error.reason or error}); check the CA, the certificate and its host names"
+        except (ConnectionAbortedError, ConnectionResetError):
+            problem = f"the connection was lost at once; {WHY_TLS if tls is not None else WHY_PLAIN}"
         except OSError as error:
             problem = _reason(error)
         except asyncio.CancelledError:
@@ -146,7 +157,7 @@ class Channel:
             raise
         if connection is not None:
             connection.abort()
-        raise Unavailable(f"cannot connect to {authority}: {problem}")
+        raise kind(f"cannot connect to {authority}: {problem}")
 
     @property
     def closed(self) -> bool:

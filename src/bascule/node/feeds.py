@@ -16,6 +16,7 @@ from bascule.core.partition.leader import Fetched
 from bascule.errors import BusUnavailable, LogError, PeerError
 from bascule.log.reader import Reader
 from bascule.node.fetchers import request_subject, response_subject
+from bascule.node.garbage import GarbageLog
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
@@ -48,6 +49,7 @@ class Feeds:
         self._find: Find = lambda key: None
         self._members: Callable[[], tuple[str, ...]] = tuple
         self._feeds: dict[str, Feed] = {}
+        self._garbage = GarbageLog(logger, "a request of a follower")
 
     def listen(self, find: Find, members: Callable[[], tuple[str, ...]]) -> None:
         """`members` of the cluster are answered; strangers are not."""
@@ -73,7 +75,7 @@ class Feeds:
             try:
                 request = decode_request(payload)
             except PeerError as error:
-                logger.warning("%s", error)
+                self._garbage.say(error)
                 continue
             if request.follower not in self._members():
                 logger.debug("a fetch request of %r, who is no member", request.follower)

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from bascule.errors import BusUnavailable, PeerError
+from bascule.node.garbage import GarbageLog
 from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
@@ -58,6 +59,7 @@ class Fetchers:
         self._bus = bus
         self._timeout_s = min(timeout_s, SILENCE_S)
         self._fetchers: dict[str, Fetcher] = {}
+        self._garbage = GarbageLog(logger, "an answer of a leader")
         self._closed = False
 
     def listen(self) -> None:
@@ -104,7 +106,7 @@ class Fetchers:
             try:
                 fetcher.take_part(payload)
             except PeerError as error:
-                logger.warning("%s", error)
+                self._garbage.say(error)
 
 
 class Fetcher:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError
+from bascule.node.garbage import GarbageLog
 from bascule.node.requests import Requests
 from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode, encode
@@ -40,6 +41,7 @@ class PeerLogs:
         self._find: Callable[[Key], Replica | None] = lambda key: None
         self._members: Callable[[], tuple[str, ...]] = tuple
         self._answering: dict[asyncio.Task[None], None] = {}
+        self._garbage = GarbageLog(logger, "a question of another replica")
 
     def listen(self, find: "Callable[[Key], Replica | None]", members: Callable[[], tuple[str, ...]]) -> None:
         self._find, self._members = find, members
@@ -101,7 +103,7 @@ class PeerLogs:
             try:
                 question = decode_question(payload)
             except PeerError as error:
-                logger.warning("%s", error)
+                self._garbage.say(error)
                 continue
             if question.asker in self._members():
                 task = asyncio.get_running_loop().create_task(self._answer(question, message.reply))

@@ -92,9 +92,15 @@ class Publisher:
         if ack is None:
             return api.PublishResponse()
         if ack.ackError:
-            failure, text = _ACK_FAILURES.get(ack.ackError, (UnknownOutcome, "unknown error"))
-            raise failure(text)
+            raise self._not_stored(request, ack.ackError)
         return api.PublishResponse(ack=ack)
+
+    def _not_stored(self, request: api.PublishRequest, ack_error: int) -> BasculeError:
+        failure, text = _ACK_FAILURES.get(ack_error, (UnknownOutcome, ""))
+        if text:
+            return failure(text)
+        reason = self._refusal(request.stream, request.partition) or "its leader could not store it, and logs why"
+        return UnknownOutcome(f"unknown error: partition {request.partition} did not take the message: {reason}")
 
     async def publish_to_subject(
         self, request: api.PublishToSubjectRequest, call: Call

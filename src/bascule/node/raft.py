@@ -13,6 +13,7 @@ from bascule.core.raft.machine import NotLeaderError, Raft
 from bascule.core.raft.ready import Ready
 from bascule.errors import BusUnavailable, InvalidArgument, LogError, PeerError, Unavailable
 from bascule.log.raftlog import RaftStorage
+from bascule.node.garbage import GarbageLog
 from bascule.node.metadata import MetadataStore
 from bascule.ports import Bus
 from bascule.wire.nats import messages, pub
@@ -56,6 +57,7 @@ class RaftDriver:
         self._task: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._applied = asyncio.Event()
+        self._garbage = GarbageLog(logger, "a message to Raft")
 
     def start(self) -> None:
         self._bus.subscribe(self._subject(self.raft.id), self._on_batch)
@@ -133,7 +135,7 @@ class RaftDriver:
             try:
                 self.raft.step(decode_message(message.payload))
             except PeerError as error:
-                logger.warning("%s", error)
+                self._garbage.say(error)
         self._wake.set()
 
     async def _run(self) -> None:
