@@ -93,6 +93,7 @@ TCP_KEEPALIVE_PROBES = 4
 # the client
 CLIENT_CONNECT_TIMEOUT_S = 5.0
 CLIENT_TIMEOUT_S = 10.0  # of a whole request, with its retries
+CLIENT_ADMIN_TIMEOUT_S = 60.0  # of what moves replicas between brokers
 CLIENT_ACK_TIMEOUT_S = 5.0
 CLIENT_CLOSE_TIMEOUT_S = 2.0
 CLIENT_RETRY_MIN_S = 0.05  # doubled on each try
@@ -124,3 +125,7 @@ RAFT_APPLY_ENTRIES = 4096  # handed out for application in one Ready
 RAFT_PENDING_READS = 65_536
 KEPT_OPERATIONS = 4096  # changes remembered by id, and deletions by name, so that asking twice makes them once
 RAFT_MAX_SERVERS = 1024  # voters and learners of one membership
+
+# administration
+REMOVED_BROKERS = 256  # remembered, so that one that comes back is told
+ADMIN_NAMED_PARTITIONS = 1000  # of each kind in one answer; the counts are whole

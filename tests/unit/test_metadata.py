@@ -1,18 +1,24 @@
 """The metadata machine: exact refusals, determinism, and snapshots that equal the commands they replace."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.core.metadata.commands import (
+    At,
+    BeginRemoval,
     BrokerDied,
     Command,
     CreateStream,
     DeleteStream,
+    DrainBroker,
+    ElectLeader,
     ExpandIsr,
     HandOver,
+    RemoveBroker,
     SetStreamReadonly,
     ShrinkIsr,
+    UndrainBroker,
     decode,
     encode,
 )
@@ -104,6 +110,7 @@ def test_garbage_is_a_corrupt_error_not_a_crash() -> None:
 names = st.sampled_from(["a", "b", "c"])
 brokers = st.sampled_from(["x", "y", "z"])
 operations = st.builds(Operation, st.sampled_from(["", "o1", "o2", "o3", "o4"]), st.integers(0, 20))
+places = st.builds(At, names, st.integers(0, 3), st.sampled_from(["w", "x", "y", "z"]))
 isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5))
 commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(ShrinkIsr, *isr_change),
@@ -112,10 +119,16 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(HandOver, brokers),
     st.builds(CreateStream, st.builds(a_stream, names, st.integers(1, 3), st.just(("x", "y", "z"))), operations),
     st.builds(DeleteStream, names, operations),
+    st.builds(DrainBroker, brokers, st.lists(brokers, max_size=1).map(tuple)),
+    st.builds(UndrainBroker, brokers),
+    st.builds(BeginRemoval, brokers, st.lists(places, max_size=2).map(tuple)),
+    st.builds(RemoveBroker, brokers, st.sampled_from(["", "life"]), st.lists(places, max_size=2).map(tuple)),
+    st.builds(ElectLeader, places, st.integers(0, 8)),
     st.builds(SetStreamReadonly, names, st.lists(st.integers(0, 2), max_size=2).map(tuple), st.booleans()),
 )
 
 
+@settings(deadline=None)
 @given(st.lists(commands, max_size=20))
 def test_a_snapshot_at_any_prefix_equals_the_commands_it_replaces(history: list[Command]) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -136,6 +149,7 @@ def compare_at_every_prefix(history: list[Command]) -> None:
             part.apply(index, command)
         assert part.snapshot() == whole.snapshot()
         assert part.streams == whole.streams
+        assert part.brokers == whole.brokers
 
 
 @given(

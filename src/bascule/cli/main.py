@@ -12,8 +12,10 @@ from bascule import __version__
 from bascule.cli.output import reported
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "cluster": ("bascule.cli.cluster:cluster", "Look at the brokers; drain, remove, elect."),
     "pub": ("bascule.cli.pub:pub", "Publish messages, from arguments or stdin."),
     "server": ("bascule.cli.server:server", "Run a broker."),
+    "stream": ("bascule.cli.stream:stream", "List, describe, create and delete streams."),
     "sub": ("bascule.cli.sub:sub", "Print the messages of a stream."),
     "up": ("bascule.cli.up:up", "Run NATS and a broker on this machine."),
     "version": ("bascule.cli.version:version", "Show the versions of Bascule and what it runs on."),

@@ -1,5 +1,6 @@
 """The Python client: async in `Client`, blocking in `BlockingClient`."""
 
+from bascule.client.admin import Admin
 from bascule.client.blocking import BlockingClient
 from bascule.client.client import Client, StreamOverrides
 from bascule.client.subscription import Subscription
@@ -19,6 +20,7 @@ from bascule.client.values import (
 __all__ = [
     "Ack",
     "AckPolicy",
+    "Admin",
     "BlockingClient",
     "Broker",
     "Client",

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TypedDict, Unpack
 
 from bascule import limits
+from bascule.client.admin import Admin
 from bascule.client.cluster import Cluster
 from bascule.client.failures import Deadline, persist
 from bascule.client.pipeline import OnAcks, Pipeline, Values, check_values
@@ -171,6 +172,11 @@ class Client:
 
     async def _ask(self, method: str, request: bytes, deadline: Deadline) -> bytes:
         return await self._cluster.ask_any(f"/proto.API/{method}", request, deadline)
+
+    @property
+    def admin(self) -> Admin:
+        """Of a Bascule cluster: its brokers and replicas. Other Liftbridge servers have no such service."""
+        return Admin(self._cluster)
 
     # --- messages -----------------------------------------------------------------------------------------
 

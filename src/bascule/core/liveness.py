@@ -53,3 +53,8 @@ class Liveness:
     def alive(self, broker: str) -> bool:
         session = self._sessions.get(broker)
         return session is not None and not session.dead
+
+    def unsure(self, broker: str) -> bool:
+        """Counted as alive, but only because we are new: nothing has been heard of it yet."""
+        session = self._sessions.get(broker)
+        return session is not None and not session.dead and not session.boot

@@ -412,9 +412,10 @@ class CommitLog:
             self._sealed.append(last)
         self._enlist_for_indexes()
 
-    async def truncate(self, end: int) -> None:
-        """Cut every record from offset `end` on, aside: they are another leader's past, not ours."""
-        if end < self.visible_end:
+    async def truncate(self, end: int, shown_too: bool = False) -> None:
+        """Cut every record from offset `end` on, aside: they are another leader's past, not ours. What consumers saw is
+        cut only if an administrator has given it up."""
+        if end < self.visible_end and not shown_too:
             raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; cannot cut at {end}")
         await self.settled()
         async with self.changing:
@@ -429,6 +430,7 @@ class CommitLog:
             await self._cut(self.segments[-1], end)
         self._start_fresh()
         self.end = self.promised_end = min(self.end, end)
+        self.visible_end = min(self.visible_end, self.end)
         last = self.segments[-1].appended if self.segments else Mark(0, 0, 0, 0)
         self.last_timestamp, self.last_epoch = last.last_timestamp, last.last_epoch
 

@@ -12,8 +12,10 @@ from bascule.core.metadata.commands import PartitionName
 from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, Repeated, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream
 from bascule.errors import BasculeError, BusUnavailable, LogError
+from bascule.node.administration import ControllerAdministration
 from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
+from bascule.node.inquiries import Inquiries
 from bascule.node.opening import Opening
 from bascule.node.publish import Publisher
 from bascule.node.repair import SCRUB_EVERY_S
@@ -39,6 +41,8 @@ class Broker:
         self.leaving = False
         self.stopping = False
         self._replicas: dict[Key, Replica] = {}
+        self.inquiries = Inquiries(self.environment, cluster, self.replica)
+        self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults)
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
         self._behind = 0
@@ -54,6 +58,7 @@ class Broker:
         environment.feeds.listen(self._replicas.get, lambda: self.cluster.servers)
         environment.fetchers.listen()
         environment.peer_logs.listen(self._replicas.get, lambda: self.cluster.servers)
+        self.inquiries.listen()
         await self._open(list(self.cluster.metadata.streams.values()))
         self.cluster.store.on_changes = self._enqueue
         await self.cluster.start(self._status)
@@ -143,6 +148,7 @@ class Broker:
         await self._flush_quietly(self.environment.publishes_bus.flush())
 
     async def close(self) -> None:
+        self.administrator.close()
         await self.cluster.stop()
         tasks = list(self._tasks)
         for task in tasks:
@@ -229,16 +235,19 @@ class Broker:
                 await self._open([stream])
                 await self._take_roles(stream, tuple(item.id for item in stream))
             case PartitionsChanged(stream, partitions):
+                if present := self._present(stream):
+                    await self._open([present], partitions)
                 await self._take_roles(stream, partitions)
             case StreamDeleted(stream):
                 await self._erase(stream)
 
-    async def _open(self, streams: list[Stream]) -> None:
+    async def _open(self, streams: list[Stream], partitions: tuple[int, ...] = ()) -> None:
+        """What this broker holds of them, if it is not open yet; of some partitions only, if they are named."""
         own = self.environment.broker_id
         missing = [
             (stream, item)
             for stream in streams
-            for item in stream
+            for item in ([stream.partitions[number] for number in partitions] if partitions else stream)
             if own in item.replicas and (stream.creation_index, item.id) not in self._replicas
         ]
         await Opening(self.environment, missing, self._add).run()
@@ -253,10 +262,14 @@ class Broker:
         leads_more = False
         for number in partitions:
             replica = self._replicas.get((present.creation_index, number))
-            if replica is not None:
-                before = replica.leading
-                replica.take_role(present, present.partitions[number])
-                leads_more = leads_more or replica.leading not in (before, None)
+            if replica is None:
+                continue
+            if self.environment.broker_id not in present.partitions[number].replicas:
+                replica.resign()  # it is another's now; the files stay
+                continue
+            before = replica.leading
+            replica.take_role(present, present.partitions[number])
+            leads_more = leads_more or replica.leading not in (before, None)
         self._route(present, partitions)
         if leads_more:
             # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.

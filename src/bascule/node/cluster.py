@@ -6,7 +6,7 @@ partitions say that they do.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata, Repeated
 from bascule.core.metadata.streams import Stream, StreamConfig
-from bascule.core.partition.leader import IsrRefused
+from bascule.core.partition.leader import IsrRefused, Tick
 from bascule.errors import (
     BasculeError,
     BusUnavailable,
@@ -60,6 +60,7 @@ STARTED_TIMEOUT_S = 3.0
 """How long a new stream's leaders are waited for: one may have just died, and the stream exists all the same."""
 ISR_TIMEOUT_S = 1.0
 """Of what is asked again anyway: while a change of the in-sync set is pending the larger set must commit."""
+ISR_AGAIN_S = 0.5
 JOIN_TRIES = 10
 JOIN_EVERY_S = 1.0
 STATUS_EVERY_S = 0.1
@@ -103,21 +104,23 @@ class Cluster:
         self.raft = raft
         self.store = store
         self.peers = peers
-        self._requests = requests
-        self._bus = bus
+        self.requests = requests
+        self.bus = bus
         self._clock = clock
         self._changes = Changes(config.broker_id, config.namespace, raft, store, requests, self._execute)
-        self._controller = Controller(
+        self.administer: Callable[[pb.PropagatedRequest], Awaitable[int]] = _unknown
+        """Carries out, on the controller, what an administrator asks for."""
+        self.controller = Controller(
             raft, bus, clock, config.namespace, config.max_quorum, self._submit_here, self._changes.carry_out
         )
         self._status: Callable[[int], bool] = lambda index: False
         self._proposing = asyncio.Lock()
-        raft.on_role = self._controller.role_changed
-        peers.on_heard = self._controller.heard
+        raft.on_role = self.controller.role_changed
+        peers.on_heard = self.controller.heard
 
     def on_fatal(self, callback: Callable[[str], None]) -> None:
         """Told why this broker cannot go on beside another one."""
-        self._controller.on_fatal = self.raft.on_fatal = callback
+        self.controller.on_fatal = self.raft.on_fatal = callback
         self.peers.on_double = callback
 
     @property
@@ -138,16 +141,16 @@ class Cluster:
     async def start(self, status: Callable[[int], bool]) -> None:
         """Returns when this broker is a member."""
         self._status = status
-        self._requests.listen()
+        self.requests.listen()
         subject = f"{self.config.namespace}.raft.metadata.status.{self.config.broker_id}".encode()
-        self._bus.subscribe(subject, self._on_status)
+        self.bus.subscribe(subject, self._on_status)
         self.raft.start()
         if self.config.joining:
             await self._join()
         self.peers.start()
 
     async def stop(self) -> None:
-        self._controller.stop()
+        self.controller.stop()
         self.peers.stop()
         await self.raft.stop()
 
@@ -155,6 +158,7 @@ class Cluster:
         """Let another voter be controller, and see that it is."""
         alive = {peer.id: None for peer in self.peers.alive() if not peer.leaving}
         others = [server for server in self.raft.membership.voters if server in alive]
+        others.sort(key=lambda server: server in self.metadata.brokers.draining)
         if not self.raft.raft.is_leader or not others:
             return
         self.raft.transfer(others[0])
@@ -169,7 +173,7 @@ class Cluster:
         reason = "no cluster answered"
         for _ in range(JOIN_TRIES):
             try:
-                data = await self._requests.ask(
+                data = await self.requests.ask(
                     subject,
                     MsgType.RAFT_JOIN_REQUEST,
                     request.SerializeToString(),
@@ -251,8 +255,17 @@ class Cluster:
             await self._changes.make(request, ISR_TIMEOUT_S)
         except BasculeError as error:
             logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
-            if replica.leading is not None:
-                replica.leading.step(IsrRefused(other))
+            if (leading := replica.leading) is None:
+                return
+            leading.step(IsrRefused(other))
+            # Where nothing is published no fetch would tell the leader to ask again.
+            await asyncio.sleep(ISR_AGAIN_S)
+            if replica.leading is leading:
+                leading.step(Tick(self._clock.monotonic_ns()))
+
+    async def change(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
+        """What the controller is asked for, wherever it is. The index of the command that did it."""
+        return await self._changes.make(request, timeout_s)
 
     async def give_way(self, replica: "Replica", other: str) -> bool:
         partition = replica.partition
@@ -278,39 +291,39 @@ class Cluster:
                 op = request.createStreamOp
                 config = StreamConfig.from_wire(op.config)
                 new = NewStream(op.name, op.subject, op.group, op.partitions, op.replicationFactor, config)
-                index = await self._propose(lambda: CreateStream(self._place(new), operation))
+                index = await self.propose(lambda: CreateStream(self._place(new), operation))
                 await self._started(index)
                 return index
             case pb.DELETE_STREAM:
                 name = request.deleteStreamOp.stream
-                return await self._propose(lambda: DeleteStream(name, operation))
+                return await self.propose(lambda: DeleteStream(name, operation))
             case pb.SHRINK_ISR:
                 out = request.shrinkISROp
                 shrink = ShrinkIsr(out.stream, out.partition, out.replica, out.leader, out.leaderEpoch)
                 return await self._commit(shrink)
             case pb.EXPAND_ISR:
                 back = request.expandISROp
-                if not self._controller.stays(back.replica):
+                if not self.controller.stays(back.replica):
                     raise FailedPrecondition(f"{back.replica} is not alive, or about to stop")
                 expand = ExpandIsr(back.stream, back.partition, back.replica, back.leader, back.leaderEpoch)
                 return await self._commit(expand)
             case pb.HAND_OVER:
                 broker = request.brokerOp.broker
-                return await self._propose(lambda: HandOver(broker))
+                return await self.propose(lambda: HandOver(broker))
             case pb.BEGIN_LIFE:
                 life = life_from_wire(request.beginLifeOp)
-                return await self._propose(lambda: life)
+                return await self.propose(lambda: life)
             case pb.GIVE_WAY:
                 way = request.giveWayOp
                 give_way = GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch)
-                return await self._propose(lambda: give_way)
+                return await self.propose(lambda: give_way)
             case _:
-                raise InvalidArgument(f"operation {request.op} is not known to this broker")
+                return await self.administer(request)
 
     async def _submit_here(self, command: Command) -> None:
-        await self._propose(lambda: command)
+        await self.propose(lambda: command)
 
-    async def _propose(self, command: Callable[[], Command]) -> int:
+    async def propose(self, command: Callable[[], Command]) -> int:
         """Check, commit, apply; one at a time, so that each sees what the one before it did. The index of the command
         that did it: an earlier one if this was asked before."""
         async with self._proposing:
@@ -336,17 +349,18 @@ class Cluster:
             self.metadata.check(command)
 
     def _place(self, new: NewStream) -> Stream:
-        servers = self.servers
+        brokers = self.metadata.brokers
+        servers = tuple(each for each in self.servers if each not in brokers.removing)
         asked = len(servers) if new.replication_factor == -1 else new.replication_factor
         factor = max(asked, self.config.min_replication_factor)
         if factor > len(servers):
             raise InvalidArgument(f"Invalid replicationFactor {factor}, cluster size {len(servers)}")
-        absent = [server for server in servers if not self._controller.stays(server)]
+        absent = [server for server in servers if not self.controller.stays(server)]
         return Stream(
             name=new.name,
             subject=new.subject,
             group=new.group,
-            partitions=place(new.partitions, factor, servers, self.metadata.streams.values(), absent),
+            partitions=place(new.partitions, factor, servers, self.metadata.streams.values(), absent, brokers.draining),
             config=new.config,
             creation_timestamp=self._clock.time_ns(),
         )
@@ -371,7 +385,7 @@ class Cluster:
         request = pb.PartitionStatusRequest(creationIndex=creation_index).SerializeToString()
         kinds = (MsgType.PARTITION_STATUS_REQUEST, MsgType.PARTITION_STATUS_RESPONSE)
         try:
-            data = await self._requests.ask(subject, kinds[0], request, kinds[1], STATUS_EVERY_S)
+            data = await self.requests.ask(subject, kinds[0], request, kinds[1], STATUS_EVERY_S)
         except (DeadlineExceeded, BusUnavailable):
             return False
         return pb.PartitionStatusResponse.FromString(data).isLeader
@@ -386,6 +400,10 @@ class Cluster:
             response = pb.PartitionStatusResponse(exists=leads, isLeader=leads)
             try:
                 answer = encode_envelope(MsgType.PARTITION_STATUS_RESPONSE, response.SerializeToString())
-                self._bus.send(pub(message.reply, answer))
+                self.bus.send(pub(message.reply, answer))
             except BusUnavailable:
                 pass  # asked again
+
+
+async def _unknown(request: pb.PropagatedRequest) -> int:
+    raise InvalidArgument(f"operation {request.op} is not known to this broker")

@@ -8,6 +8,7 @@ and become voters when they have caught up, as far as `raft.max.quorum.size` all
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from typing import Protocol
 
 from google.protobuf.message import DecodeError
 
@@ -26,6 +27,19 @@ from bascule.wire.subjects import usable_subject, usable_token
 logger = logging.getLogger(__name__)
 
 STRANGER_S = 2.0
+
+
+class Administrator(Protocol):
+    """What was decided about single brokers, and the chores that follow from it."""
+
+    def upkeep(self) -> None:
+        """Called with every heartbeat of the controller."""
+
+    def tell(self, broker: str) -> bool:
+        """Whether this broker, no member, was one and was removed; it is told so."""
+
+    def refusal(self, broker: str, incarnation: str) -> str:
+        """Why this life of a broker is not let in; empty if it is."""
 
 
 class Controller:
@@ -48,12 +62,14 @@ class Controller:
         self._execute = execute
         self._liveness = Liveness(int(SESSION_S * 1e9))
         self._leaving: dict[str, None] = {}
+        self._burying: dict[str, None] = {}
         self._strangers: dict[str, int] = {}
         self._began_at = 0
         self.on_fatal: Callable[[str], None] = lambda reason: None
         self._subscriptions: list[Subscription] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self.administrator: Administrator | None = None
 
     @property
     def active(self) -> bool:
@@ -92,7 +108,8 @@ class Controller:
         if not self.active or peer.id == self._raft.raft.id:
             return
         if peer.id not in self._others:
-            self._heard_stranger(peer)
+            if self.administrator is None or not self.administrator.tell(peer.id):
+                self._heard_stranger(peer)
             return
         if peer.leaving:
             self._leaving[peer.id] = None
@@ -118,6 +135,15 @@ class Controller:
                 "without --raft-bootstrap-seed"
             )
 
+    def forget(self, broker: str) -> None:
+        """It is no member any more."""
+        self._liveness.left(broker)
+        self._leaving.pop(broker, None)
+
+    def unsure(self, broker: str) -> bool:
+        """Whether it lives shows within a session; or it is dead, and that is being recorded."""
+        return self._liveness.unsure(broker) or broker in self._burying
+
     def stays(self, broker: str) -> bool:
         """It lives, and has not said that it is about to stop."""
         own = broker == self._raft.raft.id
@@ -127,15 +153,25 @@ class Controller:
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._tick)
         for broker in self._liveness.expired(self._clock.monotonic_ns()):
             logger.warning("broker %s has not been heard of for %.1f s: it counts as dead", broker, SESSION_S)
+            self._burying[broker] = None
             self._spawn(self._bury(broker))
         self._promote()
+        if self.administrator is not None:
+            self.administrator.upkeep()
 
     async def _bury(self, broker: str) -> None:
+        """Until it is recorded, or another controller's business: what the dead one led has no leader before."""
+        self._burying[broker] = None
         try:
-            await self._submit(BrokerDied(broker))
-        except BasculeError as error:
-            logger.warning("the death of %s is not recorded yet: %s", broker, error)
-            self._liveness.left(broker)
+            while self.active:
+                try:
+                    await self._submit(BrokerDied(broker))
+                    return
+                except BasculeError as error:
+                    logger.warning("the death of %s is not recorded yet: %s", broker, error)
+                    await asyncio.sleep(HEARTBEAT_S)
+        finally:
+            self._burying.pop(broker, None)
 
     # --- members ---------------------------------------------------------------------------------------------
 
@@ -144,9 +180,14 @@ class Controller:
         if self._max_quorum and len(membership.voters) >= self._max_quorum:
             return
         for learner in membership.learners:
+            if self._refusal(learner, membership.incarnation_of(learner)):
+                continue
             if self._raft.raft.caught_up(learner):
                 self._try_membership(membership.with_voter(learner))
                 return
+
+    def _refusal(self, broker: str, incarnation: str) -> str:
+        return self.administrator.refusal(broker, incarnation) if self.administrator else ""
 
     def _try_membership(self, membership: Membership) -> None:
         try:
@@ -168,6 +209,8 @@ class Controller:
     def _join(self, request: pb.RaftJoinRequest) -> str:
         if not usable_token(request.nodeID):
             return f"{request.nodeID!r} cannot be the id of a broker: choose another clustering.server.id"
+        if reason := self._refusal(request.nodeID, request.incarnation):
+            return reason
         membership = self._raft.membership
         known = request.nodeID in membership.everyone
         if known and membership.incarnation_of(request.nodeID) == request.incarnation:

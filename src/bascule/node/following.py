@@ -33,7 +33,7 @@ class Following:
         self._log = log
         self._cutting: asyncio.Task[None] | None = None
         self._machine = Follower(
-            *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, log.visible_end
+            *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, replica.certain_end
         )
 
     def start(self) -> None:

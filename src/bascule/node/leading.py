@@ -122,9 +122,11 @@ class Leading:
         """The metadata changed around us, and we still lead."""
         partition = self._replica.partition
         self.step(SetReadonly(partition.readonly))
-        if partition.isr != self._machine.in_sync.isr:
+        own, in_sync = self._environment.broker_id, self._machine.in_sync
+        others = {replica for replica in partition.replicas if replica != own}
+        if partition.isr != in_sync.isr or others != in_sync.followers.keys():
             logger.info("%s: in sync are %s of %s", self._name, ", ".join(partition.isr), ", ".join(partition.replicas))
-            self.step(IsrChanged(partition.isr))
+            self.step(IsrChanged(partition.isr, partition.replicas, self._environment.clock.monotonic_ns()))
 
     # --- events to effects --------------------------------------------------------------------------------------
 

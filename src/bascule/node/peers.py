@@ -81,6 +81,11 @@ class Peers:
         return [peer for name, (peer, at) in sorted(self._heard.items()) if at >= oldest and name != own]
 
     @property
+    def boot(self) -> str:
+        """Of this broker: another life, another token."""
+        return self._describe().boot
+
+    @property
     def _own_subject(self) -> bytes:
         return self._subject + b"." + self._describe().id.encode()
 

@@ -159,6 +159,16 @@ class Replica:
         return max(self.log.visible_end, role.hw_end if role else 0)
 
     @property
+    def certain_end(self) -> int:
+        """Everything below is committed for good: no leader may ask us to cut there. Nothing is, if a leader who was
+        not in sync has been elected since our last record."""
+        return 0 if self._given_up else self.log.visible_end
+
+    @property
+    def _given_up(self) -> bool:
+        return self.partition.unclean_epoch > self.epochs.last_epoch
+
+    @property
     def refusal(self) -> str | None:
         """Why this partition takes no writes right now."""
         return str(self.log.failed) if self.log.failed else None
@@ -198,7 +208,7 @@ class Replica:
 
     async def cut(self, end: int) -> None:
         await stored_epochs.forget(self.environment.disk, self.log.folder)
-        await self.log.truncate(end)
+        await self.log.truncate(end, shown_too=self._given_up)
         self._saved_epoch = 0
 
     def on_failed(self, error: LogError) -> None:

@@ -23,6 +23,7 @@ from bascule.net.kept import KeptNats
 from bascule.net.nats import Connection, NatsOptions
 from bascule.net.tls import client_context, server_context
 from bascule.node import identity
+from bascule.node.admin_api import AdminApi
 from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
@@ -87,6 +88,7 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
             logger.info("stopped before it served")
             return 0
         server.on_fatal(stop.set)
+        server.on_stop(stop.set)
         if ready is not None:
             ready(info)
         await stop.wait()
@@ -141,7 +143,11 @@ class Server:
         )
         stack.push_async_callback(self._broker.close)
         await self._broker.start()
-        methods = {**Api(self._broker, advertised).methods(), **self._health.methods()}
+        methods = {
+            **Api(self._broker, advertised).methods(),
+            **AdminApi(self._broker, advertised).methods(),
+            **self._health.methods(),
+        }
         self._grpc = GrpcServer(methods, max_connections=descriptors.connections)
         port = await self._grpc.start(bind.host, bind.port, tls)
         stack.push_async_callback(self._grpc.close, Status.UNAVAILABLE, "the broker has stopped", 0.0)
@@ -166,6 +172,10 @@ class Server:
             callback()
 
         self._broker.cluster.on_fatal(on_fatal)
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        """An administrator may end this broker, once it is drained."""
+        self._broker.inquiries.on_stop = callback
 
     async def stop(self) -> None:
         """Health first, so that nobody comes any more; then what arrived is synced and acked; then the calls end

@@ -89,6 +89,58 @@ class GiveWay:
     leader_epoch: int
 
 
+@dataclass(frozen=True, slots=True)
+class DrainBroker:
+    """It leads nothing that another in sync can lead, and stays a follower. Brokers to `avoid` get nothing."""
+
+    broker: str
+    avoid: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainBroker:
+    """It may lead and hold as any other again; a removal that has begun is called off."""
+
+    broker: str
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A replica of a partition: one that is there, or one to be."""
+
+    stream: str
+    partition: int
+    replica: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRemoval:
+    """The broker drains, and others get replicas of what it holds before it goes."""
+
+    broker: str
+    additions: tuple[At, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveBroker:
+    """It holds nothing any more. Where it was the last in sync `elected` names who leads instead, and what that one
+    lacks is lost."""
+
+    broker: str
+    incarnation: str
+    elected: tuple[At, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeader:
+    """A replica that is not in sync leads from here on, alone in sync: what it lacks is lost. `epoch` is the
+    partition's as the administrator saw it when accepting that."""
+
+    at: At
+    epoch: int
+
+
+AdminCommand = DrainBroker | UndrainBroker | BeginRemoval | RemoveBroker | ElectLeader
 Command = (
     CreateStream
     | DeleteStream
@@ -99,6 +151,7 @@ Command = (
     | HandOver
     | BeginLife
     | GiveWay
+    | AdminCommand
 )
 
 
@@ -144,6 +197,8 @@ def encode(command: Command) -> bytes:
         case GiveWay():
             log.op = pb.GIVE_WAY
             _encode_isr(log.giveWayOp, command)
+        case _:
+            _encode_admin(log, command)
     return log.SerializeToString(deterministic=True)
 
 
@@ -165,6 +220,46 @@ def _encode_isr(op: pb.IsrOp, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
     op.replica = command.replica
     op.leader = command.leader
     op.leaderEpoch = command.leader_epoch
+
+
+def _encode_admin(log: pb.RaftLog, command: AdminCommand) -> None:
+    op = log.adminOp
+    match command:
+        case DrainBroker(broker, avoid):
+            log.op, op.broker = pb.DRAIN_BROKER, broker
+            op.avoid.extend(avoid)
+        case UndrainBroker(broker):
+            log.op, op.broker = pb.UNDRAIN_BROKER, broker
+        case BeginRemoval(broker, additions):
+            log.op, op.broker = pb.BEGIN_REMOVAL, broker
+            op.replicas.extend(map(_replica_op, additions))
+        case RemoveBroker(broker, incarnation, elected):
+            log.op, op.broker, op.incarnation = pb.REMOVE_BROKER, broker, incarnation
+            op.replicas.extend(map(_replica_op, elected))
+        case ElectLeader(at, epoch):
+            log.op, op.epoch = pb.ELECT_LEADER, epoch
+            op.replicas.append(_replica_op(at))
+
+
+def _replica_op(at: At) -> pb.ReplicaOp:
+    return pb.ReplicaOp(stream=at.stream, partition=at.partition, replica=at.replica)
+
+
+def _decode_admin(op: int, admin: pb.AdminOp) -> AdminCommand:
+    named = tuple(At(each.stream, each.partition, each.replica) for each in admin.replicas)
+    match op:
+        case pb.DRAIN_BROKER:
+            return DrainBroker(admin.broker, tuple(admin.avoid))
+        case pb.UNDRAIN_BROKER:
+            return UndrainBroker(admin.broker)
+        case pb.BEGIN_REMOVAL:
+            return BeginRemoval(admin.broker, named)
+        case pb.REMOVE_BROKER:
+            return RemoveBroker(admin.broker, admin.incarnation, named)
+        case pb.ELECT_LEADER if len(named) == 1:
+            return ElectLeader(named[0], admin.epoch)
+        case _:
+            raise CorruptError(f"metadata command {op} is not known here: was the data written by a newer version?")
 
 
 def decode(data: bytes) -> Command:
@@ -196,4 +291,4 @@ def decode(data: bytes) -> Command:
             way = log.giveWayOp
             return GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch)
         case _:
-            raise CorruptError(f"metadata command {log.op} is not known here: was the data written by a newer version?")
+            return _decode_admin(log.op, log.adminOp)

@@ -1,4 +1,5 @@
-"""The metadata machine: the streams of the cluster, changed by commands and by nothing else.
+"""The metadata machine: the streams of the cluster and what was decided about its brokers, changed by commands and by
+nothing else.
 
 `check` says whether a command may be proposed now (with the protocol's exact texts); `apply` carries it out at its
 index and says what changed. Both are deterministic: the same commands give the same state on every broker, and a
@@ -8,7 +9,10 @@ that no longer fits (it raced another one) changes nothing and says so in its re
 
 from dataclasses import dataclass, replace
 
+from bascule.core.metadata import administration
+from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.commands import (
+    AdminCommand,
     BeginLife,
     BrokerDied,
     Command,
@@ -22,7 +26,7 @@ from bascule.core.metadata.commands import (
     operation_of,
 )
 from bascule.core.metadata.operations import Operations
-from bascule.core.metadata.placement import begin_life, fail_over
+from bascule.core.metadata.placement import Changed, begin_life, fail_over
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
 from bascule.types import Epoch
@@ -67,6 +71,7 @@ class Metadata:
         self.index = 0
         self.streams: dict[str, Stream] = {}
         self.operations = Operations()
+        self.brokers = Brokers()
 
     def stream(self, name: str) -> Stream | None:
         return self.streams.get(name)
@@ -96,6 +101,8 @@ class Metadata:
                 self._check_isr(command)
             case BrokerDied() | HandOver() | BeginLife():
                 pass
+            case _:
+                administration.check(self.streams, command)
 
     def _check_isr(self, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
         partition = self.partition(command.stream, command.partition)
@@ -143,11 +150,14 @@ class Metadata:
             case ShrinkIsr() | ExpandIsr():
                 return self._change_isr(index, command)
             case BrokerDied(broker) | HandOver(broker):
-                return self._move(fail_over(self.streams, broker, index))
+                return self._move(fail_over(self.streams, broker, index, self.brokers.draining))
             case BeginLife(broker, doubts_all, doubtful):
-                return self._move(begin_life(self.streams, broker, index, None if doubts_all else doubtful))
+                doubted = None if doubts_all else doubtful
+                return self._move(begin_life(self.streams, broker, index, doubted, self.brokers.draining))
             case GiveWay():
                 return self._give_way(index, command)
+            case _:
+                return self._administer(index, command)
 
     def _change_isr(self, index: int, command: ShrinkIsr | ExpandIsr) -> list[Change]:
         stream = self.streams[command.stream]
@@ -159,6 +169,10 @@ class Metadata:
         self.streams[stream.name] = stream.with_partitions({partition.id: changed})
         return [PartitionsChanged(self.streams[stream.name], (partition.id,))]
 
+    def _administer(self, index: int, command: AdminCommand) -> list[Change]:
+        changed, self.brokers = administration.apply(self.streams, self.brokers, index, command)
+        return self._move(changed)
+
     def _give_way(self, index: int, command: GiveWay) -> list[Change]:
         partition = self.streams[command.stream].partitions[command.partition]
         others = tuple(item for item in partition.isr if item not in (command.leader, command.replica))
@@ -167,7 +181,7 @@ class Metadata:
         moved = replace(partition, leader=command.replica, isr=isr, leader_epoch=epoch, epoch=epoch)
         return self._move({command.stream: {partition.id: moved}})
 
-    def _move(self, partitions: dict[str, dict[int, Partition]]) -> list[Change]:
+    def _move(self, partitions: Changed) -> list[Change]:
         changes: list[Change] = []
         for name, moved in partitions.items():
             self.streams[name] = self.streams[name].with_partitions(moved)
@@ -177,6 +191,7 @@ class Metadata:
     def snapshot(self) -> bytes:
         message = pb.MetadataSnapshot(index=self.index, operations=self.operations.to_wire())
         message.streams.extend(self.streams[name].to_wire() for name in sorted(self.streams))
+        self.brokers.to_wire(message)
         return message.SerializeToString(deterministic=True)
 
     @classmethod
@@ -189,6 +204,7 @@ class Metadata:
         metadata.index = message.index
         metadata.operations = Operations.from_wire(message.operations)
         metadata.streams = {item.name: Stream.from_wire(item) for item in message.streams}
+        metadata.brokers = Brokers.from_wire(message)
         return metadata
 
 

@@ -70,6 +70,12 @@ class Partition:
     epoch: Epoch = NO_EPOCH
     paused: bool = False
     readonly: bool = False
+    unclean_epoch: Epoch = NO_EPOCH
+    """The last leader epoch that began with a leader who was not in sync: what was committed before may be gone."""
+
+    @property
+    def under_replicated(self) -> bool:
+        return len(self.isr) < len(self.replicas)
 
     @classmethod
     def from_wire(cls, message: pb.Partition) -> "Partition":
@@ -82,6 +88,7 @@ class Partition:
             epoch=Epoch(message.epoch),
             paused=message.paused,
             readonly=message.readonly,
+            unclean_epoch=Epoch(message.uncleanEpoch),
         )
 
     def to_wire(self) -> pb.Partition:
@@ -94,6 +101,7 @@ class Partition:
             epoch=self.epoch,
             paused=self.paused,
             readonly=self.readonly,
+            uncleanEpoch=self.unclean_epoch,
         )
 
 

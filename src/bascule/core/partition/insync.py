@@ -67,10 +67,19 @@ class InSync:
         follower.answered_end = leader_end
         return self._advance()
 
-    def changed(self, isr: Iterable[str]) -> bool:
-        """The metadata says who is in. True if the high watermark rose. Whoever went out has to show itself again: what
-        it said before says nothing about whether it still lives."""
+    def changed(self, isr: Iterable[str], replicas: Iterable[str] = (), now: int = 0) -> bool:
+        """The metadata says who is in, and, if `replicas` says anything, who holds a copy at all. True if the high
+        watermark rose. Whoever went out has to show itself again: what it said before says nothing about whether it
+        still lives."""
         before, self.isr = self.isr, tuple(isr)
+        if held := tuple(replicas):
+            known = self.followers
+            self.followers = {
+                replica: known.get(replica) or Follower(fetched_at=now, caught_up_at=now)
+                for replica in held
+                if replica != self._self_id
+            }
+            self._joining = {replica: None for replica in self._joining if replica in self.followers}
         for replica in before:
             if replica not in self.isr and replica in self.followers:
                 self.followers[replica].caught_up = False

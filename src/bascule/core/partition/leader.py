@@ -71,9 +71,11 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class IsrChanged:
-    """The cluster agreed on another in-sync set."""
+    """The cluster agreed on another in-sync set, or on other replicas."""
 
     isr: tuple[str, ...]
+    replicas: tuple[str, ...] = ()
+    now: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +191,8 @@ class Leader:
             case Fetched(replica, end, promised_end, now):
                 risen = self.in_sync.fetched(replica, end, promised_end, self.end, now)
                 return self._committed(risen) + self._check_isr(now)
-            case IsrChanged(isr):
-                return self._committed(self.in_sync.changed(isr))
+            case IsrChanged(isr, replicas, now):
+                return self._committed(self.in_sync.changed(isr, replicas, now))
             case IsrRefused(replica):
                 self.in_sync.request_failed(replica)
                 return []

@@ -27,6 +27,13 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BROKER_DIED: _ClassVar[Op]
     HAND_OVER: _ClassVar[Op]
     BARRIER: _ClassVar[Op]
+    DRAIN_BROKER: _ClassVar[Op]
+    UNDRAIN_BROKER: _ClassVar[Op]
+    BEGIN_REMOVAL: _ClassVar[Op]
+    REMOVE_BROKER: _ClassVar[Op]
+    ELECT_LEADER: _ClassVar[Op]
+    STOP_BROKER: _ClassVar[Op]
+    WAS_REMOVED: _ClassVar[Op]
     BEGIN_LIFE: _ClassVar[Op]
     GIVE_WAY: _ClassVar[Op]
 CREATE_STREAM: Op
@@ -47,6 +54,13 @@ CHANGE_CONSUMER_GROUP_COORDINATOR: Op
 BROKER_DIED: Op
 HAND_OVER: Op
 BARRIER: Op
+DRAIN_BROKER: Op
+UNDRAIN_BROKER: Op
+BEGIN_REMOVAL: Op
+REMOVE_BROKER: Op
+ELECT_LEADER: Op
+STOP_BROKER: Op
+WAS_REMOVED: Op
 BEGIN_LIFE: Op
 GIVE_WAY: Op
 
@@ -99,7 +113,7 @@ class StreamConfig(_message.Message):
     def __init__(self, retentionMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxMessages: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., cleanerInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactMaxGoroutines: _Optional[_Union[NullableInt32, _Mapping]] = ..., compactEnabled: _Optional[_Union[NullableBool, _Mapping]] = ..., autoPauseTime: _Optional[_Union[NullableInt64, _Mapping]] = ..., autoPauseDisableIfSubscribers: _Optional[_Union[NullableBool, _Mapping]] = ..., minIsr: _Optional[_Union[NullableInt32, _Mapping]] = ..., optimisticConcurrencyControl: _Optional[_Union[NullableBool, _Mapping]] = ..., encryption: _Optional[_Union[NullableBool, _Mapping]] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly")
+    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly", "uncleanEpoch")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +126,7 @@ class Partition(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     READONLY_FIELD_NUMBER: _ClassVar[int]
+    UNCLEANEPOCH_FIELD_NUMBER: _ClassVar[int]
     subject: str
     stream: str
     id: int
@@ -124,7 +139,8 @@ class Partition(_message.Message):
     epoch: int
     paused: bool
     readonly: bool
-    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ...) -> None: ...
+    uncleanEpoch: int
+    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., uncleanEpoch: _Optional[int] = ...) -> None: ...
 
 class Stream(_message.Message):
     __slots__ = ("name", "subject", "partitions", "config", "creationTimestamp", "creationIndex")
@@ -246,8 +262,42 @@ class BeginLifeOp(_message.Message):
     doubtful: _containers.RepeatedCompositeFieldContainer[PartitionName]
     def __init__(self, broker: _Optional[str] = ..., doubtsAll: bool = ..., doubtful: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
 
+class ReplicaOp(_message.Message):
+    __slots__ = ("stream", "partition", "replica")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    replica: str
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ...) -> None: ...
+
+class AdminOp(_message.Message):
+    __slots__ = ("broker", "incarnation", "avoid", "replicas", "epoch", "force")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    AVOID_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    incarnation: str
+    avoid: _containers.RepeatedScalarFieldContainer[str]
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaOp]
+    epoch: int
+    force: bool
+    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[str] = ..., avoid: _Optional[_Iterable[str]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaOp, _Mapping]]] = ..., epoch: _Optional[int] = ..., force: bool = ...) -> None: ...
+
+class RemovedBroker(_message.Message):
+    __slots__ = ("id", "incarnation")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    incarnation: str
+    def __init__(self, id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "operation", "beginLifeOp", "giveWayOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "beginLifeOp", "giveWayOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +307,7 @@ class RaftLog(_message.Message):
     RESUMESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SETSTREAMREADONLYOP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
+    ADMINOP_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     BEGINLIFEOP_FIELD_NUMBER: _ClassVar[int]
     GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
@@ -269,20 +320,27 @@ class RaftLog(_message.Message):
     resumeStreamOp: ResumeStreamOp
     setStreamReadonlyOp: SetStreamReadonlyOp
     brokerOp: BrokerOp
+    adminOp: AdminOp
     operation: Operation
     beginLifeOp: BeginLifeOp
     giveWayOp: IsrOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
-    __slots__ = ("streams", "index", "operations")
+    __slots__ = ("streams", "index", "draining", "removing", "removed", "operations")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    REMOVING_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[Stream]
     index: int
+    draining: _containers.RepeatedScalarFieldContainer[str]
+    removing: _containers.RepeatedScalarFieldContainer[str]
+    removed: _containers.RepeatedCompositeFieldContainer[RemovedBroker]
     operations: Operations
-    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., index: _Optional[int] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ...) -> None: ...
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., index: _Optional[int] = ..., draining: _Optional[_Iterable[str]] = ..., removing: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[_Union[RemovedBroker, _Mapping]]] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ...) -> None: ...
 
 class ServerState(_message.Message):
     __slots__ = ("serverID",)
@@ -346,6 +404,36 @@ class PartitionStatusResponse(_message.Message):
     isLeader: bool
     def __init__(self, exists: bool = ..., isLeader: bool = ...) -> None: ...
 
+class PositionsRequest(_message.Message):
+    __slots__ = ("stream", "partitions")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PartitionPosition(_message.Message):
+    __slots__ = ("partition", "end", "hwEnd", "lastEpoch", "leads")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    HWEND_FIELD_NUMBER: _ClassVar[int]
+    LASTEPOCH_FIELD_NUMBER: _ClassVar[int]
+    LEADS_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    end: int
+    hwEnd: int
+    lastEpoch: int
+    leads: bool
+    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ..., hwEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., leads: bool = ...) -> None: ...
+
+class PositionsResponse(_message.Message):
+    __slots__ = ("positions", "sync")
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    SYNC_FIELD_NUMBER: _ClassVar[int]
+    positions: _containers.RepeatedCompositeFieldContainer[PartitionPosition]
+    sync: str
+    def __init__(self, positions: _Optional[_Iterable[_Union[PartitionPosition, _Mapping]]] = ..., sync: _Optional[str] = ...) -> None: ...
+
 class NewStream(_message.Message):
     __slots__ = ("name", "subject", "group", "partitions", "replicationFactor", "config")
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -363,13 +451,14 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "brokerOp", "operation", "beginLifeOp", "giveWayOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "brokerOp", "adminOp", "operation", "beginLifeOp", "giveWayOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
     EXPANDISROP_FIELD_NUMBER: _ClassVar[int]
     DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
+    ADMINOP_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     BEGINLIFEOP_FIELD_NUMBER: _ClassVar[int]
     GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
@@ -379,10 +468,11 @@ class PropagatedRequest(_message.Message):
     expandISROp: IsrOp
     deleteStreamOp: DeleteStreamOp
     brokerOp: BrokerOp
+    adminOp: AdminOp
     operation: Operation
     beginLifeOp: BeginLifeOp
     giveWayOp: IsrOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")

@@ -1,0 +1,245 @@
+"""`bascule cluster`: the brokers of a cluster, looked at and administered through its controller.
+
+What was asked for goes to stdout, what happens meanwhile to stderr. Every command may be run again: it goes on where
+the last one stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+import click
+
+from bascule import limits
+from bascule.cli.connect import ServerOption, connected
+from bascule.cli.output import CommandFailed
+from bascule.cli.tables import print_json, print_table
+from bascule.wire.pb import admin_pb2 as pb
+
+SHOWN = 20
+"""Partitions of a kind that are listed for people; JSON has them all."""
+
+JsonOption = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+TimeoutOption = click.option(
+    "--timeout",
+    type=click.FloatRange(min=1.0),
+    default=limits.CLIENT_ADMIN_TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until it is done.",
+)
+
+EPILOG = """\b
+Examples:
+  bascule cluster status
+  bascule cluster drain b --stop
+  bascule cluster remove b
+"""
+
+
+@click.group(epilog=EPILOG)
+def cluster() -> None:
+    """Look at the brokers of a cluster; drain one, remove one, elect a leader that is not in sync."""
+
+
+def names(refs: Iterable[pb.PartitionRef]) -> str:
+    listed = [f"{ref.stream}/{ref.partition} ({ref.reason})" for ref in refs]
+    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
+    return ", ".join(listed[:SHOWN]) + more
+
+
+# --- status -----------------------------------------------------------------------------------------------------
+
+
+@cluster.command(epilog="Example: bascule cluster status --json")
+@JsonOption
+@ServerOption
+def status(as_json: bool, server: str) -> None:
+    """Show the members, the controller, and the partitions that are not as they should be."""
+
+    async def ask() -> pb.ClusterStatusResponse:
+        async with connected(server) as client:
+            return await client.admin.cluster_status()
+
+    answer = asyncio.run(ask())
+    if as_json:
+        print_json(answer)
+        return
+    if not answer.current:
+        click.echo(f"no controller confirms this: it is what {answer.broker} knew last", err=True)
+    print_table(
+        ("broker", "address", "role", "state", "partitions", "leads"),
+        [
+            (each.id, f"{each.host}:{each.port}" if each.port else "", _role(each), _state(each), *_counts(each))
+            for each in answer.members
+        ],
+    )
+    click.echo(f"controller: {answer.controller or 'none known'}")
+    click.echo(f"partitions: {answer.partitions}")
+    for what, count, refs in (
+        ("under-replicated", answer.underReplicatedCount, answer.underReplicated),
+        ("without a live leader", answer.offlineCount, answer.offline),
+        ("below min ISR", answer.belowMinIsrCount, answer.belowMinIsr),
+    ):
+        click.echo(f"{what}: {count}")
+        for ref in refs[:SHOWN]:
+            click.echo(f"  {ref.stream}/{ref.partition}: {ref.reason}")
+        if count > SHOWN:
+            click.echo(f"  and {count - SHOWN} more; --json names up to {limits.ADMIN_NAMED_PARTITIONS}")
+
+
+def _role(member: pb.Member) -> str:
+    role = "voter" if member.voter else "learner"
+    return f"{role}, controller" if member.controller else role
+
+
+def _state(member: pb.Member) -> str:
+    """In the order of what matters most."""
+    words = ["alive" if member.alive else "away"]
+    words += ["stopping"] if member.leaving else []
+    words += ["removing"] if member.removing else ["draining"] if member.draining else []
+    return ", ".join(words)
+
+
+def _counts(member: pb.Member) -> tuple[int, int]:
+    return member.partitions, member.leaderships
+
+
+# --- draining ---------------------------------------------------------------------------------------------------
+
+
+@cluster.command(epilog="Example: bascule cluster drain b --stop")
+@click.argument("broker")
+@click.option("--stop", is_flag=True, help="End the broker once it leads nothing.")
+@TimeoutOption
+@JsonOption
+@ServerOption
+def drain(broker: str, stop: bool, timeout: float, as_json: bool, server: str) -> None:
+    """Hand over what BROKER leads, and give it nothing new, until it is undrained.
+
+    It stays in the cluster and goes on as a follower. What only it has in sync it keeps; the answer names it.
+    """
+
+    async def ask() -> pb.DrainBrokerResponse:
+        async with connected(server) as client:
+            return await client.admin.drain_broker(broker, stop=stop, timeout=timeout)
+
+    answer = asyncio.run(ask())
+    if as_json:
+        print_json(answer)
+    if not answer.done:
+        raise CommandFailed(
+            f"{broker} is being drained, but not done within {timeout:g} s: run the same command again to go on"
+        )
+    if stop and not answer.stopping:
+        why = f"it is the only one in sync with {names(answer.kept)}" if answer.kept else "it does not answer"
+        raise CommandFailed(
+            f"{broker} drains, but was not stopped: {why}. Get other replicas into sync, or end its process"
+        )
+    if as_json:
+        return
+    if answer.kept:
+        click.echo(f"{broker} drains, but keeps what nobody else could lead: {names(answer.kept)}")
+    else:
+        click.echo(f"{broker} leads nothing any more" + (" and stops" if stop else ""))
+    if not stop:
+        click.echo(f"`bascule cluster undrain {broker}` makes it a broker like any other again", err=True)
+
+
+@cluster.command(epilog="Example: bascule cluster undrain b")
+@click.argument("broker")
+@JsonOption
+@ServerOption
+def undrain(broker: str, as_json: bool, server: str) -> None:
+    """Let BROKER lead and hold as any other again; a removal that has begun is called off."""
+
+    async def ask() -> None:
+        async with connected(server) as client:
+            await client.admin.undrain_broker(broker)
+
+    asyncio.run(ask())
+    if as_json:
+        print_json({"done": True})
+    else:
+        click.echo(f"{broker} drains no more")
+
+
+# --- removing ---------------------------------------------------------------------------------------------------
+
+
+@cluster.command(epilog="Example: bascule cluster remove b")
+@click.argument("broker")
+@click.option("--force", is_flag=True, help="Even if the only in-sync copy of a partition is lost with it.")
+@TimeoutOption
+@JsonOption
+@ServerOption
+def remove(broker: str, force: bool, timeout: float, as_json: bool, server: str) -> None:
+    """Take BROKER out of the cluster for good: others get its replicas first.
+
+    It must be dead, or drained. It is never removed while it has the only in-sync copy of something, unless by force;
+    the refusal names what would be lost.
+    """
+    said: set[str] = set()
+
+    def on_waiting(answer: pb.RemoveBrokerResponse) -> None:
+        text = f"waiting: {names(answer.waiting)}" if answer.waiting else "waiting for the cluster"
+        if text not in said and not as_json:
+            said.add(text)
+            click.echo(text, err=True)
+
+    async def ask() -> pb.RemoveBrokerResponse:
+        async with connected(server) as client:
+            return await client.admin.remove_broker(broker, force=force, timeout=timeout, on_waiting=on_waiting)
+
+    answer = asyncio.run(ask())
+    if as_json:
+        print_json(answer)
+    if not answer.done:
+        waiting = f" (waiting for {names(answer.waiting)})" if answer.waiting else ""
+        raise CommandFailed(
+            f"{broker} is not removed after {timeout:g} s{waiting}: run the same command again to go on, or "
+            f"`bascule cluster undrain {broker}` to call it off"
+        )
+    if not as_json:
+        if answer.lost:
+            click.echo(f"given up: {names(answer.lost)}")
+        click.echo(f"{broker} is removed")
+
+
+# --- electing ---------------------------------------------------------------------------------------------------
+
+
+@cluster.command(epilog="Example: bascule cluster elect orders 0 --accept-loss")
+@click.argument("stream")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.option("--replica", default="", metavar="BROKER", help="Who is to lead. [default: the live one that has most]")
+@click.option("--accept-loss", is_flag=True, help="Do it. Without this it is only told what would be lost.")
+@click.option("--epoch", type=click.IntRange(min=0), default=0, help="Only if nothing changed since this was shown.")
+@JsonOption
+@ServerOption
+def elect(stream: str, partition: int, replica: str, accept_loss: bool, epoch: int, as_json: bool, server: str) -> None:
+    """Let a replica lead PARTITION of STREAM that is not in sync, because nobody in sync lives.
+
+    Messages that were acked may be lost. Start an in-sync replica again instead, if you can.
+    """
+
+    async def ask() -> pb.ElectLeaderResponse:
+        async with connected(server) as client:
+            return await client.admin.elect_leader(
+                stream, partition, replica=replica, accept_loss=accept_loss, epoch=epoch
+            )
+
+    answer = asyncio.run(ask())
+    if as_json:
+        print_json(answer)
+        return
+    if answer.done:
+        click.echo(f"elected {answer.leader} for {stream}/{partition}, epoch {answer.epoch}: {answer.statement}")
+        return
+    click.echo(answer.statement)
+    click.echo(
+        f"nothing was done; to accept this: bascule cluster elect {stream} {partition} "
+        f"--replica {answer.leader} --epoch {answer.epoch} --accept-loss",
+        err=True,
+    )

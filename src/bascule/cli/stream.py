@@ -1,0 +1,178 @@
+"""`bascule stream`: streams listed, described, created and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from bascule.cli.cluster import JsonOption
+from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.tables import as_dict, print_json, print_table
+from bascule.client import Metadata
+from bascule.errors import InvalidArgument, NotFound
+from bascule.wire.pb import admin_pb2 as pb
+
+HINT = "`bascule stream list` shows those there are"
+
+EPILOG = """\b
+Examples:
+  bascule stream create orders --partitions 3 --replication-factor 3
+  bascule stream list
+  bascule stream info orders
+"""
+
+
+@click.group(epilog=EPILOG)
+def stream() -> None:
+    """List, describe, create and delete streams."""
+
+
+@stream.command("list", epilog="Example: bascule stream list --json")
+@JsonOption
+@ServerOption
+def list_streams(as_json: bool, server: str) -> None:
+    """List the streams of the cluster."""
+
+    async def ask() -> Metadata:
+        async with connected(server) as client:
+            return await client.fetch_metadata()
+
+    streams = [found for _, found in sorted(asyncio.run(ask()).streams.items())]
+    rows = [
+        {
+            "name": each.name,
+            "subject": each.subject,
+            "partitions": len(each.partitions),
+            "replication_factor": max((len(item.replicas) for item in each.partitions.values()), default=0),
+            "under_replicated": sum(len(item.isr) < len(item.replicas) for item in each.partitions.values()),
+        }
+        for each in streams
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        heads = ("stream", "subject", "partitions", "replicas", "under-replicated")
+        print_table(heads, [tuple(row.values()) for row in rows])
+    else:
+        click.echo("no streams; `bascule stream create NAME` creates one", err=True)
+
+
+@stream.command(epilog="Example: bascule stream info orders")
+@click.argument("name", metavar="STREAM")
+@JsonOption
+@ServerOption
+def info(name: str, as_json: bool, server: str) -> None:
+    """Show where every replica of STREAM stands. Ends are exclusive: a log with offsets 0 to 9 ends at 10."""
+
+    async def ask() -> pb.DescribeStreamResponse:
+        async with connected(server) as client:
+            return await client.admin.describe_stream(name)
+
+    with missing_stream_explained(HINT):
+        answer = asyncio.run(ask())
+    if as_json:
+        print_json(as_dict(answer))
+        return
+    click.echo(f"stream {answer.name} on subject {answer.subject}, min ISR {answer.minIsr}")
+    print_table(
+        ("partition", "leader", "replicas", "in sync", "hw end", "end", "state"),
+        [
+            (
+                item.partition,
+                item.leader,
+                ",".join(each.broker for each in item.replicas),
+                ",".join(each.broker for each in item.replicas if each.inSync),
+                *_ends(item),
+                ", ".join(_state(item)),
+            )
+            for item in answer.partitions
+        ],
+    )
+    relaxed = {each.broker: each.sync for item in answer.partitions for each in item.replicas if each.sync != "group"}
+    for broker, mode in sorted(relaxed.items()):
+        if mode:
+            click.echo(f"relaxed sync on {broker} ({mode}): a power loss there may take acked messages")
+
+
+def _ends(item: pb.PartitionDescription) -> tuple[str, str]:
+    """Of the leader; unknown if it does not say."""
+    for each in item.replicas:
+        if each.broker == item.leader and each.answered:
+            return str(each.highWatermarkEnd), str(each.end)
+    return "?", "?"
+
+
+def _state(item: pb.PartitionDescription) -> list[str]:
+    words = [] if item.online else ["no live leader"]
+    words += ["under-replicated"] if item.underReplicated else []
+    words += ["below min ISR"] if item.belowMinIsr else []
+    words += ["readonly"] if item.readonly else []
+    words += ["paused"] if item.paused else []
+    words += [f"unclean election at epoch {item.uncleanEpoch}"] if item.uncleanEpoch else []
+    return words or ["ok"]
+
+
+@stream.command(epilog="Example: bascule stream create orders --partitions 3 --replication-factor 3")
+@click.argument("name", metavar="STREAM")
+@click.option("--subject", help="The NATS subject it stores. [default: its name]")
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=-1),
+    default=1,
+    show_default=True,
+    help="Copies of each partition; -1 means one on every broker.",
+)
+@click.option("--min-isr", type=click.IntRange(min=1), help="In-sync replicas a commit needs. [default: the broker's]")
+@JsonOption
+@ServerOption
+def create(
+    name: str,
+    subject: str | None,
+    partitions: int,
+    replication_factor: int,
+    min_isr: int | None,
+    as_json: bool,
+    server: str,
+) -> None:
+    """Create STREAM."""
+    if replication_factor == 0:
+        raise InvalidArgument("a stream needs a copy: --replication-factor 1 or more, or -1 for one on every broker")
+
+    async def ask() -> None:
+        async with connected(server) as client:
+            if min_isr is None:
+                await client.create_stream(name, subject, partitions, replication_factor)
+            else:
+                await client.create_stream(name, subject, partitions, replication_factor, min_isr=min_isr)
+
+    asyncio.run(ask())
+    if as_json:
+        print_json({"created": name})
+    else:
+        click.echo(f"created {name}")
+
+
+@stream.command(epilog="Example: bascule stream delete orders --yes")
+@click.argument("name", metavar="STREAM")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@JsonOption
+@ServerOption
+def delete(name: str, yes: bool, as_json: bool, server: str) -> None:
+    """Delete STREAM and every message in it."""
+    if not yes:
+        click.confirm(f"delete {name} and every message in it?", abort=True, err=True)
+
+    async def ask() -> None:
+        async with connected(server) as client:
+            await client.delete_stream(name)
+
+    try:
+        asyncio.run(ask())
+    except NotFound:
+        raise NotFound(f"no such stream: {name}; {HINT}") from None
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        click.echo(f"deleted {name}")

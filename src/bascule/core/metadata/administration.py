@@ -1,0 +1,161 @@
+"""What the commands of an administrator do to the streams and brokers, each decided from the state it meets.
+
+What must never happen: a partition whose last in-sync replica is dropped, or replaced by one that lacks committed
+messages, unless the command names that partition and so somebody has accepted the loss. `check` refuses such commands,
+also when they only became so between the proposal and their turn. All of them may be applied twice.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+
+from bascule.core.metadata.brokers import Brokers
+from bascule.core.metadata.commands import (
+    AdminCommand,
+    At,
+    BeginRemoval,
+    DrainBroker,
+    ElectLeader,
+    RemoveBroker,
+    UndrainBroker,
+)
+from bascule.core.metadata.placement import Changed
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.errors import FailedPrecondition, NotFound
+from bascule.types import Epoch
+
+NAMED = 20
+"""Partitions named in the text of a refusal."""
+
+Streams = Mapping[str, Stream]
+
+
+def check(streams: Streams, command: AdminCommand) -> None:
+    """Raise what the administrator is told if this cannot be done now."""
+    match command:
+        case RemoveBroker(broker, _, elected):
+            named = {(at.stream, at.partition) for at in elected if at.replica not in ("", broker)}
+            last = [name_of(*key) for key in last_copies(streams, broker) if key not in named]
+            if last:
+                raise FailedPrecondition(
+                    f"{broker} has the only in-sync copy of {some(last)}: committed messages would be lost"
+                )
+        case ElectLeader(at, epoch):
+            _check_election(streams, at, epoch)
+        case DrainBroker() | UndrainBroker() | BeginRemoval():
+            pass
+
+
+def _check_election(streams: Streams, at: At, epoch: int) -> None:
+    stream = streams.get(at.stream)
+    if stream is None:
+        raise NotFound(f"no such stream: {at.stream}")
+    item = stream.partition(at.partition)
+    if item is None:
+        raise NotFound(f"no such partition: stream {at.stream} has {len(stream.partitions)}, counted from 0")
+    name = name_of(at.stream, at.partition)
+    if at.replica not in item.replicas:
+        raise FailedPrecondition(f"{at.replica} is no replica of {name}; the replicas are {', '.join(item.replicas)}")
+    if at.replica in item.isr:
+        raise FailedPrecondition(f"{at.replica} is in sync with {name}: it may lead without an election of this kind")
+    if item.epoch != epoch:
+        raise FailedPrecondition(f"{name} has changed since you looked; look again, then decide")
+
+
+def apply(streams: Streams, brokers: Brokers, index: int, command: AdminCommand) -> tuple[Changed, Brokers]:
+    match command:
+        case DrainBroker(broker, avoid):
+            drained = brokers.with_draining(broker)
+            return hand_away(streams, broker, (*drained.draining, *avoid), index), drained
+        case UndrainBroker(broker):
+            return {}, brokers.without(broker)
+        case BeginRemoval(broker, additions):
+            return _add(streams, broker, additions, index), brokers.with_removing(broker)
+        case RemoveBroker(broker, incarnation):
+            return _remove(streams, brokers, command, index), brokers.with_removed(broker, incarnation)
+        case ElectLeader(at, _):
+            item = streams[at.stream].partitions[at.partition]
+            return {at.stream: {item.id: uncleanly(item, at.replica, index)}}, brokers
+
+
+def hand_away(streams: Streams, broker: str, avoid: tuple[str, ...], index: int) -> Changed:
+    """Everything it leads goes to others in sync, as far as there are any; it stays in sync itself."""
+    leaders_of: Counter[str] = Counter(item.leader for stream in streams.values() for item in stream)
+    changed: Changed = {}
+    for name in sorted(streams):
+        for item in streams[name]:
+            others = [each for each in item.isr if each != broker and each not in avoid]
+            if item.leader == broker and others:
+                leader = min(others, key=lambda server: (leaders_of[server], server))
+                leaders_of[leader] += 1
+                changed.setdefault(name, {})[item.id] = _led_by(item, leader, index)
+    return changed
+
+
+def last_copies(streams: Streams, broker: str) -> list[tuple[str, int]]:
+    """Partitions with nobody but this broker in sync."""
+    return [(name, item.id) for name in sorted(streams) for item in streams[name] if item.isr == (broker,)]
+
+
+def uncleanly(item: Partition, leader: str, index: int) -> Partition:
+    epoch = Epoch(index)
+    replicas = item.replicas if leader in item.replicas else (*item.replicas, leader)
+    return replace(
+        item,
+        replicas=replicas,
+        isr=(leader,),
+        leader=leader,
+        epoch=epoch,
+        leader_epoch=epoch,
+        unclean_epoch=epoch,
+    )
+
+
+def _led_by(item: Partition, leader: str, index: int) -> Partition:
+    return replace(item, leader=leader, leader_epoch=Epoch(index), epoch=Epoch(index))
+
+
+def _add(streams: Streams, broker: str, additions: tuple[At, ...], index: int) -> Changed:
+    changed: Changed = {}
+    for at in additions:
+        stream = streams.get(at.stream)
+        item = stream.partition(at.partition) if stream else None
+        if item is not None and broker in item.replicas and at.replica not in item.replicas:
+            grown = replace(item, replicas=(*item.replicas, at.replica), epoch=Epoch(index))
+            changed.setdefault(at.stream, {})[item.id] = grown
+    return changed
+
+
+def _remove(streams: Streams, brokers: Brokers, command: RemoveBroker, index: int) -> Changed:
+    broker = command.broker
+    elected = {(at.stream, at.partition): at.replica for at in command.elected}
+    leaders_of: Counter[str] = Counter(item.leader for stream in streams.values() for item in stream)
+    changed: Changed = {}
+    for name in sorted(streams):
+        for item in streams[name]:
+            if broker not in item.replicas:
+                continue
+            rest = replace(
+                item,
+                replicas=tuple(each for each in item.replicas if each != broker),
+                isr=tuple(each for each in item.isr if each != broker),
+                epoch=Epoch(index),
+            )
+            if not rest.isr:
+                rest = uncleanly(rest, elected[name, item.id], index)
+            elif item.leader == broker:
+                leader = min(rest.isr, key=lambda server: (server in brokers.draining, leaders_of[server], server))
+                leaders_of[leader] += 1
+                rest = _led_by(rest, leader, index)
+            changed.setdefault(name, {})[item.id] = rest
+    return changed
+
+
+def name_of(stream: str, partition: int) -> str:
+    return f"{stream}/{partition}"
+
+
+def some(names: list[str]) -> str:
+    """All of them in words, or the first few and how many more."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

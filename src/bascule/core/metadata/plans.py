@@ -1,0 +1,241 @@
+"""What the controller makes of an administrator's wish: the command to propose, what to wait for, or why not.
+
+Pure: who is a member and who lives is handed in, for Raft and the heartbeats know that and the metadata does not. The
+commands that come out name everything they depend on, so that they apply alike everywhere.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bascule.core.metadata.administration import last_copies, name_of, some
+from bascule.core.metadata.commands import At, BeginRemoval, DrainBroker, RemoveBroker
+from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.streams import Partition, StreamConfig
+from bascule.errors import FailedPrecondition, NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The cluster as the controller sees it now."""
+
+    voters: tuple[str, ...]
+    learners: tuple[str, ...] = ()
+    alive: tuple[str, ...] = ()
+    """Of all of them, those that live and are not about to stop."""
+
+    @property
+    def everyone(self) -> tuple[str, ...]:
+        return self.voters + self.learners
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        return tuple(each for each in self.everyone if each not in self.alive)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A partition, and what is to say about it."""
+
+    stream: str
+    partition: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{name_of(self.stream, self.partition)} ({self.reason})"
+
+
+def known(members: Members, broker: str) -> None:
+    if broker not in members.everyone:
+        raise NotFound(f"no broker {broker!r} in this cluster; it has {', '.join(members.everyone)}")
+
+
+# --- draining ---------------------------------------------------------------------------------------------------
+
+
+def drain(metadata: Metadata, members: Members, broker: str) -> DrainBroker:
+    known(members, broker)
+    draining = metadata.brokers.draining
+    others = [each for each in members.alive if each != broker and each not in draining]
+    if not others and broker not in draining:
+        raise FailedPrecondition(
+            f"nobody would be left to lead: no other broker lives that does not drain; start one, or "
+            f"`bascule cluster undrain` one, before you drain {broker}"
+        )
+    return DrainBroker(broker, members.absent)
+
+
+def kept(metadata: Metadata, broker: str, absent: Sequence[str] = ()) -> list[Named]:
+    """What a draining broker leads still because nobody else can, with the reason."""
+    draining = metadata.brokers.draining
+    found = []
+    for name in sorted(metadata.streams):
+        for item in metadata.streams[name]:
+            if item.leader == broker and not successors(item, broker, (*draining, *absent)):
+                found.append(Named(name, item.id, _why_kept(item, broker, draining)))
+    return found
+
+
+def _why_kept(item: Partition, broker: str, draining: Sequence[str]) -> str:
+    others = [each for each in item.isr if each != broker]
+    if others:
+        what = "drain" if all(each in draining for each in others) else "drain or are away"
+        return f"the others in sync, {', '.join(others)}, {what}"
+    if item.replicas == (broker,):
+        return "it has no other replica"
+    return f"nobody else is in sync; replicas: {', '.join(item.replicas)}"
+
+
+def due(metadata: Metadata, absent: Sequence[str]) -> list[str]:
+    """Draining brokers that lead something another could lead by now."""
+    draining = metadata.brokers.draining
+    if not draining:
+        return []
+    avoid = (*draining, *absent)
+    leaders = {
+        item.leader
+        for stream in metadata.streams.values()
+        for item in stream
+        if item.leader in draining and successors(item, item.leader, avoid)
+    }
+    return sorted(leaders)
+
+
+def successors(item: Partition, broker: str, avoid: Sequence[str]) -> list[str]:
+    return [each for each in item.isr if each != broker and each not in avoid]
+
+
+# --- removing ---------------------------------------------------------------------------------------------------
+
+
+def may_remove(metadata: Metadata, members: Members, broker: str) -> None:
+    """Raise why this broker cannot go now."""
+    known(members, broker)
+    others = tuple(each for each in members.voters if each != broker)
+    if not others:
+        raise FailedPrecondition(f"{broker} is the last voter of the cluster: let another broker join first")
+    if broker in members.alive and broker not in metadata.brokers.draining:
+        raise FailedPrecondition(
+            f"{broker} is alive: hand its work over first with `bascule cluster drain {broker} --stop`"
+        )
+    living = [each for each in others if each in members.alive]
+    quorum = len(others) // 2 + 1
+    if broker in members.voters and len(living) < quorum:
+        away = ", ".join(each for each in others if each not in members.alive)
+        raise FailedPrecondition(
+            f"without {broker} the cluster could decide nothing: {quorum} of {len(others)} voters are needed and "
+            f"{len(living)} live; start {away} first"
+        )
+
+
+def begin_removal(metadata: Metadata, members: Members, broker: str) -> BeginRemoval:
+    """Somebody else gets a replica of everything it holds, as far as there are enough others: least loaded first."""
+    unfit = {*metadata.brokers.draining, *members.absent, broker}
+    fit = [each for each in members.everyone if each not in unfit]
+    replicas_of: Counter[str] = Counter(
+        each for stream in metadata.streams.values() for item in stream for each in item.replicas
+    )
+    additions = []
+    for name in sorted(metadata.streams):
+        for item in metadata.streams[name]:
+            free = [each for each in fit if each not in item.replicas]
+            if broker in item.replicas and free:
+                chosen = min(free, key=lambda server: (replicas_of[server], server))
+                replicas_of[chosen] += 1
+                additions.append(At(name, item.id, chosen))
+    return BeginRemoval(broker, tuple(additions))
+
+
+def removal_waits(metadata: Metadata, members: Members, broker: str) -> list[Named]:
+    """Partitions it should not leave yet: it lives and is in sync, and others are about to be."""
+    if broker not in members.alive:
+        return []
+    waits = []
+    for name in sorted(metadata.streams):
+        for item in metadata.streams[name]:
+            behind = [each for each in item.replicas if each in members.alive and each not in item.isr]
+            if broker in item.isr and behind:
+                waits.append(Named(name, item.id, f"{', '.join(behind)} still catches up"))
+    return waits
+
+
+def removal_losses(metadata: Metadata, broker: str) -> list[Named]:
+    """Partitions whose committed messages go with this broker, or may."""
+    losses = []
+    for name, partition in last_copies(metadata.streams, broker):
+        others = [each for each in metadata.streams[name].partitions[partition].replicas if each != broker]
+        what = f"what {', '.join(others)} lack is lost" if others else "everything in it is lost"
+        losses.append(Named(name, partition, what))
+    return losses
+
+
+def refuse_losses(broker: str, losses: list[Named]) -> None:
+    if losses:
+        raise FailedPrecondition(
+            f"{broker} has the only in-sync copy of {some([str(each) for each in losses])}: start it and wait until "
+            f"others are in sync, or give those messages up with `bascule cluster remove {broker} --force`"
+        )
+
+
+def removal(
+    metadata: Metadata, members: Members, broker: str, incarnation: str, losses: Sequence[Named] = ()
+) -> RemoveBroker:
+    """Where it is the last in sync (`losses`, accepted by the administrator) a replica that lives leads next, or one
+    that may come back, or, if there is no other, an empty one."""
+    elected = []
+    for loss in losses:
+        item = metadata.streams[loss.stream].partitions[loss.partition]
+        others = [each for each in item.replicas if each != broker]
+        anybody = [each for each in members.everyone if each != broker]
+        choices = sorted(others or anybody, key=lambda server: (server not in members.alive, server))
+        elected.append(At(loss.stream, loss.partition, choices[0]))
+    return RemoveBroker(broker, incarnation, tuple(elected))
+
+
+# --- looking ----------------------------------------------------------------------------------------------------
+
+
+def electable(item: Partition, stream: str, alive: Sequence[str], chosen: str = "") -> list[str]:
+    """The replicas that could lead although they are not in sync. Raises why there is no need, or nobody, or why not
+    the chosen one."""
+    name = name_of(stream, item.id)
+    in_sync = [each for each in item.isr if each in alive]
+    if in_sync:
+        raise FailedPrecondition(
+            f"{name} needs no such election: {', '.join(in_sync)} is in sync and alive, and nothing need be lost"
+        )
+    living = [each for each in item.replicas if each in alive]
+    if not living:
+        raise FailedPrecondition(
+            f"no replica of {name} is alive: start one of {', '.join(item.replicas)}, best one that was in sync "
+            f"({', '.join(item.isr)})"
+        )
+    if chosen and chosen not in living:
+        what = "is not alive" if chosen in item.replicas else "is no replica of it"
+        raise FailedPrecondition(f"{chosen} cannot lead {name}, it {what}: choose among {', '.join(living)}")
+    return living
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Partitions that are not as they should be."""
+
+    under_replicated: tuple[Named, ...]
+    offline: tuple[Named, ...]
+    below_min_isr: tuple[Named, ...]
+
+
+def health(metadata: Metadata, alive: Sequence[str], min_isr_of: Callable[[StreamConfig], int]) -> Health:
+    under, offline, below = [], [], []
+    for name in sorted(metadata.streams):
+        stream = metadata.streams[name]
+        least = min_isr_of(stream.config)
+        for item in stream:
+            if item.under_replicated:
+                missing = ", ".join(each for each in item.replicas if each not in item.isr)
+                under.append(Named(name, item.id, f"not in sync: {missing}"))
+            if item.leader not in alive:
+                offline.append(Named(name, item.id, f"in sync: {', '.join(item.isr)}; leader {item.leader} is away"))
+            if len(item.isr) < least:
+                below.append(Named(name, item.id, f"{len(item.isr)} in sync, {least} needed: nothing is committed"))
+    return Health(tuple(under), tuple(offline), tuple(below))

@@ -1,0 +1,140 @@
+"""What one broker is asked or told by another in the name of an administrator: where its replicas stand, to stop, and
+that it was removed. On a subject of its own, `<namespace>.raft.metadata.admin.<broker>`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from google.protobuf.message import DecodeError
+
+from bascule.errors import BasculeError, BusUnavailable, DeadlineExceeded, FailedPrecondition, Status, by_status
+from bascule.node.cluster import Cluster
+from bascule.node.environment import Environment
+from bascule.node.replica import Replica
+from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.nats import NatsMessage, messages, pub
+from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.subjects import usable_subject
+
+logger = logging.getLogger(__name__)
+
+ASK_S = 1.0
+STOP_SOON_S = 0.1
+"""Between the word that it will stop and the stop: the word has to get out."""
+
+
+class Inquiries:
+    def __init__(self, environment: Environment, cluster: Cluster, find: Callable[[str, int], Replica | None]) -> None:
+        self.on_stop: Callable[[], None] | None = None
+        """Ends this broker as a signal would; None while nobody can."""
+        self._environment = environment
+        self._cluster = cluster
+        self._find = find
+
+    def listen(self) -> None:
+        self._cluster.bus.subscribe(self._subject(self._environment.broker_id), self._on_batch)
+
+    def _subject(self, broker: str) -> bytes:
+        return f"{self._cluster.config.namespace}.raft.metadata.admin.{broker}".encode()
+
+    # --- asking ----------------------------------------------------------------------------------------------
+
+    async def positions(self, broker: str, stream: str, partitions: Iterable[int]) -> pb.PositionsResponse | None:
+        """Where that broker's replicas of a stream stand; None if it does not say."""
+        request = pb.PositionsRequest(stream=stream, partitions=partitions)
+        if broker == self._environment.broker_id:
+            return self._positions(request)
+        kinds = (MsgType.PARTITION_STATUS_REQUEST, MsgType.PARTITION_STATUS_RESPONSE)
+        try:
+            data = await self._cluster.requests.ask(
+                self._subject(broker), kinds[0], request.SerializeToString(), kinds[1], ASK_S
+            )
+            return pb.PositionsResponse.FromString(data)
+        except (DeadlineExceeded, BusUnavailable, DecodeError):
+            return None
+
+    async def stop(self, broker: str) -> None:
+        """It says that it will; raises why it will not."""
+        if broker == self._environment.broker_id:
+            self._stop()
+            return
+        request = pb.PropagatedRequest(op=pb.STOP_BROKER)
+        request.adminOp.broker = broker
+        kinds = (MsgType.PROPAGATED_REQUEST, MsgType.PROPAGATED_RESPONSE)
+        data = await self._cluster.requests.ask(
+            self._subject(broker), kinds[0], request.SerializeToString(), kinds[1], ASK_S
+        )
+        response = pb.PropagatedResponse.FromString(data)
+        if response.HasField("error"):
+            raise by_status(Status(response.error.code), response.error.msg)
+
+    def tell_removed(self, broker: str, incarnation: str) -> None:
+        request = pb.PropagatedRequest(op=pb.WAS_REMOVED)
+        request.adminOp.broker, request.adminOp.incarnation = broker, incarnation
+        self._send(self._subject(broker), encode(MsgType.PROPAGATED_REQUEST, request.SerializeToString()))
+
+    # --- being asked -----------------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            try:
+                self._answer(message)
+            except DecodeError as error:
+                logger.warning("an inquiry that cannot be read: %s", error)
+
+    def _answer(self, message: NatsMessage) -> None:
+        inquiry = decode(message.payload, MsgType.PARTITION_STATUS_REQUEST)
+        if inquiry is not None and usable_subject(message.reply):
+            positions = self._positions(pb.PositionsRequest.FromString(inquiry))
+            self._send(message.reply, encode(MsgType.PARTITION_STATUS_RESPONSE, positions.SerializeToString()))
+        order = decode(message.payload, MsgType.PROPAGATED_REQUEST)
+        if order is None:
+            return
+        request = pb.PropagatedRequest.FromString(order)
+        if request.op == pb.WAS_REMOVED:
+            self._was_removed(request.adminOp)
+        elif request.op == pb.STOP_BROKER and usable_subject(message.reply):
+            response = pb.PropagatedResponse(op=request.op)
+            try:
+                self._stop()
+            except BasculeError as error:
+                response.error.code, response.error.msg = error.status, str(error)
+            self._send(message.reply, encode(MsgType.PROPAGATED_RESPONSE, response.SerializeToString()))
+
+    def _positions(self, request: pb.PositionsRequest) -> pb.PositionsResponse:
+        response = pb.PositionsResponse(sync=str(self._environment.scheduler.mode))
+        for number in request.partitions:
+            replica = self._find(request.stream, number)
+            if replica is not None:
+                response.positions.add(
+                    partition=number,
+                    end=replica.log.end,
+                    hwEnd=replica.hw_end,
+                    lastEpoch=replica.epochs.last_epoch,
+                    leads=replica.leading is not None,
+                )
+        return response
+
+    def _stop(self) -> None:
+        own = self._environment.broker_id
+        if own not in self._cluster.metadata.brokers.draining:
+            raise FailedPrecondition(f"{own} does not drain: drain it first, then stop it")
+        if self.on_stop is None:
+            raise FailedPrecondition(f"{own} cannot be stopped from here: stop its process")
+        logger.warning("stopping: an administrator drained this broker and asked for it")
+        asyncio.get_running_loop().call_later(STOP_SOON_S, self.on_stop)
+
+    def _was_removed(self, op: pb.AdminOp) -> None:
+        own = (self._environment.broker_id, self._cluster.config.incarnation)
+        if (op.broker, op.incarnation) == own:
+            self._cluster.controller.on_fatal(
+                f"broker {own[0]} was removed from the cluster by an administrator: its replicas are on other brokers. "
+                "To have it back as a new member, empty its data folder and start it without --raft-bootstrap-seed"
+            )
+
+    def _send(self, subject: bytes, payload: bytes) -> None:
+        try:
+            self._cluster.bus.send(pub(subject, payload))
+        except BusUnavailable:
+            pass  # asked, or told, again

@@ -1,0 +1,77 @@
+"""Where the replicas of a stream stand, asked of every broker that holds one and lives."""
+
+import asyncio
+
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.node.broker import Broker
+from bascule.node.cluster import Cluster
+from bascule.wire.pb import admin_pb2 as admin
+from bascule.wire.pb import internal_pb2 as pb
+
+Positions = dict[str, tuple[str, dict[int, pb.PartitionPosition]]]
+"""By broker: its sync mode, and where its replicas stand. Only of those that answered."""
+
+
+def living(cluster: Cluster) -> tuple[str, ...]:
+    """Members this broker has heard of within a session, and that are not about to stop; itself among them."""
+    heard = {cluster.config.broker_id, *(peer.id for peer in cluster.peers.alive() if not peer.leaving)}
+    return tuple(each for each in cluster.servers if each in heard)
+
+
+async def positions(broker: Broker, stream: Stream, partitions: tuple[Partition, ...]) -> Positions:
+    alive = living(broker.cluster)
+    holders: dict[str, list[int]] = {}
+    for item in partitions:
+        for replica in item.replicas:
+            if replica in alive:
+                holders.setdefault(replica, []).append(item.id)
+    asked = [broker.inquiries.positions(name, stream.name, numbers) for name, numbers in holders.items()]
+    answers = await asyncio.gather(*asked)
+    return {
+        name: (answer.sync, {each.partition: each for each in answer.positions})
+        for name, answer in zip(holders, answers, strict=True)
+        if answer is not None
+    }
+
+
+def replicas(item: Partition, alive: tuple[str, ...], known: Positions) -> list[admin.Replica]:
+    described = []
+    for name in item.replicas:
+        replica = admin.Replica(broker=name, alive=name in alive, inSync=name in item.isr)
+        sync, positions_there = known.get(name, ("", {}))
+        position = positions_there.get(item.id)
+        if position is not None:
+            replica.answered = True
+            replica.end, replica.highWatermarkEnd = position.end, position.hwEnd
+            replica.lastEpoch, replica.sync = position.lastEpoch, sync
+        described.append(replica)
+    return described
+
+
+async def describe(broker: Broker, stream: Stream) -> admin.DescribeStreamResponse:
+    alive = living(broker.cluster)
+    known = await positions(broker, stream, stream.partitions)
+    least = broker.environment.defaults.min_isr_of(stream.config)
+    return admin.DescribeStreamResponse(
+        name=stream.name,
+        subject=stream.subject,
+        group=stream.group,
+        creationTimestamp=stream.creation_timestamp,
+        minIsr=least,
+        partitions=[
+            admin.PartitionDescription(
+                partition=item.id,
+                leader=item.leader,
+                online=item.leader in alive,
+                leaderEpoch=item.leader_epoch,
+                replicas=replicas(item, alive, known),
+                underReplicated=item.under_replicated,
+                belowMinIsr=len(item.isr) < least,
+                readonly=item.readonly,
+                paused=item.paused,
+                uncleanEpoch=item.unclean_epoch,
+                epoch=item.epoch,
+            )
+            for item in stream
+        ],
+    )

@@ -1,0 +1,227 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ClusterStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("id", "host", "port", "voter", "alive", "controller", "draining", "removing", "leaving", "incarnation", "boot", "partitions", "leaderships")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    VOTER_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    REMOVING_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    BOOT_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    LEADERSHIPS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    host: str
+    port: int
+    voter: bool
+    alive: bool
+    controller: bool
+    draining: bool
+    removing: bool
+    leaving: bool
+    incarnation: str
+    boot: str
+    partitions: int
+    leaderships: int
+    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., voter: bool = ..., alive: bool = ..., controller: bool = ..., draining: bool = ..., removing: bool = ..., leaving: bool = ..., incarnation: _Optional[str] = ..., boot: _Optional[str] = ..., partitions: _Optional[int] = ..., leaderships: _Optional[int] = ...) -> None: ...
+
+class PartitionRef(_message.Message):
+    __slots__ = ("stream", "partition", "reason")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    reason: str
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ClusterStatusResponse(_message.Message):
+    __slots__ = ("controller", "current", "members", "partitions", "underReplicated", "offline", "belowMinIsr", "underReplicatedCount", "offlineCount", "belowMinIsrCount", "broker")
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    UNDERREPLICATED_FIELD_NUMBER: _ClassVar[int]
+    OFFLINE_FIELD_NUMBER: _ClassVar[int]
+    BELOWMINISR_FIELD_NUMBER: _ClassVar[int]
+    UNDERREPLICATEDCOUNT_FIELD_NUMBER: _ClassVar[int]
+    OFFLINECOUNT_FIELD_NUMBER: _ClassVar[int]
+    BELOWMINISRCOUNT_FIELD_NUMBER: _ClassVar[int]
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    controller: str
+    current: bool
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    partitions: int
+    underReplicated: _containers.RepeatedCompositeFieldContainer[PartitionRef]
+    offline: _containers.RepeatedCompositeFieldContainer[PartitionRef]
+    belowMinIsr: _containers.RepeatedCompositeFieldContainer[PartitionRef]
+    underReplicatedCount: int
+    offlineCount: int
+    belowMinIsrCount: int
+    broker: str
+    def __init__(self, controller: _Optional[str] = ..., current: bool = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., partitions: _Optional[int] = ..., underReplicated: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ..., offline: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ..., belowMinIsr: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ..., underReplicatedCount: _Optional[int] = ..., offlineCount: _Optional[int] = ..., belowMinIsrCount: _Optional[int] = ..., broker: _Optional[str] = ...) -> None: ...
+
+class DescribeStreamRequest(_message.Message):
+    __slots__ = ("stream",)
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    def __init__(self, stream: _Optional[str] = ...) -> None: ...
+
+class Replica(_message.Message):
+    __slots__ = ("broker", "alive", "inSync", "answered", "end", "highWatermarkEnd", "lastEpoch", "sync")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    INSYNC_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    HIGHWATERMARKEND_FIELD_NUMBER: _ClassVar[int]
+    LASTEPOCH_FIELD_NUMBER: _ClassVar[int]
+    SYNC_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    alive: bool
+    inSync: bool
+    answered: bool
+    end: int
+    highWatermarkEnd: int
+    lastEpoch: int
+    sync: str
+    def __init__(self, broker: _Optional[str] = ..., alive: bool = ..., inSync: bool = ..., answered: bool = ..., end: _Optional[int] = ..., highWatermarkEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., sync: _Optional[str] = ...) -> None: ...
+
+class PartitionDescription(_message.Message):
+    __slots__ = ("partition", "leader", "online", "leaderEpoch", "replicas", "underReplicated", "belowMinIsr", "readonly", "paused", "uncleanEpoch", "epoch")
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    ONLINE_FIELD_NUMBER: _ClassVar[int]
+    LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    UNDERREPLICATED_FIELD_NUMBER: _ClassVar[int]
+    BELOWMINISR_FIELD_NUMBER: _ClassVar[int]
+    READONLY_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    UNCLEANEPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    partition: int
+    leader: str
+    online: bool
+    leaderEpoch: int
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    underReplicated: bool
+    belowMinIsr: bool
+    readonly: bool
+    paused: bool
+    uncleanEpoch: int
+    epoch: int
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[str] = ..., online: bool = ..., leaderEpoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., underReplicated: bool = ..., belowMinIsr: bool = ..., readonly: bool = ..., paused: bool = ..., uncleanEpoch: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class DescribeStreamResponse(_message.Message):
+    __slots__ = ("name", "subject", "group", "creationTimestamp", "minIsr", "partitions")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    CREATIONTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    MINISR_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    subject: str
+    group: str
+    creationTimestamp: int
+    minIsr: int
+    partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., creationTimestamp: _Optional[int] = ..., minIsr: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ...) -> None: ...
+
+class DrainBrokerRequest(_message.Message):
+    __slots__ = ("broker", "stop")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    stop: bool
+    def __init__(self, broker: _Optional[str] = ..., stop: bool = ...) -> None: ...
+
+class DrainBrokerResponse(_message.Message):
+    __slots__ = ("done", "kept", "controller", "stopping")
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    CONTROLLER_FIELD_NUMBER: _ClassVar[int]
+    STOPPING_FIELD_NUMBER: _ClassVar[int]
+    done: bool
+    kept: _containers.RepeatedCompositeFieldContainer[PartitionRef]
+    controller: str
+    stopping: bool
+    def __init__(self, done: bool = ..., kept: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ..., controller: _Optional[str] = ..., stopping: bool = ...) -> None: ...
+
+class UndrainBrokerRequest(_message.Message):
+    __slots__ = ("broker",)
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    def __init__(self, broker: _Optional[str] = ...) -> None: ...
+
+class UndrainBrokerResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class RemoveBrokerRequest(_message.Message):
+    __slots__ = ("broker", "force")
+    BROKER_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    broker: str
+    force: bool
+    def __init__(self, broker: _Optional[str] = ..., force: bool = ...) -> None: ...
+
+class RemoveBrokerResponse(_message.Message):
+    __slots__ = ("done", "waiting", "lost")
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    done: bool
+    waiting: _containers.RepeatedCompositeFieldContainer[PartitionRef]
+    lost: _containers.RepeatedCompositeFieldContainer[PartitionRef]
+    def __init__(self, done: bool = ..., waiting: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ...) -> None: ...
+
+class ElectLeaderRequest(_message.Message):
+    __slots__ = ("stream", "partition", "replica", "acceptLoss", "epoch")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTLOSS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    replica: str
+    acceptLoss: bool
+    epoch: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., acceptLoss: bool = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ElectLeaderResponse(_message.Message):
+    __slots__ = ("done", "leader", "leaderEnd", "knownCommittedEnd", "certainLoss", "statement", "replicas", "epoch")
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADEREND_FIELD_NUMBER: _ClassVar[int]
+    KNOWNCOMMITTEDEND_FIELD_NUMBER: _ClassVar[int]
+    CERTAINLOSS_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    done: bool
+    leader: str
+    leaderEnd: int
+    knownCommittedEnd: int
+    certainLoss: int
+    statement: str
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    epoch: int
+    def __init__(self, done: bool = ..., leader: _Optional[str] = ..., leaderEnd: _Optional[int] = ..., knownCommittedEnd: _Optional[int] = ..., certainLoss: _Optional[int] = ..., statement: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,553 @@
+"""Administering brokers in memory: drain, undrain, remove, elect, and what happens when somebody dies meanwhile."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from bascule.errors import Status
+from bascule.node.admin_api import AdminApi
+from bascule.testing.bus import MemoryNats
+from bascule.testing.call import MemoryCall
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.loop import run
+from bascule.wire.pb import admin_pb2 as admin
+from bascule.wire.pb import api_pb2 as api
+from tests.unit.test_broker import split
+from tests.unit.test_cluster import Member, leader_of, three, until
+
+RESPONSES: dict[str, Any] = {
+    "ClusterStatus": admin.ClusterStatusResponse,
+    "DescribeStream": admin.DescribeStreamResponse,
+    "DrainBroker": admin.DrainBrokerResponse,
+    "UndrainBroker": admin.UndrainBrokerResponse,
+    "RemoveBroker": admin.RemoveBrokerResponse,
+    "ElectLeader": admin.ElectLeaderResponse,
+}
+
+
+async def ask(member: Member, method: str, request: Any, timeout_s: float = 10.0) -> tuple[Status, str, Any]:
+    call = MemoryCall(timeout_s)
+    call.request(request.SerializeToString())
+    assert member.life is not None
+    methods: Mapping[str, Any] = AdminApi(member.broker, member).methods()
+    status, text = await member.life.start(call.run(methods[f"/bascule.Admin/{method}"]))
+    responses = split(bytes(call.responses))
+    return status, text, RESPONSES[method].FromString(responses[0]) if responses else None
+
+
+async def answer(member: Member, method: str, request: Any, timeout_s: float = 10.0) -> Any:
+    status, text, response = await ask(member, method, request, timeout_s)
+    assert status is Status.OK, (status, text)
+    return response
+
+
+async def refused(member: Member, method: str, request: Any) -> str:
+    status, text, _ = await ask(member, method, request)
+    assert status in (Status.FAILED_PRECONDITION, Status.NOT_FOUND, Status.INVALID_ARGUMENT), (status, text)
+    return text
+
+
+async def create(members: dict[str, Member], partitions: int = 3, factor: int = 3, name: str = "s") -> None:
+    request = api.CreateStreamRequest(name=name, subject=name, partitions=partitions, replicationFactor=factor)
+    assert (await members["a"].call("CreateStream", request))[0] is Status.OK
+
+
+def controller_of(members: dict[str, Member]) -> Member:
+    return next(m for m in members.values() if m.life is not None and m.broker.cluster.raft.is_leader)
+
+
+def another(members: dict[str, Member], *names: str) -> Member:
+    return next(m for m in members.values() if m.life is not None and m.name not in names)
+
+
+def partitions_of(member: Member, name: str = "s") -> Any:
+    stream = member.broker.cluster.metadata.stream(name)
+    assert stream is not None
+    return stream.partitions
+
+
+async def publish(member: Member, value: bytes, partition: int = 0) -> None:
+    """Until it is acked: leaders move meanwhile."""
+    deadline = asyncio.get_running_loop().time() + 10
+    while True:
+        try:
+            await member.publish("s", value, partition, timeout_s=0.5)
+            return
+        except AssertionError:
+            assert asyncio.get_running_loop().time() < deadline
+
+
+def watch(member: Member) -> list[str]:
+    """What ends this broker."""
+    reasons: list[str] = []
+    member.broker.cluster.on_fatal(reasons.append)
+    member.broker.inquiries.on_stop = lambda: reasons.append("stopped")
+    return reasons
+
+
+def test_status_shows_who_is_who_and_what_is_not_in_sync() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members)
+        status = await answer(members["b"], "ClusterStatus", admin.ClusterStatusRequest())
+        assert [(m.id, m.voter, m.alive, m.partitions, m.leaderships) for m in status.members] == [
+            (name, True, True, 3, 1) for name in "abc"
+        ]
+        assert status.current
+        assert status.controller == controller_of(members).name
+        assert [m.id for m in status.members if m.controller] == [status.controller]
+        assert (status.partitions, status.underReplicatedCount, status.offlineCount) == (3, 0, 0)
+        assert len({m.boot for m in status.members}) == 3
+        members["c"].kill()
+        await until(lambda: all(len(item.isr) == 2 for item in partitions_of(members["b"])))
+        status = await answer(members["b"], "ClusterStatus", admin.ClusterStatusRequest())
+        assert [m.id for m in status.members if not m.alive] == ["c"]
+        assert [ref.reason for ref in status.underReplicated] == ["not in sync: c"] * 3
+        assert status.offlineCount == 0
+
+    run(main())
+
+
+def test_without_a_majority_status_says_that_it_may_be_old() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members)
+        members["a"].kill()
+        members["b"].kill()
+        await asyncio.sleep(5)
+        status = await answer(members["c"], "ClusterStatus", admin.ClusterStatusRequest())
+        assert not status.current
+        assert status.controller == ""
+        assert status.offlineCount > 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_a_drained_broker_leads_nothing_is_no_controller_and_keeps_its_copies(name: str) -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 6)
+        response = await answer(members["b"], "DrainBroker", admin.DrainBrokerRequest(broker=name))
+        assert response.done
+        assert not response.kept
+        assert response.controller not in ("", name)
+        assert all(item.leader != name for item in partitions_of(members["b"]))
+        for number in range(10):
+            await publish(members["b"], b"%d" % number)
+        await asyncio.sleep(1)
+        assert all(len(item.isr) == 3 for item in partitions_of(members["b"]))
+        assert members[name].broker.replica("s", 0).log.promised_end == 10  # type: ignore[union-attr]
+        again = await answer(another(members, name), "DrainBroker", admin.DrainBrokerRequest(broker=name))
+        assert again.done
+        await create(members, 4, 2, "later")
+        assert all(name not in item.replicas for item in partitions_of(members["b"], "later"))
+        await answer(members["b"], "UndrainBroker", admin.UndrainBrokerRequest(broker=name))
+        await create(members, 4, 2, "last")
+        assert any(name == item.leader for item in partitions_of(members["b"], "last"))
+
+    run(main())
+
+
+def test_what_nobody_else_has_in_sync_is_kept_and_handed_over_later() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 3, 1, "single")
+        await create(members, 1, 2)
+        leader = leader_of(members, "s")
+        follower = members[next(name for name in partitions_of(leader)[0].replicas if name != leader.name)]
+        follower.kill()
+        await until(lambda: len(partitions_of(leader)[0].isr) == 1)
+        response = await answer(leader, "DrainBroker", admin.DrainBrokerRequest(broker=leader.name))
+        assert response.done
+        assert sorted((ref.stream, ref.reason) for ref in response.kept) == [
+            ("s", f"nobody else is in sync; replicas: {', '.join(partitions_of(leader)[0].replicas)}"),
+            ("single", "it has no other replica"),
+        ]
+        await publish(leader, b"still taken")
+        await follower.start()
+        await until(lambda: partitions_of(leader)[0].leader == follower.name)
+        assert await follower.read("s") == [b"still taken"]
+
+    run(main())
+
+
+def test_a_drain_may_stop_the_broker_too() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 3)
+        reasons = watch(members["c"])
+        request = admin.DrainBrokerRequest(broker="c", stop=True)
+        response = await answer(members["a"], "DrainBroker", request)
+        assert response.done
+        assert response.stopping
+        await until(lambda: reasons == ["stopped"])
+
+    run(main())
+
+
+def test_nothing_is_stopped_that_does_not_drain() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        reasons = watch(members["c"])
+        with pytest.raises(Exception, match="does not drain"):
+            await members["a"].broker.inquiries.stop("c")
+        await asyncio.sleep(1)
+        assert reasons == []
+
+    run(main())
+
+
+def test_a_broker_that_dies_while_it_drains_is_drained() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 3)
+        members["c"].kill()
+        response = await answer(members["a"], "DrainBroker", admin.DrainBrokerRequest(broker="c", stop=True))
+        assert response.done
+        await until(lambda: all(item.leader != "c" for item in partitions_of(members["a"])))
+        await members["c"].start()
+        await until(lambda: all(len(item.isr) == 3 for item in partitions_of(members["a"])))
+        assert all(item.leader != "c" for item in partitions_of(members["a"]))
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", [1, 4, 8, 12, 16, 32])
+def test_a_drain_whose_controller_dies_is_finished_by_asking_again(turns: int) -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 6)
+        controller = controller_of(members)
+        name = next(each for each in members if each != controller.name)
+        entry = another(members, controller.name, name)
+        assert entry.life is not None
+        request = admin.DrainBrokerRequest(broker=name)
+        asking = asyncio.ensure_future(entry.life.start(ask(entry, "DrainBroker", request)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        controller.kill()
+        await asking
+        response = await answer(entry, "DrainBroker", request)
+        assert response.done
+        await until(lambda: all(item.leader == entry.name for item in partitions_of(entry)))
+
+    run(main())
+
+
+def test_two_may_drain_but_not_the_last_one() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 3)
+        for name in "ab":
+            assert (await answer(members["c"], "DrainBroker", admin.DrainBrokerRequest(broker=name))).done
+        assert all(item.leader == "c" for item in partitions_of(members["c"]))
+        assert controller_of(members).name == "c"
+        text = await refused(members["a"], "DrainBroker", admin.DrainBrokerRequest(broker="c"))
+        assert "nobody would be left to lead" in text
+        assert "no broker 'x'" in await refused(members["a"], "DrainBroker", admin.DrainBrokerRequest(broker="x"))
+        assert "no broker is named" in await refused(members["a"], "DrainBroker", admin.DrainBrokerRequest())
+        assert "no broker 'x'" in await refused(members["a"], "UndrainBroker", admin.UndrainBrokerRequest(broker="x"))
+
+    run(main())
+
+
+# --- removing ---------------------------------------------------------------------------------------------------
+
+
+def test_a_removed_broker_is_replaced_everywhere_told_so_and_may_come_back_empty() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        members["d"] = await Member("d", nats).start()
+        await until(lambda: len(members["a"].broker.cluster.raft.membership.voters) == 4)
+        await create(members, 4, 2)
+        for number in range(20):
+            await publish(members["a"], b"%d" % number, number % 4)
+        assert "is alive" in await refused(members["a"], "RemoveBroker", admin.RemoveBrokerRequest(broker="c"))
+        assert "itself" in await refused(members["c"], "RemoveBroker", admin.RemoveBrokerRequest(broker="c"))
+        reasons = watch(members["c"])
+        assert (await answer(members["a"], "DrainBroker", admin.DrainBrokerRequest(broker="c"))).done
+        response = await answer(members["a"], "RemoveBroker", admin.RemoveBrokerRequest(broker="c"))
+        assert response.done
+        assert not response.lost
+        for item in partitions_of(members["a"]):
+            assert "c" not in item.replicas
+            assert len(item.replicas) == len(item.isr) == 2
+        assert "c" not in members["a"].broker.cluster.servers
+        await until(lambda: bool(reasons))
+        assert "was removed from the cluster" in reasons[0]
+        assert (await answer(members["b"], "RemoveBroker", admin.RemoveBrokerRequest(broker="c"))).done
+        members["c"].kill()
+        await members["c"].start()
+        reasons = watch(members["c"])
+        await until(lambda: bool(reasons))
+        assert "empty its data folder" in reasons[0]
+        members["c"].kill()
+        members["c"].disk = MemoryDisk()
+        await members["c"].start()
+        reasons = watch(members["c"])
+        await until(lambda: "c" in members["a"].broker.cluster.raft.membership.voters)
+        await asyncio.sleep(3)
+        assert reasons == []
+        for partition in range(4):
+            values = await leader_of(members, "s", partition).read("s", partition)
+            assert values == [b"%d" % number for number in range(partition, 20, 4)]
+
+    run(main())
+
+
+def test_a_single_copy_is_moved_before_its_broker_goes() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 3, 1)
+        for number in range(30):
+            await publish(members["a"], b"%d" % number, number % 3)
+        victim = next(name for name in members if name != controller_of(members).name)
+        entry = another(members, victim)
+        response = await answer(entry, "DrainBroker", admin.DrainBrokerRequest(broker=victim))
+        assert response.done
+        assert len(response.kept) == 1
+        response = await answer(entry, "RemoveBroker", admin.RemoveBrokerRequest(broker=victim), 30.0)
+        assert response.done
+        assert not response.lost
+        for partition in range(3):
+            item = partitions_of(entry)[partition]
+            assert len(item.replicas) == 1
+            assert item.unclean_epoch == 0
+            values = await members[item.leader].read("s", partition)
+            assert values == [b"%d" % number for number in range(partition, 30, 3)]
+
+    run(main())
+
+
+def test_the_controller_itself_can_be_removed() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 3)
+        victim = controller_of(members)
+        entry = another(members, victim.name)
+        assert (await answer(entry, "DrainBroker", admin.DrainBrokerRequest(broker=victim.name))).done
+        response = await answer(entry, "RemoveBroker", admin.RemoveBrokerRequest(broker=victim.name))
+        assert response.done
+        assert len(entry.broker.cluster.raft.membership.voters) == 2
+
+    run(main())
+
+
+def test_the_only_in_sync_copy_of_a_dead_broker_is_given_up_by_force_alone() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 3, 1)
+        victim = next(name for name in members if name != controller_of(members).name)
+        entry = another(members, victim)
+        (lost,) = (item.id for item in partitions_of(entry) if item.leader == victim)
+        await publish(entry, b"precious", lost)
+        members[victim].kill()
+        await asyncio.sleep(3)
+        text = await refused(entry, "RemoveBroker", admin.RemoveBrokerRequest(broker=victim))
+        assert f"{victim} has the only in-sync copy of s/{lost}" in text
+        assert "--force" in text
+        assert victim in entry.broker.cluster.servers
+        response = await answer(entry, "RemoveBroker", admin.RemoveBrokerRequest(broker=victim, force=True))
+        assert response.done
+        assert [(ref.partition, "lost" in ref.reason) for ref in response.lost] == [(lost, True)]
+        item = partitions_of(entry)[lost]
+        assert item.leader != victim
+        await publish(entry, b"anew", lost)
+        assert await members[item.leader].read("s", lost) == [b"anew"]
+
+    run(main())
+
+
+def test_a_majority_is_kept() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        controller = controller_of(members)
+        first, second = (name for name in members if name != controller.name)
+        members[first].kill()
+        await asyncio.sleep(3)
+        await answer(controller, "DrainBroker", admin.DrainBrokerRequest(broker=second))
+        text = await refused(controller, "RemoveBroker", admin.RemoveBrokerRequest(broker=second))
+        assert "could decide nothing" in text
+        assert f"start {first} first" in text
+        assert "no broker 'x'" in await refused(controller, "RemoveBroker", admin.RemoveBrokerRequest(broker="x"))
+        assert (await answer(controller, "RemoveBroker", admin.RemoveBrokerRequest(broker=first))).done
+
+    run(main())
+
+
+def test_the_last_broker_is_neither_drained_nor_removed() -> None:
+    async def main() -> None:
+        member = await Member("a", MemoryNats(), seed=True).start()
+        text = await refused(member, "DrainBroker", admin.DrainBrokerRequest(broker="a"))
+        assert "nobody would be left to lead" in text
+        await refused(member, "RemoveBroker", admin.RemoveBrokerRequest(broker="a"))
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", [1, 8, 16, 24, 32, 48, 64, 128])
+def test_a_removal_whose_controller_dies_is_finished_by_asking_again(turns: int) -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        for name in "de":
+            members[name] = await Member(name, nats).start()
+        await until(lambda: len(members["a"].broker.cluster.raft.membership.voters) == 5)
+        await create(members, 5)
+        for number in range(10):
+            await publish(members["a"], b"%d" % number)
+        controller = controller_of(members)
+        victim = next(name for name in members if name != controller.name)
+        entry = another(members, controller.name, victim)
+        members[victim].kill()
+        await asyncio.sleep(3)
+        request = admin.RemoveBrokerRequest(broker=victim)
+        assert entry.life is not None
+        asking = asyncio.ensure_future(entry.life.start(ask(entry, "RemoveBroker", request, 1.0)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        controller.kill()
+        await asking
+        await asyncio.sleep(3)
+        response = await answer(entry, "RemoveBroker", request, 20.0)
+        assert response.done
+        await until(lambda: all(victim not in item.replicas for item in partitions_of(entry)))
+        await until(lambda: leader_of(members, "s").life is not None)
+        assert await leader_of(members, "s").read("s") == [b"%d" % number for number in range(10)]
+
+    run(main())
+
+
+# --- electing ---------------------------------------------------------------------------------------------------
+
+
+async def parted(members: dict[str, Member]) -> tuple[Member, Member, Member]:
+    """Two copies, of which the living one lacks ten messages that the dead leader had acked: (behind, dead, third)."""
+    await create(members, 1, 2)
+    item = partitions_of(members["a"])[0]
+    dead = members[item.leader]
+    behind = members[next(name for name in item.replicas if name != item.leader)]
+    third = another(members, dead.name, behind.name)
+    for number in range(10):
+        await publish(third, b"%d" % number)
+    behind.kill()
+    await until(lambda: partitions_of(third)[0].isr == (dead.name,))
+    for number in range(10, 20):
+        await publish(third, b"%d" % number)
+    dead.kill()
+    await behind.start()
+    await asyncio.sleep(3)
+    return behind, dead, third
+
+
+def test_a_leader_out_of_sync_is_elected_only_by_who_accepts_the_loss() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        behind, dead, third = await parted(members)
+        request = admin.ElectLeaderRequest(stream="s", partition=0)
+        shown = await answer(third, "ElectLeader", request)
+        assert (shown.done, shown.leader, shown.leaderEnd) == (False, behind.name, 10)
+        assert "nobody alive knows" in shown.statement
+        assert partitions_of(third)[0].leader == dead.name
+        status = await answer(third, "ClusterStatus", admin.ClusterStatusRequest())
+        assert status.offlineCount == 1
+        request.acceptLoss, request.epoch = True, shown.epoch
+        elected = await answer(third, "ElectLeader", request)
+        assert (elected.done, elected.leader) == (True, behind.name)
+        item = partitions_of(third)[0]
+        assert (item.leader, item.isr) == (behind.name, (behind.name,))
+        assert item.unclean_epoch == item.leader_epoch
+        await publish(third, b"after")
+        assert (await answer(third, "ElectLeader", request)).done, "asking again is no second election"
+        assert partitions_of(third)[0].leader_epoch == item.leader_epoch
+        await dead.start()
+        await until(lambda: len(partitions_of(third)[0].isr) == 2)
+        expected = [*(b"%d" % number for number in range(10)), b"after"]
+        assert await behind.read("s") == expected
+        await asyncio.sleep(1)
+        assert await dead.read("s", replica=True) == expected
+
+    run(main())
+
+
+def test_an_old_leader_that_only_was_cut_off_gives_up_even_what_it_had_shown() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 1, 2)
+        item = partitions_of(members["a"])[0]
+        old = members[item.leader]
+        behind = members[next(name for name in item.replicas if name != item.leader)]
+        third = another(members, old.name, behind.name)
+        for number in range(10):
+            await publish(third, b"%d" % number)
+        behind.kill()
+        await until(lambda: partitions_of(third)[0].isr == (old.name,))
+        for number in range(10, 20):
+            await publish(third, b"%d" % number)
+        for bus in old.buses:
+            bus.disconnect()
+        await behind.start()
+        await asyncio.sleep(3)
+        request = admin.ElectLeaderRequest(stream="s", partition=0, acceptLoss=True)
+        assert (await answer(third, "ElectLeader", request)).done
+        await publish(third, b"after")
+        for bus in old.buses:
+            bus.reconnect()
+        await until(lambda: len(partitions_of(third)[0].isr) == 2)
+        await asyncio.sleep(1)
+        assert await old.read("s", replica=True) == [*(b"%d" % number for number in range(10)), b"after"]
+
+    run(main())
+
+
+def test_elections_that_make_no_sense_are_refused() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 1, 3)
+        text = await refused(members["a"], "ElectLeader", admin.ElectLeaderRequest(stream="s", acceptLoss=True))
+        assert "needs no such election" in text
+        text = await refused(members["a"], "ElectLeader", admin.ElectLeaderRequest(stream="x"))
+        assert text == "no such stream: x"
+        text = await refused(members["a"], "ElectLeader", admin.ElectLeaderRequest(stream="s", partition=5))
+        assert "no such partition" in text
+
+    run(main())
+
+
+def test_an_election_by_what_was_seen_before_is_refused() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        _, _, third = await parted(members)
+        request = admin.ElectLeaderRequest(stream="s", acceptLoss=True, epoch=1)
+        assert "has changed since you looked" in await refused(third, "ElectLeader", request)
+        request = admin.ElectLeaderRequest(stream="s", acceptLoss=True, replica=third.name)
+        assert "is no replica of it" in await refused(third, "ElectLeader", request)
+
+    run(main())
+
+
+def test_a_stream_is_described_with_where_every_replica_stands() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 2)
+        for number in range(10):
+            await publish(members["a"], b"%d" % number)
+        await asyncio.sleep(1)
+        members["c"].kill()
+        await until(lambda: all(len(item.isr) == 2 for item in partitions_of(members["a"])))
+        described = await answer(members["b"], "DescribeStream", admin.DescribeStreamRequest(stream="s"))
+        first = described.partitions[0]
+        assert first.underReplicated
+        assert first.online
+        for replica in first.replicas:
+            assert replica.alive == replica.inSync == replica.answered == (replica.broker != "c")
+            assert replica.end == replica.highWatermarkEnd == (10 if replica.alive else 0)
+            assert replica.sync == ("group" if replica.alive else "")
+        text = await refused(members["b"], "DescribeStream", admin.DescribeStreamRequest(stream="x"))
+        assert text == "no such stream: x"
+
+    run(main())
