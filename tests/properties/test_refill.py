@@ -90,7 +90,7 @@ def test_whatever_is_done_to_a_replicas_files_it_becomes_its_peers_log_again(see
         bench = await open_replica(disk)
         healed: list[bool] = []
 
-        async def on_damage(segment: Segment) -> Healing:
+        async def on_damage(segment: Segment, wait: bool) -> Healing:
             healed.append(await refill(bench.log, segment, fetch))
             return Healing.HEALED if healed[-1] else Healing.UNKNOWN
 

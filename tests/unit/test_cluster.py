@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bascule.errors import Status
-from bascule.log.sync import GROUP, SyncScheduler
+from bascule.log.sync import GROUP, SyncMode, SyncScheduler
 from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
@@ -25,8 +25,9 @@ from tests.unit.test_broker import DEFAULTS, SeededRandom, split
 
 
 class Member:
-    def __init__(self, name: str, nats: MemoryNats, *, seed: bool = False) -> None:
+    def __init__(self, name: str, nats: MemoryNats, *, seed: bool = False, mode: SyncMode = GROUP) -> None:
         self.name = name
+        self.mode = mode
         self.nats = nats
         self.seed = seed
         self.disk = MemoryDisk()
@@ -58,7 +59,7 @@ class Member:
             fetch_timeout_s=3.0,
             defaults=DEFAULTS,
         )
-        scheduler = SyncScheduler(self.disk, clock, GROUP)
+        scheduler = SyncScheduler(self.disk, clock, self.mode)
         self.broker = await assemble(settings, self.disk, clock, chance, Buses(*self.buses), scheduler, self)
         await self.broker.start()
         self.methods: Mapping[str, Any] = Api(self.broker, self).methods()
@@ -105,8 +106,8 @@ def hash_of(name: str) -> int:
     return sum(name.encode()) * 1000
 
 
-async def three(nats: MemoryNats) -> dict[str, Member]:
-    members = {name: Member(name, nats, seed=name == "a") for name in "abc"}
+async def three(nats: MemoryNats, mode: SyncMode = GROUP) -> dict[str, Member]:
+    members = {name: Member(name, nats, seed=name == "a", mode=mode) for name in "abc"}
     for member in members.values():
         await member.start()
     await until(lambda: all(len(m.broker.cluster.raft.membership.voters) == 3 for m in members.values()))

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bascule.core.metadata.commands import (
     At,
+    BeginLife,
     BeginRemoval,
     BrokerDied,
     Command,
@@ -14,6 +15,7 @@ from bascule.core.metadata.commands import (
     DrainBroker,
     ElectLeader,
     ExpandIsr,
+    GiveWay,
     HandOver,
     RemoveBroker,
     SetStreamReadonly,
@@ -117,6 +119,8 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(ExpandIsr, *isr_change),
     st.builds(BrokerDied, brokers),
     st.builds(HandOver, brokers),
+    st.builds(BeginLife, brokers, st.booleans(), st.lists(st.tuples(names, st.integers(0, 3)), max_size=3).map(tuple)),
+    st.builds(GiveWay, *isr_change),
     st.builds(CreateStream, st.builds(a_stream, names, st.integers(1, 3), st.just(("x", "y", "z"))), operations),
     st.builds(DeleteStream, names, operations),
     st.builds(DrainBroker, brokers, st.lists(brokers, max_size=1).map(tuple)),
@@ -212,6 +216,34 @@ def test_nobody_waits_for_a_broker_that_has_handed_over() -> None:
     metadata.apply(2, HandOver("a"))
     partitions = metadata.streams["orders"].partitions
     assert all(item.leader != "a" and sorted(item.isr) == ["b", "c"] for item in partitions)
+
+
+def test_who_starts_leads_under_new_epochs_and_leaves_only_the_sets_it_doubts() -> None:
+    metadata = replicated()
+    before = metadata.streams["orders"].partitions
+    led = [item.id for item in before if item.leader == "a"]
+    metadata.apply(2, BeginLife("a", False, (("orders", led[0]),)))
+    doubted, other = (metadata.streams["orders"].partitions[number] for number in led)
+    assert doubted.leader != "a"
+    assert "a" not in doubted.isr
+    assert (other.leader, other.leader_epoch, other.isr) == ("a", 2, before[other.id].isr)
+    assert [item for item in metadata.streams["orders"] if item.id not in led] == [
+        item for item in before if item.id not in led
+    ]
+    metadata.apply(3, BeginLife("a", True))
+    assert all("a" not in item.isr for item in metadata.streams["orders"])
+
+
+def test_a_leader_gives_way_to_another_or_to_itself_under_a_new_epoch() -> None:
+    metadata = replicated(1)
+    metadata.apply(2, GiveWay("orders", 0, "b", "a", 1))
+    partition = metadata.streams["orders"].partitions[0]
+    assert (partition.leader, partition.leader_epoch, sorted(partition.isr)) == ("b", 2, ["b", "c"])
+    metadata.apply(3, GiveWay("orders", 0, "b", "b", 2))
+    partition = metadata.streams["orders"].partitions[0]
+    assert (partition.leader, partition.leader_epoch, sorted(partition.isr)) == ("b", 3, ["b", "c"])
+    with pytest.raises(FailedPrecondition, match="generation mismatch"):
+        metadata.check(GiveWay("orders", 0, "c", "b", 2))
 
 
 def test_only_the_present_leader_changes_the_in_sync_set() -> None:

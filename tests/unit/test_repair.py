@@ -7,6 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from bascule.core.metadata.commands import PartitionName
+from bascule.log.sync import GROUP, SyncMode
+from bascule.node.cluster import Cluster
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
@@ -41,8 +44,8 @@ def starts(data: bytes) -> list[int]:
     return found
 
 
-async def loaded(segment_max_bytes: int = 3000) -> dict[str, Member]:
-    members = await three(MemoryNats())
+async def loaded(segment_max_bytes: int = 3000, mode: SyncMode = GROUP) -> dict[str, Member]:
+    members = await three(MemoryNats(), mode)
     request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
     request.segmentMaxBytes.value = segment_max_bytes
     await members["a"].call("CreateStream", request)
@@ -197,3 +200,105 @@ def test_a_leader_never_feeds_a_gap() -> None:
         await whole_again(members)
 
     run(main())
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+def test_a_damaged_last_record_is_healed_too(role: str) -> None:
+    async def main() -> None:
+        members = await loaded()
+        leader = leader_of(members, "s")
+        follower = next(member for member in members.values() if member is not leader)
+        victim = leader if role == "leader" else follower
+        flip_last(victim.disk, logs(victim)[-1], random.Random(1))
+        assert await victim.read("s", replica=True) == EXPECTED
+        await whole_again(members)
+
+    run(main())
+
+
+def test_a_leader_whose_disk_fails_never_gives_an_offset_to_two_records() -> None:
+    """Its followers may have what it could not store."""
+
+    async def main() -> None:
+        members = await loaded()
+        leader = leader_of(members, "s")
+        leader.disk.sync_delay_s = 0.2
+        leader.nats.publish(b"s", b"a plain message that is not stored")
+        await asyncio.sleep(0.1)
+        leader.disk.misfortune = lambda path: 5 if path.startswith("streams/") else None
+        await asyncio.sleep(0.3)
+        for member in members.values():
+            member.disk.heal()
+            member.disk.sync_delay_s = 0.0
+        await asyncio.sleep(5)
+        for number in range(20):
+            await members["a"].publish("s", b"after %d" % number, timeout_s=20)
+        await until(lambda: len(isr(members)) == 3, 60)
+        assert len({log_bytes(member) for member in members.values()}) == 1
+
+    run(main())
+
+
+RELAXED = SyncMode("interval", 3_600_000_000_000)
+
+
+@pytest.mark.parametrize("victim", "abc")
+def test_under_relaxed_sync_one_power_loss_loses_nothing(victim: str) -> None:
+    """Killed processes keep what they wrote; the one that lost its power must not lead with less."""
+
+    async def main() -> None:
+        members = await loaded(mode=RELAXED)
+        members[victim].kill()
+        members[victim].disk.crash(None)
+        for member in members.values():
+            if member.life is not None:
+                end(member)
+        await asyncio.gather(*(member.start() for member in members.values()))
+        await whole_again(members)
+
+    run(main())
+
+
+def end(member: Member) -> None:
+    """The process alone, not the machine."""
+    assert member.life is not None
+    member.life.kill()
+    member.life = None
+    for bus in member.buses:
+        bus.disconnect()
+    member.disk.kill(random.Random(1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "clean", "doubts"),
+    [
+        (GROUP, False, False),
+        (RELAXED, False, True),
+        (RELAXED, True, False),
+        (SyncMode("os"), True, True),
+    ],
+)
+def test_a_start_doubts_what_the_last_life_may_have_lost(
+    mode: SyncMode, clean: bool, doubts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    begin_life = Cluster.begin_life
+
+    async def spy(self: Cluster, doubtful: tuple[PartitionName, ...], doubts_all: bool = False) -> None:
+        seen.append(doubts_all)
+        await begin_life(self, doubtful, doubts_all)
+
+    async def main() -> None:
+        members = await loaded(mode=mode)
+        victim = members["b"]
+        if clean:
+            await victim.broker.stop()
+            await victim.broker.close()
+        victim.kill()
+        monkeypatch.setattr(Cluster, "begin_life", spy)
+        await victim.start()
+        await whole_again(members)
+        assert "stopped" not in victim.disk.paths()
+
+    run(main())
+    assert seen == [doubts]

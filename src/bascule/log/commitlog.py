@@ -39,8 +39,10 @@ from bascule.wire import kernels
 _log = logging.getLogger("bascule.log")
 
 
-OnDamage = Callable[[Segment], Awaitable[Healing]]
-"""Asked by readers that stand before damage in that segment. If the records come back the segment is retired."""
+OnDamage = Callable[[Segment, bool], Awaitable[Healing]]
+"""Asked by readers that stand before damage in that segment, and whether they wait for what becomes of it. If the
+records come back the segment is retired.
+"""
 
 
 @dataclass(frozen=True, slots=True)

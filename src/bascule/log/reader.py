@@ -6,7 +6,8 @@ gaps (holes left by damage, compaction); a reader does not mind. Damage met on t
 stepped over and never served. At the visible end `read` gives None, and `wait` sleeps until there is more.
 
 Where other replicas exist (`on_damage` is set) a reader that stands before damage waits while the records are fetched
-from them. One that feeds a replica never steps over damage that a replica out of reach may have whole.
+from them. One that feeds a replica does not wait, for others are fed by the same hand, and never steps over damage that
+a replica out of reach may have whole.
 """
 
 from enum import Enum
@@ -35,9 +36,9 @@ class Healing(Enum):
     """A replica that cannot be asked now may have them."""
 
 
-async def heal(log: "CommitLog", segment: Segment) -> Healing:
+async def heal(log: "CommitLog", segment: Segment, wait: bool = True) -> Healing:
     log.note_damage(segment)
-    return Healing.LOST if log.on_damage is None else await log.on_damage(segment)
+    return Healing.LOST if log.on_damage is None else await log.on_damage(segment, wait)
 
 
 class Reader:
@@ -106,7 +107,7 @@ class Reader:
     async def _at_damage(self, segment: Segment) -> Healing:
         """What is to be done about it; HEALED: the segment is retired, so look again."""
         self.skipped = True
-        return await heal(self._log, segment) if self._heals else Healing.LOST
+        return await heal(self._log, segment, self.crosses) if self._heals else Healing.LOST
 
     def _next_segment(self, segment: Segment) -> bool:
         following = self._log.segment_after(segment)

@@ -12,6 +12,7 @@ from bascule.core.metadata.commands import PartitionName
 from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, Repeated, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream
 from bascule.errors import BasculeError, BusUnavailable, LogError
+from bascule.node import lifemark
 from bascule.node.administration import ControllerAdministration
 from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
@@ -40,6 +41,9 @@ class Broker:
         self.publisher = Publisher(self.environment, self.routes, self._refusal)
         self.leaving = False
         self.stopping = False
+        self._unclean = False
+        """The last life ended in a way that may have taken what it had promised."""
+        self._settled_in = False
         self._replicas: dict[Key, Replica] = {}
         self.inquiries = Inquiries(self.environment, cluster, self.replica)
         self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults)
@@ -54,6 +58,7 @@ class Broker:
         """Open every replica here, hear what the cluster decided meanwhile, then take roles. Serving may begin when
         this returns."""
         environment = self.environment
+        self._unclean = not await lifemark.take(environment.disk) and environment.scheduler.mode.relaxed
         environment.inboxes.listen(environment.publishes_bus)
         environment.feeds.listen(self._replicas.get, lambda: self.cluster.servers)
         environment.fetchers.listen()
@@ -77,7 +82,15 @@ class Broker:
     async def _settle_in(self) -> None:
         """Roles only once the cluster has spoken: what this broker led before may be another's by now."""
         await self.cluster.caught_up()
-        await self.cluster.begin_life(await self._doubtful())
+        doubtful = await self._doubtful()
+        if self._unclean and self._replicas:
+            logger.warning(
+                "relaxed sync (%s), and the last life did not end in good order: this broker is in sync with nothing "
+                "it shares until it has caught up",
+                self.environment.scheduler.mode,
+            )
+        await self.cluster.begin_life(doubtful, self._unclean)
+        self._settled_in = True
         await self._skip_history()
         await self._set_strays_aside()
         self._spawn(self._turn())
@@ -157,9 +170,15 @@ class Broker:
         self.environment.feeds.close()
         self.environment.fetchers.close()
         self.environment.peer_logs.close()
-        for replica in list(self._replicas.values()):
-            await replica.close()
+        replicas = list(self._replicas.values())
         self._replicas.clear()
+        for replica in replicas:
+            await replica.close()
+        if self._settled_in and not any(replica.log.failed for replica in replicas):
+            try:
+                await lifemark.leave(self.environment.disk, self.environment.scheduler.mode)
+            except OSError as error:
+                logger.warning("the next start will take this stop for a crash: %s", error)
 
     # --- what the API asks -----------------------------------------------------------------------------------
 

@@ -243,9 +243,12 @@ class Feed:
             # One epoch an answer: a follower notes where each begins.
             stop_end = replica.epochs.run_end(position.end, log.end)
             records = await _read(reader, max_bytes, stop_end)
+            while not records and stop_end <= reader.next_offset < log.end:  # of that epoch all the rest is lost
+                stop_end = replica.epochs.run_end(reader.next_offset, log.end)
+                records = await _read(reader, max_bytes, stop_end)
             if replica.leading is not leading or self._positions.get(key) is not position:
                 return None
-            if reader.next_offset < log.end:
+            if records and reader.next_offset < log.end:
                 self._news[key] = None
                 self._records_wait = True
         hw_end = leading.hw_end

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S = 0.5
+STANDING_S = 0.5
+RECORDS_S = 1.0
 TRIES = 2
 READ_BYTES = 1024 * 1024
 OVERHEAD_BYTES = 256
@@ -83,10 +84,11 @@ class PeerLogs:
         return told
 
     async def _ask(self, broker: str, question: Question) -> Told:
+        timeout_s = RECORDS_S if question.end > question.start else STANDING_S
         for _ in range(TRIES):
             try:
                 data = await self._requests.ask(
-                    self._subject(broker), _KINDS[0], encode_question(question), _KINDS[1], ANSWER_S
+                    self._subject(broker), _KINDS[0], encode_question(question), _KINDS[1], timeout_s
                 )
                 return decode_told(data)
             except (DeadlineExceeded, BusUnavailable) as error:

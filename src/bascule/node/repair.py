@@ -54,9 +54,12 @@ class Repair:
 
     # --- damage ----------------------------------------------------------------------------------------------
 
-    async def on_damage(self, segment: Segment) -> Healing:
-        """For readers that stand before it."""
+    async def on_damage(self, segment: Segment, wait: bool) -> Healing:
+        """For readers that stand before it. Those that do not wait are told what is known, and called when that is
+        more."""
         self.mend()
+        if not wait and not segment.retired:
+            return self._tried.get(segment, (0.0, Healing.UNKNOWN))[1]
         return await self._heal(segment)
 
     def mend(self) -> None:
@@ -90,6 +93,8 @@ class Repair:
                 self._tried[segment] = (now, healing)
             elif self._replica.following is not None:
                 self._replica.following.healed()
+            if healing is not Healing.UNKNOWN and self._replica.leading is not None:
+                self._replica.environment.feeds.has_news(self._replica)
             return healing
 
     async def _ask_around(self, segment: Segment) -> Healing:

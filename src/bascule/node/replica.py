@@ -188,6 +188,10 @@ class Replica:
         self.first_received = self.first_received or now
         self.latest_received = now
 
+    @property
+    def _replicated(self) -> bool:
+        return len(self.partition.replicas) > 1
+
     # --- the log ---------------------------------------------------------------------------------------------
 
     def _on_promised(self, end: int) -> None:
@@ -219,8 +223,22 @@ class Replica:
         logger.error("%s takes no writes: %s", self.name, error)
         if self.leading is not None:
             self.leading.failed()
+            if self._replicated:
+                self.spawn(self._step_down(self.leading))
         self.environment.on_writable(self.stream.name, self.partition.id)
         self.spawn(self._reopen())
+
+    async def _step_down(self, leading: Leading) -> None:
+        """Followers may have records that this log has just forgotten. Their offsets will name other records, so that
+        can only be under another epoch: of another leader, or, if nobody else is in sync, of this one once its log can
+        be written."""
+        own = self.environment.broker_id
+        while self.leading is leading:
+            candidates = [each for each in self.partition.isr if each != own] or [own] * (self.log.failed is None)
+            for candidate in candidates:
+                if await self.environment.give_way(self, candidate):
+                    break
+            await asyncio.sleep(GIVE_WAY_S)
 
     async def _reopen(self) -> None:
         delay_s = REOPEN_FIRST_S
@@ -234,9 +252,10 @@ class Replica:
             delay_s = min(REOPEN_MAX_S, delay_s * 2)
         self._reopening = False
         self.epochs.cut(self.log.end)
-        role = self.leading or self.following
-        if role is not None:
-            role.reopened()
+        if self.following is not None:
+            self.following.reopened()
+        elif self.leading is not None and not self._replicated:
+            self.leading.reopened()
         self.environment.on_writable(self.stream.name, self.partition.id)
         logger.warning("%s takes writes again, from offset %d on", self.name, self.log.end)
 

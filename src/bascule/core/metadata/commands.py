@@ -80,7 +80,8 @@ class BeginLife:
 
 @dataclass(frozen=True, slots=True)
 class GiveWay:
-    """A leader whose log nobody vouches for found a replica that has more."""
+    """A leader lets another replica lead: one that has more, or one whose disk works. Or itself, under a new epoch, for
+    it has forgotten records of this one that others may have."""
 
     stream: str
     partition: int

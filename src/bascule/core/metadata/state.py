@@ -115,7 +115,7 @@ class Metadata:
             )
         if command.replica not in partition.replicas:
             raise FailedPrecondition(f"{command.replica} is not a replica of this partition")
-        if not isinstance(command, ExpandIsr) and command.replica == partition.leader:
+        if isinstance(command, ShrinkIsr) and command.replica == partition.leader:
             raise FailedPrecondition("a leader is always in sync with itself")
 
     def apply(self, index: int, command: Command) -> list[Change]:
