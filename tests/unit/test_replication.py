@@ -77,6 +77,16 @@ def test_a_member_that_fetches_but_never_catches_up_is_asked_out() -> None:
     assert LAG < now <= LAG + 20
 
 
+def test_a_member_that_lost_what_it_had_promised_is_asked_out_at_once() -> None:
+    machine = in_sync(("me", "b"))
+    machine.promised(10)
+    machine.fetched("b", 10, 10, 10, 1)
+    assert machine.hw_end == 10
+    assert machine.lagging(2, LAG) == []
+    machine.fetched("b", 10, 4, 10, 3)
+    assert machine.lagging(3, LAG) == ["b"]
+
+
 def test_a_member_one_answer_behind_under_load_is_caught_up() -> None:
     machine = in_sync(("me", "b"))
     machine.start_watching(0)
