@@ -62,7 +62,11 @@ class Broker:
         environment.inboxes.listen(environment.publishes_bus)
         environment.feeds.listen(self._replicas.get, lambda: self.cluster.servers)
         environment.fetchers.listen()
-        environment.peer_logs.listen(self._replicas.get, lambda: self.cluster.servers)
+        environment.peer_logs.listen(
+            self._replicas.get,
+            lambda: self.cluster.servers,
+            lambda: [peer.id for peer in self.cluster.peers.alive()],
+        )
         self.inquiries.listen()
         await self._open(list(self.cluster.metadata.streams.values()))
         self.cluster.store.on_changes = self._enqueue

@@ -315,7 +315,7 @@ class Cluster:
                 return await self.propose(lambda: life)
             case pb.GIVE_WAY:
                 way = request.giveWayOp
-                if not self._controller.stays(way.replica):
+                if not self.controller.stays(way.replica):
                     raise FailedPrecondition(f"{way.replica} is not alive, or about to stop")
                 give_way = GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch)
                 return await self.propose(lambda: give_way)

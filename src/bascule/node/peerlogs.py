@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError
+from bascule.limits import MAX_RECORD_BYTES
 from bascule.node.garbage import GarbageLog
 from bascule.node.requests import Requests
 from bascule.ports import Bus
@@ -27,6 +28,10 @@ logger = logging.getLogger(__name__)
 STANDING_S = 0.5
 RECORDS_S = 1.0
 TRIES = 2
+ASKED_AT_ONCE = 64
+"""Questions on their way: after a crash of all every partition has one."""
+ANSWERED_AT_ONCE = 1024
+"""Past this, questions go unanswered, and are asked again."""
 READ_BYTES = 1024 * 1024
 OVERHEAD_BYTES = 256
 _KINDS = (MsgType.LEADER_EPOCH_OFFSET_REQUEST, MsgType.LEADER_EPOCH_OFFSET_RESPONSE)
@@ -43,9 +48,17 @@ class PeerLogs:
         self._members: Callable[[], tuple[str, ...]] = tuple
         self._answering: dict[asyncio.Task[None], None] = {}
         self._garbage = GarbageLog(logger, "a question of another replica")
+        self._alive: Callable[[], list[str]] = list
+        self._asking = asyncio.Semaphore(ASKED_AT_ONCE)
 
-    def listen(self, find: "Callable[[Key], Replica | None]", members: Callable[[], tuple[str, ...]]) -> None:
-        self._find, self._members = find, members
+    def listen(
+        self,
+        find: "Callable[[Key], Replica | None]",
+        members: Callable[[], tuple[str, ...]],
+        alive: Callable[[], list[str]],
+    ) -> None:
+        """`members` of the cluster are answered; those of them that are `alive` are asked."""
+        self._find, self._members, self._alive = find, members, alive
         self._requests.listen()
         self._bus.subscribe(self._subject(self._broker_id), self._on_batch)
 
@@ -79,17 +92,23 @@ class PeerLogs:
 
     async def _range(self, broker: str, key: "Key", start: int, end: int, skip: int) -> Told:
         told = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
+        if told.total > READ_BYTES + MAX_RECORD_BYTES:
+            raise PeerError(f"{broker} says that {told.total} bytes come at once: that cannot be")
         if not told.here or not told.sound or (told.total > skip and not told.piece):
             raise PeerError(f"{broker} does not have all of offsets {start} to {end - 1} either")
         return told
 
     async def _ask(self, broker: str, question: Question) -> Told:
         timeout_s = RECORDS_S if question.end > question.start else STANDING_S
+        reason = "it has not been heard of"
         for _ in range(TRIES):
+            if broker not in self._alive():
+                break
             try:
-                data = await self._requests.ask(
-                    self._subject(broker), _KINDS[0], encode_question(question), _KINDS[1], timeout_s
-                )
+                async with self._asking:
+                    data = await self._requests.ask(
+                        self._subject(broker), _KINDS[0], encode_question(question), _KINDS[1], timeout_s
+                    )
                 return decode_told(data)
             except (DeadlineExceeded, BusUnavailable) as error:
                 reason = str(error)
@@ -107,7 +126,7 @@ class PeerLogs:
             except PeerError as error:
                 self._garbage.say(error)
                 continue
-            if question.asker in self._members():
+            if question.asker in self._members() and len(self._answering) < ANSWERED_AT_ONCE:
                 task = asyncio.get_running_loop().create_task(self._answer(question, message.reply))
                 self._answering[task] = None
                 task.add_done_callback(lambda done: self._answering.pop(done, None))

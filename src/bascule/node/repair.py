@@ -32,6 +32,8 @@ PAUSE_S = 0.05
 """What a reader waits that comes again in between: it must not turn in circles."""
 PATIENCE_S = 5.0
 """How long a replica that nobody vouches for waits for the others in sync before it leads."""
+SHORT_PATIENCE_S = 1.0
+"""And for those that are not: they may have more all the same, if this one lost it."""
 POLL_S = 0.1
 SCRUB_READ_BYTES = 1024 * 1024
 SCRUB_BYTES_A_SECOND = 64 * 1024 * 1024
@@ -57,6 +59,8 @@ class Repair:
     async def on_damage(self, segment: Segment, wait: bool) -> Healing:
         """For readers that stand before it. Those that do not wait are told what is known, and called when that is
         more."""
+        if not self._others:
+            return Healing.LOST
         self.mend()
         if not wait and not segment.retired:
             return self._tried.get(segment, (0.0, Healing.UNKNOWN))[1]
@@ -64,7 +68,7 @@ class Repair:
 
     def mend(self) -> None:
         """Heal what is known to be damaged, in the background, until it is."""
-        if self._log.damaged and not self._mending:
+        if self._log.damaged and self._others and not self._mending:
             self._mending = True
             self._replica.spawn(self._mend())
 
@@ -134,7 +138,7 @@ class Repair:
         for segment in list(self._log.damaged):
             await self._heal(segment)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + PATIENCE_S
+        began = loop.time()
         own, waited_for = self._replica.environment.broker_id, dict.fromkeys(self._replica.partition.isr)
         told: dict[str, Standing] = {}
         while True:
@@ -143,7 +147,9 @@ class Repair:
                 if standing is not None:
                     told[broker] = standing
             absent = [broker for broker in waited_for if broker != own and broker not in told]
-            if not absent or loop.time() >= deadline:
+            silent = any(broker not in told for broker in self._others)
+            patience_s = PATIENCE_S if absent else SHORT_PATIENCE_S if silent else 0.0
+            if loop.time() - began >= patience_s:
                 break
             await asyncio.sleep(POLL_S)
         if absent:

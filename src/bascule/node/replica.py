@@ -83,8 +83,7 @@ class Replica:
         replica = cls(environment, stream, partition, log)
         replica.epochs = await stored_epochs.load(environment.disk, log)
         replica._saved_epoch = replica.epochs.last_epoch
-        if len(partition.replicas) > 1:
-            log.on_damage = replica.repair.on_damage
+        log.on_damage = replica.repair.on_damage
         return replica
 
     # --- roles ---------------------------------------------------------------------------------------------
@@ -103,7 +102,8 @@ class Replica:
         if partition.leader != self.environment.broker_id:
             self.following = Following(self)
             self.following.start()
-        elif self.vouched_for or partition.leader_epoch == stream.creation_index:
+        elif self.vouched_for or partition.leader_epoch in (stream.creation_index, partition.unclean_epoch):
+            # There is nothing to compare, or an administrator has decided.
             self._lead()
         else:
             self._coming_to_lead = self.spawn(self._come_to_lead())
