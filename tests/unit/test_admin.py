@@ -351,6 +351,7 @@ def test_the_only_in_sync_copy_of_a_dead_broker_is_given_up_by_force_alone() -> 
         assert f"{victim} has the only in-sync copy of s/{lost}" in text
         assert "--force" in text
         assert victim in entry.broker.cluster.servers
+        assert entry.broker.cluster.metadata.brokers.removing == (), "a refusal leaves nothing behind"
         response = await answer(entry, "RemoveBroker", admin.RemoveBrokerRequest(broker=victim, force=True))
         assert response.done
         assert [(ref.partition, "lost" in ref.reason) for ref in response.lost] == [(lost, True)]
@@ -455,7 +456,8 @@ def test_a_leader_out_of_sync_is_elected_only_by_who_accepts_the_loss() -> None:
         assert partitions_of(third)[0].leader == dead.name
         status = await answer(third, "ClusterStatus", admin.ClusterStatusRequest())
         assert status.offlineCount == 1
-        request.acceptLoss, request.epoch = True, shown.epoch
+        request.acceptLoss = True
+        request.inSync.extend(shown.inSync)
         elected = await answer(third, "ElectLeader", request)
         assert (elected.done, elected.leader) == (True, behind.name)
         item = partitions_of(third)[0]
@@ -470,6 +472,37 @@ def test_a_leader_out_of_sync_is_elected_only_by_who_accepts_the_loss() -> None:
         assert await behind.read("s") == expected
         await asyncio.sleep(1)
         assert await dead.read("s", replica=True) == expected
+
+    run(main())
+
+
+@pytest.mark.parametrize("turns", [4, 8, 12, 16, 20, 24, 32, 48])
+def test_an_election_whose_controller_dies_is_finished_by_asking_again(turns: int) -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        for name in "de":
+            members[name] = await Member(name, nats).start()
+        await until(lambda: len(members["a"].broker.cluster.raft.membership.voters) == 5)
+        behind, dead, third = await parted(members)
+        shown = await answer(third, "ElectLeader", admin.ElectLeaderRequest(stream="s"))
+        controller = controller_of(members)
+        entry = another(members, controller.name, behind.name, dead.name)
+        request = admin.ElectLeaderRequest(stream="s", acceptLoss=True, inSync=shown.inSync, replica=behind.name)
+        assert entry.life is not None
+        asking = asyncio.ensure_future(entry.life.start(ask(entry, "ElectLeader", request)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if controller is not behind:
+            controller.kill()
+        status, text, _ = await asking
+        if status is not Status.OK:
+            status, text, _ = await ask(entry, "ElectLeader", request)
+        assert status is Status.OK, text
+        await publish(entry, b"after")
+        item = partitions_of(entry)[0]
+        assert (item.leader, item.leader_epoch) == (behind.name, item.unclean_epoch)
+        assert await behind.read("s") == [*(b"%d" % number for number in range(10)), b"after"]
 
     run(main())
 
@@ -522,8 +555,8 @@ def test_an_election_by_what_was_seen_before_is_refused() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
         _, _, third = await parted(members)
-        request = admin.ElectLeaderRequest(stream="s", acceptLoss=True, epoch=1)
-        assert "has changed since you looked" in await refused(third, "ElectLeader", request)
+        request = admin.ElectLeaderRequest(stream="s", acceptLoss=True, inSync=["x"])
+        assert "look again, then decide" in await refused(third, "ElectLeader", request)
         request = admin.ElectLeaderRequest(stream="s", acceptLoss=True, replica=third.name)
         assert "is no replica of it" in await refused(third, "ElectLeader", request)
 

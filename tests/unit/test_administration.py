@@ -255,7 +255,7 @@ def dead_leader() -> Metadata:
 def test_an_elected_leader_is_alone_in_sync_under_a_new_epoch() -> None:
     metadata = dead_leader()
     assert plans.electable(the(metadata), "s", ("b", "c")) == ["b", "c"]
-    done(metadata, ElectLeader(At("s", 0, "b"), the(metadata).epoch))
+    done(metadata, ElectLeader(At("s", 0, "b"), the(metadata).isr))
     item = the(metadata)
     assert (item.leader, item.isr, sorted(item.replicas)) == ("b", ("b",), ["a", "b", "c"])
     assert item.leader_epoch == item.epoch == item.unclean_epoch == metadata.index
@@ -270,20 +270,20 @@ def test_elections_nobody_needs_or_nobody_can_win_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "epoch", "says"),
+    ("at", "isr", "says"),
     [
         (At("x", 0, "b"), None, "no such stream: x"),
         (At("s", 7, "b"), None, "no such partition: stream s has 1"),
         (At("s", -1, "b"), None, "no such partition"),
         (At("s", 0, "d"), None, "d is no replica of s/0"),
         (At("s", 0, "a"), None, "a is in sync with s/0"),
-        (At("s", 0, "b"), 1, "s/0 has changed since you looked"),
+        (At("s", 0, "b"), ("a", "c"), "in sync with s/0 is a by now, not a, c"),
     ],
 )
-def test_what_cannot_be_elected_is_told(at: At, epoch: int | None, says: str) -> None:
+def test_what_cannot_be_elected_is_told(at: At, isr: tuple[str, ...] | None, says: str) -> None:
     metadata = dead_leader()
     before = metadata.streams["s"]
-    (change,) = metadata.apply(metadata.index + 1, ElectLeader(at, the(metadata).epoch if epoch is None else epoch))
+    (change,) = metadata.apply(metadata.index + 1, ElectLeader(at, the(metadata).isr if isr is None else isr))
     assert isinstance(change, Rejected)
     assert says in str(change.error)
     assert metadata.streams["s"] == before

@@ -127,7 +127,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(UndrainBroker, brokers),
     st.builds(BeginRemoval, brokers, st.lists(places, max_size=2).map(tuple)),
     st.builds(RemoveBroker, brokers, st.sampled_from(["", "life"]), st.lists(places, max_size=2).map(tuple)),
-    st.builds(ElectLeader, places, st.integers(0, 8)),
+    st.builds(ElectLeader, places, st.lists(brokers, max_size=2).map(tuple)),
     st.builds(SetStreamReadonly, names, st.lists(st.integers(0, 2), max_size=2).map(tuple), st.booleans()),
 )
 

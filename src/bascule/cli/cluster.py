@@ -215,10 +215,12 @@ def remove(broker: str, force: bool, timeout: float, as_json: bool, server: str)
 @click.argument("partition", type=click.IntRange(min=0))
 @click.option("--replica", default="", metavar="BROKER", help="Who is to lead. [default: the live one that has most]")
 @click.option("--accept-loss", is_flag=True, help="Do it. Without this it is only told what would be lost.")
-@click.option("--epoch", type=click.IntRange(min=0), default=0, help="Only if nothing changed since this was shown.")
+@click.option("--in-sync", default="", metavar="BROKERS", help="Only if in sync are still those that were shown.")
 @JsonOption
 @ServerOption
-def elect(stream: str, partition: int, replica: str, accept_loss: bool, epoch: int, as_json: bool, server: str) -> None:
+def elect(
+    stream: str, partition: int, replica: str, accept_loss: bool, in_sync: str, as_json: bool, server: str
+) -> None:
     """Let a replica lead PARTITION of STREAM that is not in sync, because nobody in sync lives.
 
     Messages that were acked may be lost. Start an in-sync replica again instead, if you can.
@@ -227,7 +229,7 @@ def elect(stream: str, partition: int, replica: str, accept_loss: bool, epoch: i
     async def ask() -> pb.ElectLeaderResponse:
         async with connected(server) as client:
             return await client.admin.elect_leader(
-                stream, partition, replica=replica, accept_loss=accept_loss, epoch=epoch
+                stream, partition, replica=replica, accept_loss=accept_loss, in_sync=_words(in_sync)
             )
 
     answer = asyncio.run(ask())
@@ -240,6 +242,10 @@ def elect(stream: str, partition: int, replica: str, accept_loss: bool, epoch: i
     click.echo(answer.statement)
     click.echo(
         f"nothing was done; to accept this: bascule cluster elect {stream} {partition} "
-        f"--replica {answer.leader} --epoch {answer.epoch} --accept-loss",
+        f"--replica {answer.leader} --in-sync {','.join(answer.inSync)} --accept-loss",
         err=True,
     )
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]

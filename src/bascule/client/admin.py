@@ -7,7 +7,7 @@ are asked for again until they are done or the time is up, and asking once more 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from google.protobuf.message import Message
@@ -79,13 +79,13 @@ class Admin:
         *,
         replica: str = "",
         accept_loss: bool = False,
-        epoch: int = 0,
+        in_sync: Sequence[str] = (),
         timeout: float = limits.CLIENT_TIMEOUT_S,
     ) -> pb.ElectLeaderResponse:
         """For a partition none of whose in-sync replicas lives: another leads, and what that one lacks is lost. Without
-        `accept_loss` only tells what would happen; `epoch` of that answer makes sure that nothing has changed since."""
+        `accept_loss` only tells what would happen; `in_sync` of that answer makes sure that nobody came back since."""
         request = pb.ElectLeaderRequest(
-            stream=stream, partition=partition, replica=replica, acceptLoss=accept_loss, epoch=epoch
+            stream=stream, partition=partition, replica=replica, acceptLoss=accept_loss, inSync=in_sync
         )
         return await self._ask("ElectLeader", request, pb.ElectLeaderResponse, Deadline(timeout))
 

@@ -231,10 +231,16 @@ class AdminApi:
         election = await propose_election(self._broker, stream, item, request.replica)
         if not request.acceptLoss:
             return election
-        op = pb.AdminOp(epoch=request.epoch or item.epoch, force=True)
+        op = pb.AdminOp(inSync=request.inSync or item.isr, force=True)
         op.replicas.add(stream=stream.name, partition=item.id, replica=election.leader)
         deadline = _deadline(call)
-        await self._ask(pb.ELECT_LEADER, op, call)
+        try:
+            await self._ask(pb.ELECT_LEADER, op, call)
+        except FailedPrecondition:
+            # The controller that did it may have died before it said so, and the next one finds it done.
+            now = self._partition(self._stream(stream.name), item.id)
+            if now.unclean_epoch == item.unclean_epoch or was_elected(now, election.leader, self._alive) is None:
+                raise
         await self._led(stream.name, item.id, deadline)
         election.done = True
         election.statement = election.statement.replace(" would lead ", " leads ", 1)

@@ -75,7 +75,7 @@ class ControllerAdministration:
             case pb.ELECT_LEADER if len(op.replicas) == 1:
                 chosen = op.replicas[0]
                 at = At(chosen.stream, chosen.partition, chosen.replica)
-                return await (self._elect(at, op.epoch) if op.force else self._may_elect(at))
+                return await (self._elect(at, tuple(op.inSync)) if op.force else self._may_elect(at))
             case _:
                 raise InvalidArgument(f"operation {request.op} is not known to this broker")
 
@@ -110,6 +110,9 @@ class ControllerAdministration:
     async def _drop(self, life: tuple[str, str], force: bool) -> bool:
         """False while others still get what it has."""
         cluster, broker = self._cluster, life[0]
+        if not force and broker not in self.members.alive:
+            # Nobody can copy from it: what only it has is lost, and that is said before anything is changed.
+            plans.refuse_losses(broker, plans.removal_losses(cluster.metadata, broker))
         if broker not in cluster.metadata.brokers.removing:
             logger.warning("broker %s is being removed: others get replicas of what it holds", broker)
             await cluster.propose(lambda: plans.begin_removal(cluster.metadata, self.members, broker))
@@ -135,9 +138,9 @@ class ControllerAdministration:
         plans.electable(item, at.stream, self.members.alive, at.replica)
         return self._cluster.metadata.index
 
-    async def _elect(self, at: At, epoch: int) -> int:
+    async def _elect(self, at: At, isr: tuple[str, ...]) -> int:
         await self._may_elect(at)
-        index = await self._cluster.propose(lambda: ElectLeader(at, epoch))
+        index = await self._cluster.propose(lambda: ElectLeader(at, isr))
         logger.warning(
             "unclean election: %s leads %s from epoch %d on although it was not in sync; an administrator accepted "
             "that committed messages it lacks are lost",

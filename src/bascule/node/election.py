@@ -43,7 +43,7 @@ async def propose_election(broker: Broker, stream: Stream, item: Partition, repl
         certainLoss=loss,
         statement=_statement(name_of(stream.name, item.id), item, leader, answered, loss),
         replicas=described,
-        epoch=item.epoch,
+        inSync=item.isr,
     )
 
 

@@ -40,13 +40,13 @@ def check(streams: Streams, command: AdminCommand) -> None:
                 raise FailedPrecondition(
                     f"{broker} has the only in-sync copy of {some(last)}: committed messages would be lost"
                 )
-        case ElectLeader(at, epoch):
-            _check_election(streams, at, epoch)
+        case ElectLeader(at, isr):
+            _check_election(streams, at, isr)
         case DrainBroker() | UndrainBroker() | BeginRemoval():
             pass
 
 
-def _check_election(streams: Streams, at: At, epoch: int) -> None:
+def _check_election(streams: Streams, at: At, isr: tuple[str, ...]) -> None:
     stream = streams.get(at.stream)
     if stream is None:
         raise NotFound(f"no such stream: {at.stream}")
@@ -58,8 +58,10 @@ def _check_election(streams: Streams, at: At, epoch: int) -> None:
         raise FailedPrecondition(f"{at.replica} is no replica of {name}; the replicas are {', '.join(item.replicas)}")
     if at.replica in item.isr:
         raise FailedPrecondition(f"{at.replica} is in sync with {name}: it may lead without an election of this kind")
-    if item.epoch != epoch:
-        raise FailedPrecondition(f"{name} has changed since you looked; look again, then decide")
+    if sorted(item.isr) != sorted(isr):
+        raise FailedPrecondition(
+            f"in sync with {name} is {', '.join(item.isr)} by now, not {', '.join(isr)}; look again, then decide"
+        )
 
 
 def apply(streams: Streams, brokers: Brokers, index: int, command: AdminCommand) -> tuple[Changed, Brokers]:

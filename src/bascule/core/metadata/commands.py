@@ -134,11 +134,11 @@ class RemoveBroker:
 
 @dataclass(frozen=True, slots=True)
 class ElectLeader:
-    """A replica that is not in sync leads from here on, alone in sync: what it lacks is lost. `epoch` is the
-    partition's as the administrator saw it when accepting that."""
+    """A replica that is not in sync leads from here on, alone in sync: what it lacks is lost. `isr` is the in-sync set
+    as the administrator saw it when accepting that."""
 
     at: At
-    epoch: int
+    isr: tuple[str, ...]
 
 
 AdminCommand = DrainBroker | UndrainBroker | BeginRemoval | RemoveBroker | ElectLeader
@@ -237,8 +237,9 @@ def _encode_admin(log: pb.RaftLog, command: AdminCommand) -> None:
         case RemoveBroker(broker, incarnation, elected):
             log.op, op.broker, op.incarnation = pb.REMOVE_BROKER, broker, incarnation
             op.replicas.extend(map(_replica_op, elected))
-        case ElectLeader(at, epoch):
-            log.op, op.epoch = pb.ELECT_LEADER, epoch
+        case ElectLeader(at, isr):
+            log.op = pb.ELECT_LEADER
+            op.inSync.extend(isr)
             op.replicas.append(_replica_op(at))
 
 
@@ -258,7 +259,7 @@ def _decode_admin(op: int, admin: pb.AdminOp) -> AdminCommand:
         case pb.REMOVE_BROKER:
             return RemoveBroker(admin.broker, admin.incarnation, named)
         case pb.ELECT_LEADER if len(named) == 1:
-            return ElectLeader(named[0], admin.epoch)
+            return ElectLeader(named[0], tuple(admin.inSync))
         case _:
             raise CorruptError(f"metadata command {op} is not known here: was the data written by a newer version?")
 

@@ -14,7 +14,7 @@ commit in the own term, leadership transfer, and incarnations: a server that los
 `HardState(incarnation=<a fresh token>)`, and neither votes nor campaigns nor counts until the membership names it so.
 
 Known to be imperfect: the log since the last snapshot is held in memory, the driver compacts it; a server that is
-removed while it is cut off is not told so, and asks for votes in vain.
+removed is not told so here, and asks for votes in vain (the controller tells it, see `node.administration`).
 """
 
 from collections.abc import Callable

@@ -193,21 +193,21 @@ class RemoveBrokerResponse(_message.Message):
     def __init__(self, done: bool = ..., waiting: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ...) -> None: ...
 
 class ElectLeaderRequest(_message.Message):
-    __slots__ = ("stream", "partition", "replica", "acceptLoss", "epoch")
+    __slots__ = ("stream", "partition", "replica", "acceptLoss", "inSync")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     ACCEPTLOSS_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INSYNC_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     replica: str
     acceptLoss: bool
-    epoch: int
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., acceptLoss: bool = ..., epoch: _Optional[int] = ...) -> None: ...
+    inSync: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., acceptLoss: bool = ..., inSync: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ElectLeaderResponse(_message.Message):
-    __slots__ = ("done", "leader", "leaderEnd", "knownCommittedEnd", "certainLoss", "statement", "replicas", "epoch")
+    __slots__ = ("done", "leader", "leaderEnd", "knownCommittedEnd", "certainLoss", "statement", "replicas", "inSync", "epoch")
     DONE_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADEREND_FIELD_NUMBER: _ClassVar[int]
@@ -215,6 +215,7 @@ class ElectLeaderResponse(_message.Message):
     CERTAINLOSS_FIELD_NUMBER: _ClassVar[int]
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    INSYNC_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     done: bool
     leader: str
@@ -223,5 +224,6 @@ class ElectLeaderResponse(_message.Message):
     certainLoss: int
     statement: str
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    inSync: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
-    def __init__(self, done: bool = ..., leader: _Optional[str] = ..., leaderEnd: _Optional[int] = ..., knownCommittedEnd: _Optional[int] = ..., certainLoss: _Optional[int] = ..., statement: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, done: bool = ..., leader: _Optional[str] = ..., leaderEnd: _Optional[int] = ..., knownCommittedEnd: _Optional[int] = ..., certainLoss: _Optional[int] = ..., statement: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., inSync: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...

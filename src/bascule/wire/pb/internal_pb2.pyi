@@ -273,20 +273,20 @@ class ReplicaOp(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ...) -> None: ...
 
 class AdminOp(_message.Message):
-    __slots__ = ("broker", "incarnation", "avoid", "replicas", "epoch", "force")
+    __slots__ = ("broker", "incarnation", "avoid", "replicas", "inSync", "force")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     AVOID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    INSYNC_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: str
     avoid: _containers.RepeatedScalarFieldContainer[str]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaOp]
-    epoch: int
+    inSync: _containers.RepeatedScalarFieldContainer[str]
     force: bool
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[str] = ..., avoid: _Optional[_Iterable[str]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaOp, _Mapping]]] = ..., epoch: _Optional[int] = ..., force: bool = ...) -> None: ...
+    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[str] = ..., avoid: _Optional[_Iterable[str]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaOp, _Mapping]]] = ..., inSync: _Optional[_Iterable[str]] = ..., force: bool = ...) -> None: ...
 
 class RemovedBroker(_message.Message):
     __slots__ = ("id", "incarnation")
