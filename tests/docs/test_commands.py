@@ -211,7 +211,15 @@ def test_the_readme_runs_in_spark_too(reader: Reader) -> None:
 def test_some_document_shows_each_command() -> None:
     """So that the test above cannot pass by finding nothing."""
     shown = " ".join(block.text for path in DOCUMENTS for block in blocks(path) if block.kind == "console")
-    for command in ("bascule up", "bascule pub", "bascule sub", "bascule server", "bascule version"):
+    for command in (
+        "bascule up",
+        "bascule pub",
+        "bascule sub",
+        "bascule server",
+        "bascule version",
+        "bascule cluster",
+        "bascule stream",
+    ):
         assert command in shown
 
 

@@ -1,0 +1,94 @@
+"""`bascule stream` and `bascule cluster` as people run them, against one broker: texts, JSON, exit codes."""
+
+import json
+from typing import Any
+
+from click.testing import CliRunner
+
+from bascule.cli.main import cli
+from bascule.testing.processes import BrokerProcess, free_port
+
+
+def run(broker: BrokerProcess, *args: str, code: int = 0) -> str:
+    """What it says: to stdout if it works, to stderr if not."""
+    result = CliRunner().invoke(cli, [*args, "--server", broker.address])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+def answer(broker: BrokerProcess, *args: str) -> Any:
+    return json.loads(run(broker, *args, "--json"))
+
+
+def test_a_stream_is_created_listed_described_and_deleted(broker: BrokerProcess, stream: str) -> None:
+    assert run(broker, "stream", "create", stream, "--partitions", "2", "--subject", f"{stream}.in") == (
+        f"created {stream}\n"
+    )
+    assert "stream already exists" in run(broker, "stream", "create", stream, code=1)
+    (listed,) = (each for each in answer(broker, "stream", "list") if each["name"] == stream)
+    assert listed == {
+        "name": stream,
+        "subject": f"{stream}.in",
+        "partitions": 2,
+        "replication_factor": 1,
+        "under_replicated": 0,
+    }
+    assert f"{stream}  {stream}.in" in " ".join(run(broker, "stream", "list").split(" ")).replace("   ", "  ")
+    CliRunner().invoke(cli, ["pub", stream, "one", "two", "--server", broker.address])
+    described = answer(broker, "stream", "info", stream)
+    first, second = described["partitions"]
+    (replica,) = first["replicas"]
+    assert (replica["end"], replica["high_watermark_end"], replica["sync"]) == (2, 2, "group")
+    assert (first["online"], first["under_replicated"], second["replicas"][0]["end"]) == (True, False, 0)
+    lines = run(broker, "stream", "info", stream).splitlines()
+    assert lines[0] == f"stream {stream} on subject {stream}.in, min ISR 1"
+    assert lines[1].split() == ["partition", "leader", "replicas", "in", "sync", "hw", "end", "end", "state"]
+    assert lines[2].split()[-3:] == ["2", "2", "ok"]
+    assert answer(broker, "stream", "delete", stream, "--yes") == {"deleted": stream}
+    assert f"no such stream: {stream}; `bascule stream list`" in run(
+        broker, "stream", "delete", stream, "--yes", code=1
+    )
+    assert f"no such stream: {stream}: `bascule stream list`" in run(broker, "stream", "info", stream, code=1)
+
+
+def test_nothing_is_deleted_by_who_does_not_confirm(broker: BrokerProcess, stream: str) -> None:
+    run(broker, "stream", "create", stream)
+    result = CliRunner().invoke(cli, ["stream", "delete", stream, "--server", broker.address], input="n\n")
+    assert result.exit_code == 1
+    assert any(each["name"] == stream for each in answer(broker, "stream", "list"))
+
+
+def test_a_factor_no_cluster_has_is_refused(broker: BrokerProcess, stream: str) -> None:
+    assert "Invalid replicationFactor 7, cluster size 1" in run(
+        broker, "stream", "create", stream, "--replication-factor", "7", code=1
+    )
+    assert "a stream needs a copy" in run(broker, "stream", "create", stream, "--replication-factor", "0", code=1)
+
+
+def test_the_status_of_one_broker(broker: BrokerProcess) -> None:
+    status = answer(broker, "cluster", "status")
+    (member,) = status["members"]
+    assert (member["voter"], member["alive"], member["controller"], status["current"]) == (True, True, True, True)
+    assert status["controller"] == member["id"]
+    text = run(broker, "cluster", "status").splitlines()
+    assert text[1].split()[:4] == [member["id"], broker.address, "voter,", "controller"]
+    assert text[2] == f"controller: {member['id']}"
+
+
+def test_what_cannot_be_done_with_one_broker_is_refused_with_the_next_step(broker: BrokerProcess, stream: str) -> None:
+    own = answer(broker, "cluster", "status")["controller"]
+    assert "nobody would be left to lead" in run(broker, "cluster", "drain", own, code=1)
+    assert "ask another broker" in run(broker, "cluster", "remove", own, code=1)
+    for command in ("drain", "undrain", "remove"):
+        assert f"no broker 'x' in this cluster; it has {own}" in run(broker, "cluster", command, "x", code=1)
+    assert f"no such stream: {stream}" in run(broker, "cluster", "elect", stream, "0", code=1)
+    run(broker, "stream", "create", stream)
+    assert "no such partition" in run(broker, "cluster", "elect", stream, "3", code=1)
+    assert "needs no such election" in run(broker, "cluster", "elect", stream, "0", "--accept-loss", code=1)
+
+
+def test_no_broker_there_is_one_line() -> None:
+    result = CliRunner().invoke(cli, ["cluster", "status", "--server", f"127.0.0.1:{free_port()}"])
+    assert result.exit_code == 1
+    assert "no broker can be reached" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
