@@ -302,3 +302,56 @@ def test_a_start_doubts_what_the_last_life_may_have_lost(
 
     run(main())
     assert seen == [doubts]
+
+
+def harm_anything(disk: MemoryDisk, paths: list[str], chance: random.Random) -> None:
+    path = chance.choice(paths)
+    data = disk.content(path)
+    position = chance.randrange(len(data) or 1)
+    match chance.randrange(4):
+        case 0 | 1 if data:
+            disk.flip(path, position, chance.randrange(8))
+        case 2:
+            disk.put(path, data[:position])
+        case _:
+            disk.put(path, data[:position] + bytes(min(len(data) - position, 600)) + data[position + 600 :])
+
+
+async def live_through(seed: int, mode: SyncMode) -> None:
+    """Kills of one or of all, and between them damage of one replica at a time; whatever was acked stays."""
+    chance = random.Random(seed)
+    members = await loaded(chance.choice([1000, 3000, 1 << 20]), mode)
+    acked = list(EXPECTED)
+    for life in range(4):
+        victims = chance.choice([["a"], ["b"], ["c"], ["a", "b"], ["a", "b", "c"]])
+        power = chance.choice(victims)
+        for name in victims:
+            if mode.relaxed and name != power:
+                end(members[name])
+            else:
+                members[name].kill(chance)
+        for _ in range(chance.randrange(3)):
+            if logs(members[power]):
+                harm_anything(members[power].disk, logs(members[power]), chance)
+        chance.shuffle(victims)
+        for name in victims:
+            await asyncio.sleep(chance.choice([0, 0, 0.1, 0.5, 2, 7]))
+            await members[name].start()
+        for number in range(10):
+            value = b"%d %d" % (life, number)
+            try:
+                await members[chance.choice("abc")].publish("s", value, timeout_s=0.5)
+                acked.append(value)
+            except AssertionError:
+                pass  # nobody knows
+        await until(lambda: len(isr(members)) == 3, 60)
+        await until(lambda: len({log_bytes(member) for member in members.values()}) == 1, 60)
+        known = dict.fromkeys(acked)
+        for member in members.values():
+            got = await member.read("s", replica=True)
+            assert [value for value in got if value in known] == acked, (seed, life)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_to_one_replica_at_a_time_nothing_acked_is_lost(seed: int) -> None:
+    run(live_through(seed, GROUP if seed % 2 else RELAXED))
