@@ -2,9 +2,11 @@
 these, so that the simulator can stand behind them. Threads exist only inside the real Disk.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -59,6 +61,10 @@ class Disk(Protocol):
         that starts needs it, for one before it may have seen a sync fail: memory then holds, and shows, what the
         device never got, and the next sync does not write it. A missing file is fine.
         """
+
+    async def together(self, work: Callable[["Disk"], Coroutine[object, object, T]]) -> T:
+        """The result of `work`, which awaits nothing but the disk it is given: all its calls are one trip to a thread.
+        What it keeps must not hold on to that disk."""
 
     async def size(self, path: str) -> int | None:
         """None if there is no such file."""

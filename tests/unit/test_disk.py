@@ -410,3 +410,73 @@ def test_a_full_disk_and_a_slow_sync_can_be_had() -> None:
         assert loop.time() - began >= 0.02
 
     asyncio.run(scenario())
+
+
+def test_work_done_together_does_what_it_would_do_alone(disk: Disk) -> None:
+    async def work(here: Disk) -> bytes:
+        files = [Write(f"f/{number}", 0, [b"%d" % number], create=True) for number in range(limits.SYNCFS_FROM_FILES)]
+        assert not any(await here.commit(files, sync=True))
+        await here.evict("f/1")
+        await here.rename("f/1", "f/one")
+        await here.truncate("f/2", 0)
+        await here.remove("f/3")
+        await here.sync_folder("f")
+        assert await here.list("f") == ["0", "2", "one"]
+        return await here.read("f/one", 0, 10)
+
+    async def scenario() -> None:
+        assert await disk.together(work) == b"1"
+        assert await disk.size("f/2") == 0
+        assert disk.read_cached("f/0", 0, 10) == b"0"
+        with pytest.raises(FileNotFoundError):
+            await disk.together(lambda here: here.read("nowhere", 0, 1))
+
+    asyncio.run(scenario())
+
+
+def test_work_done_together_is_one_trip_and_may_wait_for_the_disk_only(file_disk: FileDisk) -> None:
+    threads: dict[str, None] = {}
+
+    async def work(here: Disk) -> None:
+        for number in range(20):
+            await here.commit([Write(str(number), 0, [b"x"], create=True)], sync=False)
+            threads[threading.current_thread().name] = None
+
+    async def waits(here: Disk) -> None:
+        await asyncio.sleep(0)
+
+    async def scenario() -> None:
+        await file_disk.together(work)
+        assert len(threads) == 1
+        assert threading.current_thread().name not in threads
+        with pytest.raises(RuntimeError, match="waited for something else"):
+            await file_disk.together(waits)
+
+    asyncio.run(scenario())
+
+
+def test_syncs_of_one_folder_are_shared_until_they_begin(
+    file_disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(path: str) -> None:
+        synced.append(path)
+        begun.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr("bascule.log.disk._sync_folder", slow)
+
+    async def scenario() -> None:
+        first = asyncio.ensure_future(file_disk.sync_folder("f"))
+        await asyncio.to_thread(begun.wait)
+        later = [asyncio.ensure_future(file_disk.sync_folder("f")) for _ in range(100)]
+        others = [asyncio.ensure_future(file_disk.sync_folder("g")) for _ in range(100)]
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.gather(first, *later, *others)
+        assert synced.count(str(tmp_path / "f")) >= 2, "what came after its begin is not covered by the first"
+        assert len(synced) < 50
+
+    asyncio.run(scenario())

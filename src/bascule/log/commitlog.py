@@ -29,7 +29,7 @@ from bascule.log.index import FileIndex, entries_intact
 from bascule.log.lookup import offset_at_or_after, offset_at_or_before, seek
 from bascule.log.quarantine import Quarantine
 from bascule.log.reader import Healing, Reader, ReverseReader
-from bascule.log.recovery import Recovery, rewrite, scan_segment
+from bascule.log.recovery import Recovery, rewrite, scan_segment, sync_parents
 from bascule.log.segment import Mark, Segment
 from bascule.log.sync import SyncScheduler
 from bascule.log.waiters import Waiters
@@ -110,7 +110,12 @@ class CommitLog:
         """
         log = cls(disk, scheduler, folder, config, clock, on_promised, on_failed)
         try:
-            segments = await Recovery(disk, log._quarantine, folder, replicated).run()
+            segments = await disk.together(
+                lambda here: Recovery(here, Quarantine(here, clock), folder, replicated).run()
+            )
+            for segment in segments:
+                segment.belongs_to(disk)
+            await sync_parents(disk, folder, segments, scheduler.synced_folders)
         except OSError as error:
             raise LogError(f"{folder}: cannot be recovered: {error}; check the disk, then start again") from error
         log._adopt(segments)

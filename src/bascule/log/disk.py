@@ -20,14 +20,14 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from threading import Lock
 
 from bascule import limits
 from bascule.errors import StartError
 from bascule.log.files import OpenFile, OpenFiles
 from bascule.log.threads import Threads
-from bascule.ports import Write
+from bascule.ports import Disk, T, Write
 
 _IOV_MAX = 1024
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -41,8 +41,8 @@ class FileDisk:
         self._root = os.path.abspath(os.fspath(root))
         self._files = OpenFiles(self._root, max_open_files)
         self._files_at_once = max(1, max_open_files // (2 * limits.SYNC_THREADS))
-        self._writers = Threads("bascule-sync", limits.SYNC_THREADS)
-        self._readers = Threads("bascule-read", limits.READ_THREADS)
+        self._writers: Threads | _Here = Threads("bascule-sync", limits.SYNC_THREADS)
+        self._readers: Threads | _Here = Threads("bascule-read", limits.READ_THREADS)
         self._scratch = memoryview(bytearray(limits.READ_SCRATCH_BYTES))
         self._lock_descriptor = -1
         self._root_descriptor = -1
@@ -226,6 +226,9 @@ class FileDisk:
         for path in changed:
             _sync_folder(path)
 
+    async def together(self, work: Callable[[Disk], Coroutine[object, object, T]]) -> T:
+        return await self._readers.run(lambda: _drive(work(_DiskHere(self))))
+
     async def evict(self, path: str) -> None:
         await self._writers.run(self._evict, path)
 
@@ -285,6 +288,44 @@ class FileDisk:
     def _sync_folder(self, folder: str) -> None:
         self._folder_syncs.pop(folder, None)  # who comes from here on is not covered any more
         _sync_folder(self._files.absolute(folder))
+
+
+class _Here:
+    """Stands for `Threads` where we are in one already."""
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        return work(*arguments)
+
+    def close(self) -> None:
+        pass
+
+
+class _DiskHere(FileDisk):
+    """The same disk, for one piece of work in one of its threads: every call is carried out on the spot."""
+
+    def __init__(self, disk: FileDisk) -> None:
+        self._disk = disk
+        self._files = disk._files
+        self._files_at_once = disk._files_at_once
+        self._writers = self._readers = _Here()
+
+    def read_cached(self, path: str, position: int, length: int) -> bytes | None:
+        return None  # the buffer for it is the event loop's
+
+    async def sync_folder(self, folder: str) -> None:
+        _sync_folder(self._files.absolute(folder))
+
+    def _sync_file_system(self) -> None:
+        self._disk._sync_file_system()
+
+
+def _drive(work: Coroutine[object, object, T]) -> T:
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    work.close()
+    raise RuntimeError("work on the disk waited for something else than the disk")
 
 
 def _write_all(descriptor: int, buffers: Sequence[bytes], position: int) -> None:

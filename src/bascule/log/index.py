@@ -85,6 +85,9 @@ class FileIndex:
         self.path = path
         self._count = count
 
+    def belongs_to(self, disk: Disk) -> None:
+        self._disk = disk
+
     async def floor(self, field: int, target: int) -> Entry | None:
         low, high = (
             0,

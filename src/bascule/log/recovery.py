@@ -278,13 +278,17 @@ class Recovery:
                 if error is not None:
                     raise error
         if segments:
-            folder = self._folder
-            await self._disk.sync_folder(folder)
-            while len(segments) == 1 and "/" in folder:
-                folder = folder.rpartition("/")[0]
-                await self._disk.sync_folder(folder)
-            if len(segments) == 1:
-                await self._disk.sync_folder("")
+            await self._disk.sync_folder(self._folder)
+
+
+async def sync_parents(disk: Disk, folder: str, segments: list[Segment], synced: dict[str, None]) -> None:
+    """Of a log with one segment, which the process before this one may have made and not synced. Once for all
+    partitions that have the same parents: what this process makes it syncs as it goes."""
+    while len(segments) == 1 and folder:
+        folder = folder.rpartition("/")[0]
+        if folder not in synced:
+            await disk.sync_folder(folder)
+            synced[folder] = None
 
 
 def _note_gaps(segments: list[Segment]) -> None:

@@ -96,6 +96,12 @@ class Segment:
         segment.index, segment.index_verified = index, verified
         return segment
 
+    def belongs_to(self, disk: Disk) -> None:
+        """It was recovered by way of another one."""
+        self._disk = disk
+        if isinstance(self.index, FileIndex):
+            self.index.belongs_to(disk)
+
     @property
     def empty(self) -> bool:
         return self.appended.size == 0

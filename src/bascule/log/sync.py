@@ -61,6 +61,8 @@ class SyncScheduler:
         self.on_pressure: Callable[[bool], None] | None = None
         """Told True when so much waits for the disk that whoever brings it should stop, and False when it may go on."""
         self._pressed = False
+        self.synced_folders: dict[str, None] = {}
+        """What this process found when it started, and has made durable."""
         self.rounds = 0
         self.last_round_ns = 0
         self._disk = disk

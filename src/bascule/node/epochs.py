@@ -23,7 +23,7 @@ def _path(folder: str) -> str:
 async def load(disk: Disk, log: CommitLog) -> EpochHistory:
     if log.end == log.start:
         return EpochHistory()
-    stored = await read_checkpoint(disk, _path(log.folder))
+    stored = await disk.together(lambda here: read_checkpoint(here, _path(log.folder)))
     if stored is not None and len(stored) % _ENTRY.size == 0:
         history = EpochHistory(_ENTRY.iter_unpack(stored))
         if history.last_epoch == log.last_epoch:

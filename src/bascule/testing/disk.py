@@ -19,9 +19,9 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 
-from bascule.ports import Write
+from bascule.ports import Disk, T, Write
 
 SECTOR_BYTES = 512
 _Work = Callable[[Write], None]
@@ -209,6 +209,9 @@ class MemoryDisk:
         await self._take_time()
         self._step(path)
         return bytes(self._file(path).data[position : position + length])
+
+    async def together(self, work: Callable[[Disk], Coroutine[object, object, T]]) -> T:
+        return await work(self)
 
     async def evict(self, path: str) -> None:
         await self._take_time()
