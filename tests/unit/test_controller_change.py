@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from bascule.core.metadata.commands import Command, CreateStream, DeleteStream
+from bascule.core.metadata.commands import Command, CreateStream, DeleteStream, ExpandIsr, ShrinkIsr
 from bascule.core.metadata.operations import Operation, Operations
 from bascule.core.metadata.state import Change, Metadata, Rejected, Repeated, StreamCreated, StreamDeleted
-from bascule.errors import BasculeError, Internal, Outdated, Status
+from bascule.errors import BasculeError, DeadlineExceeded, FailedPrecondition, Internal, Outdated, Status
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
-from tests.unit.test_cluster import Member, three, until
+from bascule.wire.pb import internal_pb2 as pb
+from tests.unit.test_cluster import Member, isr, leader_of, three, until
 from tests.unit.test_metadata import a_stream
 
 CREATE = api.CreateStreamRequest(name="s", subject="s", partitions=3, replicationFactor=3)
@@ -208,6 +209,37 @@ def test_a_request_waits_for_a_controller_as_long_as_it_may() -> None:
     run(main())
 
 
+def test_who_may_be_in_sync_by_a_late_decision_counts_until_that_is_known() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        await until(lambda: len(isr(members)) == 3)
+        lead = leader_of(members, "s")
+        third = another(members, lead)
+        third.kill()
+        await until(lambda: len(isr(members)) == 2)
+        undecided = asyncio.Event()
+
+        async def unanswered(request: pb.PropagatedRequest, timeout_s: float) -> int:
+            undecided.set()
+            await asyncio.sleep(timeout_s)
+            raise DeadlineExceeded("nobody answered")
+
+        changes = lead.broker.cluster._changes
+        changes._try = unanswered  # type: ignore[method-assign]
+        await third.start()
+        await undecided.wait()
+        await asyncio.sleep(3)
+        assert third.life is not None
+        third.life.pause()
+        status, _, _ = await lead.call("Publish", api.PublishRequest(stream="s", ackPolicy=api.ALL), timeout_s=4.0)
+        assert status is Status.DEADLINE_EXCEEDED, "acked without one who may be elected next"
+        del changes._try
+        assert (await lead.publish("s", b"x", timeout_s=5.0)).offset == 1, "it is asked again, and refused"
+
+    run(main())
+
+
 # --- the machine ------------------------------------------------------------------------------------------------
 
 
@@ -264,3 +296,20 @@ def test_what_is_too_old_to_be_known_is_refused(monkeypatch: pytest.MonkeyPatch)
     assert "not known any more" in str(error)
     assert "s1" not in metadata.streams
     assert isinstance(applied(metadata, CreateStream(a_stream("s1"), Operation("o9", metadata.index))), StreamCreated)
+
+
+def test_a_late_copy_does_not_bring_a_replica_back_into_the_in_sync_set() -> None:
+    metadata = Metadata()
+    applied(metadata, CreateStream(a_stream(partitions=1, servers=("a", "b", "c"))))
+
+    def change(kind: type[ShrinkIsr] | type[ExpandIsr]) -> ShrinkIsr | ExpandIsr:
+        item = metadata.streams["orders"].partitions[0]
+        return kind("orders", 0, "c", item.leader, item.leader_epoch, item.epoch)
+
+    applied(metadata, change(ShrinkIsr))
+    expand = change(ExpandIsr)
+    applied(metadata, expand)
+    assert sorted(metadata.streams["orders"].partitions[0].isr) == ["a", "b", "c"]
+    applied(metadata, change(ShrinkIsr))
+    assert isinstance(refused(metadata, expand), FailedPrecondition)
+    assert sorted(metadata.streams["orders"].partitions[0].isr) == ["a", "b"]

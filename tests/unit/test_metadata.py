@@ -115,8 +115,8 @@ operations = st.builds(Operation, st.sampled_from(["", "o1", "o2", "o3", "o4"]),
 places = st.builds(At, names, st.integers(0, 3), st.sampled_from(["w", "x", "y", "z"]))
 isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5))
 commands: st.SearchStrategy[Command] = st.one_of(
-    st.builds(ShrinkIsr, *isr_change),
-    st.builds(ExpandIsr, *isr_change),
+    st.builds(ShrinkIsr, *isr_change, st.integers(0, 5)),
+    st.builds(ExpandIsr, *isr_change, st.integers(0, 5)),
     st.builds(BrokerDied, brokers),
     st.builds(HandOver, brokers),
     st.builds(BeginLife, brokers, st.booleans(), st.lists(st.tuples(names, st.integers(0, 3)), max_size=3).map(tuple)),

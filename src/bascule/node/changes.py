@@ -40,11 +40,13 @@ class Changes:
         self._under_way: dict[str, asyncio.Task[int]] = {}
 
     async def make(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
-        """The index of the command that made it. Without a controller: the reason at once, or at the deadline."""
+        """The index of the command that made it. Without a controller: the reason at once, or at the deadline. Asked
+        once more after that, the same request is the same operation."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
-        request.operation.id = self._requests.new_id()
-        request.operation.since = self._store.metadata.index
+        if not request.operation.id:
+            request.operation.id = self._requests.new_id()
+            request.operation.since = self._store.metadata.index
         asked = False
         while True:
             leader = self._raft.raft.leader
@@ -98,10 +100,9 @@ class Changes:
         response = pb.PropagatedResponse.FromString(data)
         if not response.HasField("error"):
             return response.index
-        error = by_status(Status(response.error.code), response.error.msg)
-        if isinstance(error, Outdated):
-            await self._seen(response.index, timeout_s)
-        raise error
+        # Whoever is refused sees why: what was decided before is known here by then, an earlier try of this too.
+        await self._seen(response.index, timeout_s)
+        raise by_status(Status(response.error.code), response.error.msg)
 
     async def _seen(self, index: int, timeout_s: float) -> None:
         try:

@@ -36,6 +36,8 @@ from bascule.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
+    NotFound,
+    Outdated,
     StartError,
 )
 from bascule.node.changes import POLL_S, Changes
@@ -251,17 +253,28 @@ class Cluster:
         operation = request.expandISROp if expand else request.shrinkISROp
         operation.stream, operation.partition, operation.replica = replica.stream.name, partition.id, other
         operation.leader, operation.leaderEpoch = partition.leader, partition.leader_epoch
-        try:
-            await self._changes.make(request, ISR_TIMEOUT_S)
-        except BasculeError as error:
-            logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
-            if (leading := replica.leading) is None:
+        operation.epoch = partition.epoch
+        leading = replica.leading
+        while leading is not None and replica.leading is leading:
+            try:
+                await self._changes.make(request, ISR_TIMEOUT_S)
                 return
-            leading.step(IsrRefused(other))
-            # Where nothing is published no fetch would tell the leader to ask again.
-            await asyncio.sleep(ISR_AGAIN_S)
-            if replica.leading is leading:
-                leading.step(Tick(self._clock.monotonic_ns()))
+            except (FailedPrecondition, NotFound, InvalidArgument, Outdated) as error:
+                logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
+                break
+            except BasculeError as error:
+                # It may be made yet: until that is known, or the partition has changed, so that it cannot be, the
+                # larger set must commit.
+                logger.info("%s: asking for %s's place in the in-sync set again: %s", replica.name, other, error)
+                if replica.partition.epoch != partition.epoch:
+                    break
+        if leading is None or replica.leading is not leading:
+            return
+        leading.step(IsrRefused(other))
+        # Where nothing is published no fetch would tell the leader to ask again.
+        await asyncio.sleep(ISR_AGAIN_S)
+        if replica.leading is leading:
+            leading.step(Tick(self._clock.monotonic_ns()))
 
     async def change(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
         """What the controller is asked for, wherever it is. The index of the command that did it."""
@@ -299,13 +312,13 @@ class Cluster:
                 return await self.propose(lambda: DeleteStream(name, operation))
             case pb.SHRINK_ISR:
                 out = request.shrinkISROp
-                shrink = ShrinkIsr(out.stream, out.partition, out.replica, out.leader, out.leaderEpoch)
+                shrink = ShrinkIsr(out.stream, out.partition, out.replica, out.leader, out.leaderEpoch, out.epoch)
                 return await self._commit(shrink)
             case pb.EXPAND_ISR:
                 back = request.expandISROp
                 if not self.controller.stays(back.replica):
                     raise FailedPrecondition(f"{back.replica} is not alive, or about to stop")
-                expand = ExpandIsr(back.stream, back.partition, back.replica, back.leader, back.leaderEpoch)
+                expand = ExpandIsr(back.stream, back.partition, back.replica, back.leader, back.leaderEpoch, back.epoch)
                 return await self._commit(expand)
             case pb.HAND_OVER:
                 broker = request.brokerOp.broker

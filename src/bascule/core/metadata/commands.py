@@ -38,6 +38,7 @@ class ShrinkIsr:
     replica: str
     leader: str
     leader_epoch: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class ExpandIsr:
     replica: str
     leader: str
     leader_epoch: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +223,8 @@ def _encode_isr(op: pb.IsrOp, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
     op.replica = command.replica
     op.leader = command.leader
     op.leaderEpoch = command.leader_epoch
+    if not isinstance(command, GiveWay):
+        op.epoch = command.epoch
 
 
 def _encode_admin(log: pb.RaftLog, command: AdminCommand) -> None:
@@ -279,10 +283,10 @@ def decode(data: bytes) -> Command:
             return SetStreamReadonly(op.stream, tuple(op.partitions), op.readonly)
         case pb.SHRINK_ISR:
             isr = log.shrinkISROp
-            return ShrinkIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch)
+            return ShrinkIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch, isr.epoch)
         case pb.EXPAND_ISR:
             isr = log.expandISROp
-            return ExpandIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch)
+            return ExpandIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch, isr.epoch)
         case pb.BROKER_DIED:
             return BrokerDied(log.brokerOp.broker)
         case pb.HAND_OVER:

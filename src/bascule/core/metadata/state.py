@@ -115,6 +115,10 @@ class Metadata:
             )
         if command.replica not in partition.replicas:
             raise FailedPrecondition(f"{command.replica} is not a replica of this partition")
+        if not isinstance(command, GiveWay) and command.epoch not in (0, partition.epoch):
+            raise FailedPrecondition(
+                f"the partition has changed (epoch {partition.epoch}) since this was asked for (epoch {command.epoch})"
+            )
         if isinstance(command, ShrinkIsr) and command.replica == partition.leader:
             raise FailedPrecondition("a leader is always in sync with itself")
 

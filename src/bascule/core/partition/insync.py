@@ -125,10 +125,12 @@ class InSync:
         self._joining.update(dict.fromkeys(back))
         return back
 
-    def request_failed(self, replica: str) -> None:
-        """The controller did not take it; it may be asked for again."""
+    def request_failed(self, replica: str) -> bool:
+        """The controller did not take it; it may be asked for again. True if the high watermark rose: nobody waits for
+        one who did not get in."""
         self._leaving.pop(replica, None)
         self._joining.pop(replica, None)
+        return self._advance()
 
     def _advance(self) -> bool:
         if self.below_min_isr:

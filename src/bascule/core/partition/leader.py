@@ -194,8 +194,7 @@ class Leader:
             case IsrChanged(isr, replicas, now):
                 return self._committed(self.in_sync.changed(isr, replicas, now))
             case IsrRefused(replica):
-                self.in_sync.request_failed(replica)
-                return []
+                return self._committed(self.in_sync.request_failed(replica))
             case Tick(now):
                 return self._check_isr(now)
 

@@ -199,18 +199,20 @@ class SetStreamReadonlyOp(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: bool = ...) -> None: ...
 
 class IsrOp(_message.Message):
-    __slots__ = ("stream", "partition", "replica", "leader", "leaderEpoch")
+    __slots__ = ("stream", "partition", "replica", "leader", "leaderEpoch", "epoch")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     replica: str
     leader: str
     leaderEpoch: int
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ...) -> None: ...
+    epoch: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class BrokerOp(_message.Message):
     __slots__ = ("broker",)
