@@ -138,7 +138,7 @@ def test_a_write_that_fails_half_way_is_cut_back_and_the_others_stand(
 ) -> None:
     real = os.pwritev
 
-    def pwritev(descriptor: int, buffers: list[bytes], position: int) -> int:
+    def pwritev(descriptor: int, buffers: list[bytes], position: int, flags: int) -> int:
         if os.readlink(f"/proc/self/fd/{descriptor}").endswith("full"):
             if position >= 6:
                 raise OSError(errno.ENOSPC, "no space")
@@ -157,6 +157,68 @@ def test_a_write_that_fails_half_way_is_cut_back_and_the_others_stand(
     asyncio.run(scenario())
     assert (tmp_path / "full").read_bytes() == b"abcd"
     assert (tmp_path / "other").read_bytes() == b"abcde"
+
+
+def test_a_single_file_is_written_durably_in_one_call_once_all_in_it_is_durable(
+    file_disk: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.pwritev
+    calls: list[str] = []
+
+    def pwritev(descriptor: int, buffers: list[bytes], position: int, flags: int) -> int:
+        calls.append("durable write" if flags == os.RWF_DSYNC else "write")
+        return real(descriptor, buffers, position, flags)
+
+    monkeypatch.setattr(os, "pwritev", pwritev)
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: calls.append("sync"))
+
+    async def scenario() -> None:
+        assert await file_disk.commit([Write("f", 0, [b"1"], create=True)], sync=True) == [None]
+        assert await file_disk.commit([Write("f", 1, [b"2"])], sync=True) == [None]
+        assert await file_disk.commit([Write("f", 2, [b"3"])], sync=False) == [None]
+        assert await file_disk.commit([Write("f", 3, [b"4"])], sync=True) == [None]
+        assert await file_disk.commit([Write("f", 4, [b"5"])], sync=True) == [None]
+        assert await file_disk.commit([Write("f", 5, [])], sync=True) == [None]
+        assert await file_disk.read("f", 0, 9) == b"12345"
+
+    asyncio.run(scenario())
+    assert calls == ["durable write", "durable write", "write", "write", "sync", "durable write"]
+
+
+def test_a_file_that_was_there_before_is_synced_whole_at_first(
+    file_disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "old").write_bytes(b"1")
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+
+    async def scenario() -> None:
+        assert await file_disk.commit([Write("old", 1, [b"2"])], sync=True) == [None]
+
+    asyncio.run(scenario())
+    assert len(synced) == 1
+
+
+@pytest.mark.parametrize(("number", "failed"), [(errno.EIO, errno.EIO), (errno.EOPNOTSUPP, None)])
+def test_a_durable_write_that_fails_is_cut_back_and_one_that_is_not_possible_becomes_a_sync(
+    file_disk: FileDisk, monkeypatch: pytest.MonkeyPatch, number: int, failed: int | None
+) -> None:
+    real = os.pwritev
+
+    def pwritev(descriptor: int, buffers: list[bytes], position: int, flags: int) -> int:
+        if flags and position:
+            real(descriptor, buffers, position, 0)
+            raise OSError(number, os.strerror(number))
+        return real(descriptor, buffers, position, flags)
+
+    async def scenario() -> None:
+        await file_disk.commit([Write("f", 0, [b"1"], create=True)], sync=True)
+        monkeypatch.setattr(os, "pwritev", pwritev)
+        (error,) = await file_disk.commit([Write("f", 1, [b"2"])], sync=True)
+        assert (error and error.errno) == failed
+        assert await file_disk.read("f", 0, 9) == (b"1" if failed else b"12")
+
+    asyncio.run(scenario())
 
 
 def test_a_failed_sync_fails_what_it_covered_only(file_disk: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,9 @@ device.
 
 Theory of operation: a group commit is one hop to a thread, which writes every partition's bytes and then
 makes them durable: `fdatasync` for each of a few dirty files, one `syncfs` for many (a journalling file
-system commits its journal for every fdatasync; a hundred of them are ten times slower than one syncfs). A new
+system commits its journal for every fdatasync; a hundred of them are ten times slower than one syncfs). A single
+file is written durably in one call (RWF_DSYNC), unless it may hold older bytes that are not durable yet: between a
+write and an fdatasync the thread would wait for the interpreter, while the event loop is busy. A new
 file's folder is synced in the same hop, whether or not the data is: an entry that vanishes would take synced
 bytes with it later. A failed sync is reported for everything it covered and never tried again, because the
 kernel may have marked the pages clean.
@@ -48,6 +50,8 @@ class FileDisk:
         self._root_descriptor = -1
         self._root_lock = Lock()
         self._folder_syncs: dict[str, asyncio.Task[None]] = {}
+        self._dsync = getattr(os, "RWF_DSYNC", 0)
+        """0 once a file system was met that cannot do it."""
 
     # --- life cycle ---------------------------------------------------------------------------------------
 
@@ -103,10 +107,11 @@ class FileDisk:
         errors: list[OSError | None] = [None] * len(writes)
         files: list[OpenFile | None] = [None] * len(writes)
         folders: dict[str, list[int]] = {}  # entries changed in here, by these writes
+        at_once = sync and len(writes) == 1
         try:
             for number, write in enumerate(writes):
                 try:
-                    files[number] = self._write(write, number, folders)
+                    files[number] = self._write(write, number, folders, at_once)
                 except OSError as error:
                     errors[number] = error
             self._make_durable(files if sync else [], folders, errors)
@@ -116,13 +121,17 @@ class FileDisk:
                     self._files.give_back(file)
         return errors
 
-    def _write(self, write: Write, number: int, folders: dict[str, list[int]]) -> OpenFile:
+    def _write(self, write: Write, number: int, folders: dict[str, list[int]], at_once: bool) -> OpenFile:
+        """If `at_once`, and if nothing older in the file may be on its way, the bytes are durable when this returns."""
         file = self._open(write, number, folders)
         if write.buffers:
+            flags = self._dsync if at_once and file.synced and len(write.buffers) <= _IOV_MAX else 0
+            file.synced = False
             try:
                 if not file.writable:
                     raise OSError(errno.EROFS, os.strerror(errno.EROFS), write.path)
-                _write_all(file.descriptor, write.buffers, write.position)
+                self._write_all(file.descriptor, write.buffers, write.position, flags)
+                file.synced = bool(flags & self._dsync)
             except OSError:
                 try:
                     os.ftruncate(file.descriptor, write.position)
@@ -131,6 +140,15 @@ class FileDisk:
                 self._files.give_back(file)
                 raise
         return file
+
+    def _write_all(self, descriptor: int, buffers: Sequence[bytes], position: int, flags: int) -> None:
+        try:
+            _write_all(descriptor, buffers, position, flags)
+        except OSError as error:
+            if not flags or error.errno != errno.EOPNOTSUPP:
+                raise
+            self._dsync = 0
+            _write_all(descriptor, buffers, position, 0)
 
     def _open(self, write: Write, number: int, folders: dict[str, list[int]]) -> OpenFile:
         if not write.create:
@@ -152,16 +170,16 @@ class FileDisk:
         folders: dict[str, list[int]],
         errors: list[OSError | None],
     ) -> None:
-        dirty: dict[int, list[int]] = {}
+        dirty: dict[OpenFile, list[int]] = {}
         for number, file in enumerate(files):
-            if file is not None:
-                dirty.setdefault(file.descriptor, []).append(number)
+            if file is not None and not file.synced:
+                dirty.setdefault(file, []).append(number)
         if len(dirty) + len(folders) >= limits.SYNCFS_FROM_FILES:
             covered = [number for numbers in (*dirty.values(), *folders.values()) for number in numbers]
             _try_sync(self._sync_file_system, covered, errors)
             return
-        for descriptor, numbers in dirty.items():
-            _try_sync(lambda descriptor=descriptor: os.fdatasync(descriptor), numbers, errors)  # type: ignore[misc]
+        for file, numbers in dirty.items():
+            _try_sync(file.sync, numbers, errors)
         for folder, numbers in folders.items():
             _try_sync(lambda folder=folder: _sync_folder(folder), numbers, errors)  # type: ignore[misc]
 
@@ -307,6 +325,7 @@ class _DiskHere(FileDisk):
         self._disk = disk
         self._files = disk._files
         self._files_at_once = disk._files_at_once
+        self._dsync = disk._dsync
         self._writers = self._readers = _Here()
 
     def read_cached(self, path: str, position: int, length: int) -> bytes | None:
@@ -328,12 +347,12 @@ def _drive(work: Coroutine[object, object, T]) -> T:
     raise RuntimeError("work on the disk waited for something else than the disk")
 
 
-def _write_all(descriptor: int, buffers: Sequence[bytes], position: int) -> None:
+def _write_all(descriptor: int, buffers: Sequence[bytes], position: int, flags: int) -> None:
     waiting: list[bytes | memoryview] = list(buffers)
     first = 0
     while first < len(waiting):
         part = waiting[first : first + _IOV_MAX]
-        written = os.pwritev(descriptor, part, position)
+        written = os.pwritev(descriptor, part, position, flags)
         if written == 0 and any(part):
             raise OSError(errno.EIO, "the device takes no more bytes and says no reason")
         position += written

@@ -20,15 +20,21 @@ _UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class OpenFile:
-    """A descriptor with the number of its present users."""
+    """A descriptor with the number of its present users. `synced` says that the device has all that is in the file, as
+    far as we know: not of a file that was there before."""
 
-    __slots__ = ("cached", "descriptor", "users", "writable")
+    __slots__ = ("cached", "descriptor", "synced", "users", "writable")
 
     def __init__(self, descriptor: int, writable: bool) -> None:
         self.descriptor = descriptor
         self.writable = writable
+        self.synced = False
         self.users = 0
         self.cached = False
+
+    def sync(self) -> None:
+        os.fdatasync(self.descriptor)
+        self.synced = True
 
 
 class OpenFiles:
@@ -71,6 +77,7 @@ class OpenFiles:
         """Borrow a file that must not exist yet."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         file = OpenFile(os.open(self.absolute(path), flags, 0o644), writable=True)
+        file.synced = True
         if not self._keep(path, file, self._changes):  # someone else opened it in between: ours works as well
             file.descriptor = os.open(self.absolute(path), os.O_RDWR | os.O_CLOEXEC)
             file.users = 1
