@@ -3,6 +3,10 @@
 KIB = 1024
 MIB = 1024 * KIB
 
+# the process
+HEAP_KEPT_BYTES = 32 * MIB  # freed memory at the top of the heap that is not given back
+HEAP_MAPPED_FROM_BYTES = 4 * MIB  # larger pieces are mapped, and given back when they are freed
+
 # names and subjects
 MAX_STREAM_NAME_BYTES = 200
 MAX_SUBJECT_BYTES = 1024  # of every subject we write; NATS itself refuses control lines over 4 KiB by default

@@ -30,6 +30,7 @@ from bascule.node.broker import Broker
 from bascule.node.config import Address, Config
 from bascule.node.descriptors import claim
 from bascule.node.environment import StreamDefaults
+from bascule.node.heap import freeze_objects, keep_freed_memory
 from bascule.node.system import SystemClock, SystemRandom
 from bascule.wire.kernels import TWIN
 from bascule.wire.nats import DEFAULT_PORT
@@ -68,6 +69,7 @@ class _Advertised:
 async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. The exit code: 0 after a clean stop."""
     sys.setswitchinterval(THREAD_SWITCH_S)
+    keep_freed_memory()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
@@ -89,6 +91,7 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
             return 0
         server.on_fatal(stop.set)
         server.on_stop(stop.set)
+        freeze_objects()
         if ready is not None:
             ready(info)
         await stop.wait()
