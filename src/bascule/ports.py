@@ -117,6 +117,9 @@ class Bus(Protocol):
         """PUB commands, encoded and checked already. Raises BusUnavailable while disconnected, and when the
         server takes so little that the bound on pending bytes is reached."""
 
+    def send_now(self, commands: bytes) -> None:
+        """The same for what nothing follows in this turn of the event loop: it leaves at once, with what waits."""
+
     def hold(self, held: bool) -> None:
         """Take no messages for a while. NATS keeps what it can and then cuts us off, so not for long."""
 

@@ -42,7 +42,8 @@ async def heal(log: "CommitLog", segment: Segment, wait: bool = True) -> Healing
 
 
 class Reader:
-    """From an offset up. `next_offset` is where it stands; `count` is how many records the last read gave.
+    """From an offset up. `next_offset` is where it stands; `count` is how many records the last read gave, and
+    `given_end` the offset after the last of them: lower than `next_offset` before a hole.
 
     With `uncommitted` it sees everything that was appended, promised and committed or not: replicas are fed from that.
     Without `heals` it steps over damage at once; `skipped` says whether it did.
@@ -54,7 +55,7 @@ class Reader:
         self.crosses = not uncommitted
         """Whether it goes on past damage that may still be healed."""
         self.skipped = False
-        self.next_offset = start
+        self.next_offset = self.given_end = start
         self.count = 0
         self._log = log
         self._segment: Segment | None = None
@@ -127,6 +128,7 @@ class Reader:
         if fitting is None:
             return None
         self.next_offset = max(self.next_offset, fitting.next_offset)
+        self.given_end = fitting.next_offset
         self.count = fitting.count
         return fitting.data
 

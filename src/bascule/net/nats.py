@@ -132,6 +132,11 @@ class Connection:
             raise BusUnavailable(self._reason)
         self._link.write(commands)
 
+    def send_now(self, commands: bytes) -> None:
+        if self._link is None:
+            raise BusUnavailable(self._reason)
+        self._link.write_now(commands)
+
     def hold(self, held: bool) -> None:
         self._held = held
         if self._link is not None:

@@ -280,16 +280,26 @@ class Link(asyncio.BufferedProtocol):
 
     def write(self, commands: bytes) -> None:
         """Leaves in this turn of the loop. Raises BusUnavailable past the bound on pending bytes."""
-        if self.lost is not None:
-            raise BusUnavailable(str(self.lost))
-        if self._pending_bytes() + len(commands) > NATS_MAX_PENDING_BYTES:
-            raise BusUnavailable(
-                f"the NATS server takes too little: {self._pending_bytes()} bytes wait to be sent already"
-            )
+        self._check_room(len(commands))
         if not self._queue:
             self._loop.call_soon(self._write_out)
         self._queue.append(commands)
         self._queued_bytes += len(commands)
+
+    def write_now(self, commands: bytes) -> None:
+        """The same, without waiting for others to write something too."""
+        self._check_room(len(commands))
+        self._queue.append(commands)
+        self._queued_bytes += len(commands)
+        self._write_out()
+
+    def _check_room(self, count: int) -> None:
+        if self.lost is not None:
+            raise BusUnavailable(str(self.lost))
+        if self._pending_bytes() + count > NATS_MAX_PENDING_BYTES:
+            raise BusUnavailable(
+                f"the NATS server takes too little: {self._pending_bytes()} bytes wait to be sent already"
+            )
 
     def _write_control(self, command: bytes) -> None:
         """For what the protocol cannot do without: if even this does not go, the server is as good as dead."""

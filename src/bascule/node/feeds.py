@@ -1,9 +1,14 @@
 """The leading side of replication: one conversation with each broker that follows partitions we lead.
 
-A follower's request tells where it stands: that moves the high watermark of each partition named. It is then parked
-until there is something to say: records it lacks, a new high watermark, or that the logs parted. An answer takes some
-of every partition with news, at least one record each, beginning where the last answer stopped, so that no partition
-starves.
+A follower's request tells where it stands: that moves the high watermark of each partition named. From then on it is
+sent what it lacks as it comes, without asking: records as soon as they are appended, so that its disk works beside
+ours, and a new high watermark with the next records or a little later alone. After records the leader waits until a
+request says that they were taken, which a follower says when it has synced them; what comes meanwhile goes out in one.
+Records that are new are kept at hand until then; what a follower lacks beyond these is read from the log.
+
+Responses are numbered. A follower that misses one asks for everything in full, and is sent again what lies beyond its
+end. A response takes some of every partition with news, at least one record each, beginning where the last one stopped,
+so that no partition starves.
 """
 
 import asyncio
@@ -18,8 +23,8 @@ from bascule.log.reader import Reader
 from bascule.node.fetchers import request_subject, response_subject
 from bascule.node.garbage import GarbageLog
 from bascule.ports import Bus, Clock
-from bascule.wire.envelope import MsgType, decode_checked, encode
-from bascule.wire.nats import messages, pub
+from bascule.wire.envelope import MsgType, decode_checked, encode_checked
+from bascule.wire.nats import messages, pub_pieces
 from bascule.wire.replication import Answer, FetchRequest, Kind, Position, decode_request, encode_parts, encode_response
 
 if TYPE_CHECKING:
@@ -29,8 +34,9 @@ logger = logging.getLogger(__name__)
 
 ANSWER_BYTES = 4 * 1024 * 1024
 PARTITION_BYTES = 1024 * 1024
+"""Of one partition in one response, and kept at hand for one follower."""
 IDLE_ANSWER_S = 1.0
-"""A parked request is answered after this long even with nothing to say, so that a follower knows we live."""
+"""After this long without a word there is an empty one, so that a follower knows we live."""
 WATERMARK_ALONE_S = 0.005
 """News of a high watermark alone wait this long for records to travel with."""
 ENVELOPE_BYTES = 64
@@ -58,9 +64,19 @@ class Feeds:
         self._bus.subscribe(request_subject(self._namespace, self._broker_id), self._on_batch)
 
     def has_news(self, replica: "Replica") -> None:
-        """A partition we lead has more records, or a higher watermark."""
+        """A partition we lead has a higher watermark."""
         for feed in self._feeds.values():
             feed.has_news(replica)
+
+    def appended(self, replica: "Replica", records: bytes, first_offset: int, next_offset: int) -> None:
+        """A partition we lead has more records, of our own epoch."""
+        for feed in self._feeds.values():
+            feed.appended(replica, records, first_offset, next_offset)
+
+    def went_back(self, replica: "Replica") -> None:
+        """Its last records could not be stored."""
+        for feed in self._feeds.values():
+            feed.went_back(replica)
 
     def close(self) -> None:
         for feed in self._feeds.values():
@@ -89,6 +105,35 @@ class Feeds:
             feed.asked(request)
 
 
+class _Place:
+    """One partition at one follower."""
+
+    __slots__ = ("at_hand", "at_hand_bytes", "at_hand_end", "end", "last_epoch", "position", "reader", "told_hw")
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self.told_hw = -1
+        self.reader: Reader | None = None
+        self.set_end(position.end, position.last_epoch)
+
+    def set_end(self, end: int, last_epoch: int) -> None:
+        """Where it will stand when everything sent has arrived; nothing behind that is at hand."""
+        self.end, self.last_epoch = end, last_epoch
+        self.at_hand: list[bytes] = []
+        self.at_hand_bytes, self.at_hand_end = 0, end
+
+    def keep(self, records: bytes, first_offset: int, next_offset: int) -> None:
+        """Have them at hand, if they go on where the others end and there is room."""
+        if first_offset == self.at_hand_end and self.at_hand_bytes + len(records) <= PARTITION_BYTES:
+            self.at_hand.append(records)
+            self.at_hand_bytes += len(records)
+            self.at_hand_end = next_offset
+
+    def continues(self, position: Position) -> bool:
+        """Whether it got there by what we sent."""
+        return position.leader_epoch == self.position.leader_epoch and self.position.end <= position.end <= self.end
+
+
 class Feed:
     """The conversation with one following broker."""
 
@@ -98,36 +143,54 @@ class Feed:
         self._bus = bus
         self._clock = clock
         self._find = find
-        self._positions: dict[Key, Position] = {}
-        self._readers: dict[Key, Reader] = {}
-        self._told_hw: dict[Key, int] = {}
+        self._places: dict[Key, _Place] = {}
         self._news: dict[Key, None] = {}
         self._at_once: list[Answer] = []
         self._session = 0
         self._past_sessions: dict[int, None] = {}
         self._request_id = 0
-        self._parked = False
+        self._fulls = 0
+        """How often everything was asked for: what was collected before is not taken after."""
+        self._number = self._taken = self._awaited = 0
+        """Of the last response sent, of the last one that arrived, and of the last one with records."""
         self._records_wait = False
         self._wake = asyncio.Event()
-        """Set when the parked request is to be answered."""
-        self._watermark_timer: asyncio.TimerHandle | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
+        """Set when a response is to be made."""
         self._loop = asyncio.get_running_loop()
+        self._watermark_timer: asyncio.TimerHandle | None = None
+        self._idle_timer = self._loop.call_later(IDLE_ANSWER_S, self._check_idle)
+        self._sent_at = self._loop.time()
         self._task = self._loop.create_task(self._serve())
 
     def close(self) -> None:
         self._task.cancel()
-        self._stop_timers()
+        self._idle_timer.cancel()
+        if self._watermark_timer is not None:
+            self._watermark_timer.cancel()
 
     def has_news(self, replica: "Replica") -> None:
         key = replica.key
-        position = self._positions.get(key)
-        if position is None or replica.leading is None:
+        place = self._places.get(key)
+        if place is None or replica.leading is None:
             return
         self._news[key] = None
-        if replica.log.end > position.end:
+        if replica.log.end > place.end:
             self._records_wait = True
         self._consider()
+
+    def appended(self, replica: "Replica", records: bytes, first_offset: int, next_offset: int) -> None:
+        key = replica.key
+        place = self._places.get(key)
+        if place is not None:
+            place.keep(records, first_offset, next_offset)
+            self._news[key] = None
+            self._records_wait = True
+            self._consider()
+
+    def went_back(self, replica: "Replica") -> None:
+        place = self._places.get(replica.key)
+        if place is not None:
+            place.set_end(place.end, place.last_epoch)
 
     # --- being asked -----------------------------------------------------------------------------------------
 
@@ -138,10 +201,11 @@ class Feed:
             self._begin(request.session)
         elif request.request_id <= self._request_id:
             return  # late, or twice: a newer one is here
-        if request.full:
-            self._positions, self._readers, self._told_hw, self._news = {}, {}, {}, {}
         self._request_id = request.request_id
-        self._parked = True
+        if request.full:
+            self._start_over()
+        elif self._taken < request.taken <= self._number:
+            self._taken = request.taken
         now = self._clock.monotonic_ns()
         for position in request.positions:
             self._place(position, now)
@@ -155,13 +219,20 @@ class Feed:
             del self._past_sessions[next(iter(self._past_sessions))]
         self._session = session
         self._request_id = 0
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Nothing that was sent before is taken any more, and the next response is the first one."""
+        self._fulls += 1
+        self._places, self._news, self._at_once, self._records_wait = {}, {}, [], False
+        self._number = self._taken = self._awaited = 0
 
     def _place(self, position: Position, now: int) -> None:
         key = (position.stream_index, position.partition)
         replica = self._find(key)
         if replica is None or replica.leading is None or replica.leading.epoch != position.leader_epoch:
             self._at_once.append(Answer(*key, Kind.REFUSED, position.leader_epoch, 0, 0, *_asked(position), 0, 0, b""))
-            self._positions.pop(key, None)
+            self._places.pop(key, None)
             return
         leading, log = replica.leading, replica.log
         parted = judge(position, replica.epochs, log.end)
@@ -169,55 +240,76 @@ class Feed:
             self._at_once.append(
                 Answer(*key, Kind.DIVERGED, leading.epoch, leading.hw_end, log.end, *_asked(position), *parted, b"")
             )
-            self._positions.pop(key, None)
+            self._places.pop(key, None)
             return
-        self._positions[key] = position
+        place = self._places.get(key)
+        if place is not None and place.continues(position):
+            place.position = position
+        else:
+            place = self._places[key] = _Place(position)
         leading.step(Fetched(self._follower, position.end, position.promised_end, now))
-        if log.end > position.end:
+        if log.end > place.end:
             self._records_wait = True
             self._news[key] = None
-        elif leading.hw_end > self._told_hw.get(key, -1):
+        elif leading.hw_end > place.told_hw:
             self._news[key] = None
 
     # --- answering -------------------------------------------------------------------------------------------
 
     def _consider(self) -> None:
-        """Whether the parked request, if there is one, is answered now, soon, or when it has been idle for long."""
-        if not self._parked:
+        """Whether something is sent now, or soon, or nothing as yet."""
+        if self._taken < self._awaited:
             return
         if self._records_wait or self._at_once:
             self._wake.set()
-        elif self._news:
-            if self._watermark_timer is None:
-                self._watermark_timer = self._loop.call_later(WATERMARK_ALONE_S, self._wake.set)
-        elif self._idle_timer is None:
-            self._idle_timer = self._loop.call_later(IDLE_ANSWER_S, self._wake.set)
+        elif self._news and self._watermark_timer is None:
+            self._watermark_timer = self._loop.call_later(WATERMARK_ALONE_S, self._tell_watermarks)
 
-    def _stop_timers(self) -> None:
-        for timer in (self._watermark_timer, self._idle_timer):
-            if timer is not None:
-                timer.cancel()
-        self._watermark_timer = self._idle_timer = None
+    def _tell_watermarks(self) -> None:
+        self._watermark_timer = None
+        if self._news and self._taken >= self._awaited:
+            self._wake.set()
+
+    def _check_idle(self) -> None:
+        left_s = self._sent_at + IDLE_ANSWER_S - self._loop.time()
+        if left_s <= 0:
+            left_s = IDLE_ANSWER_S
+            if self._taken >= self._awaited:
+                # What could not be read before may have been healed by now.
+                self._news.update((key, None) for key in self._places if self._lacks_records(key))
+                self._wake.set()
+        self._idle_timer = self._loop.call_later(left_s, self._check_idle)
+
+    def _lacks_records(self, key: "Key") -> bool:
+        replica = self._find(key)
+        return replica is not None and replica.log.end > self._places[key].end
 
     async def _serve(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self._stop_timers()
-            self._parked = False
-            session, request_id = self._session, self._request_id
+            self._sent_at = self._loop.time()
+            if self._watermark_timer is not None:
+                self._watermark_timer.cancel()
+                self._watermark_timer = None
+            fulls = self._fulls
             try:
-                self._send(session, request_id, await self._collect())
+                answers = await self._collect()
+                if fulls == self._fulls:
+                    self._send(answers)
             except (BusUnavailable, LogError) as error:
                 logger.debug("no answer to %s this time: %s", self._follower, error)
             except Exception:
                 logger.exception("no answer to %s this time", self._follower)
 
     async def _collect(self) -> list[Answer]:
+        """What there is to say. The number of the response is taken before: if it does not go out, the follower misses
+        it and asks again."""
+        self._number += 1
         answers, self._at_once = self._at_once, []
         news, self._news = list(self._news), {}
         self._records_wait = False
-        room = ANSWER_BYTES
+        fulls, room = self._fulls, ANSWER_BYTES
         for number, key in enumerate(news):
             if room <= 0:
                 # The rest comes first next time.
@@ -225,49 +317,63 @@ class Feed:
                 self._records_wait = True
                 break
             answer = await self._answer(key, min(room, PARTITION_BYTES))
+            if fulls != self._fulls:
+                break  # it asked anew meanwhile, and would not take this any more
             if answer is not None:
                 answers.append(answer)
                 room -= len(answer.records)
         return answers
 
     async def _answer(self, key: "Key", max_bytes: int) -> Answer | None:
-        replica, position = self._find(key), self._positions.get(key)
-        if replica is None or replica.leading is None or position is None:
+        replica, place = self._find(key), self._places.get(key)
+        if replica is None or replica.leading is None or place is None:
             return None
         leading, log = replica.leading, replica.log
-        records = b""
-        if log.end > position.end:
-            reader = self._readers.get(key)
-            if reader is None or reader.next_offset != position.end:
-                reader = self._readers[key] = log.reader(position.end, uncommitted=True)
-            # One epoch an answer: a follower notes where each begins.
-            stop_end = replica.epochs.run_end(position.end, log.end)
-            records = await _read(reader, max_bytes, stop_end)
-            while not records and stop_end <= reader.next_offset < log.end:  # of that epoch all the rest is lost
-                stop_end = replica.epochs.run_end(reader.next_offset, log.end)
-                records = await _read(reader, max_bytes, stop_end)
-            if replica.leading is not leading or self._positions.get(key) is not position:
+        if place.position.leader_epoch != leading.epoch:
+            return None  # of an earlier term of ours
+        records, asked = b"", (place.end, place.last_epoch)
+        if place.at_hand:
+            records = place.at_hand[0] if len(place.at_hand) == 1 else b"".join(place.at_hand)
+            place.set_end(place.at_hand_end, leading.epoch)
+        elif log.end > place.end:
+            records = await self._read(replica, place, max_bytes)
+            if replica.leading is not leading or self._places.get(key) is not place:
                 return None
-            if records and reader.next_offset < log.end:
-                self._news[key] = None
-                self._records_wait = True
-        hw_end = leading.hw_end
-        self._told_hw[key] = hw_end
-        return Answer(*key, Kind.DATA, leading.epoch, hw_end, log.end, *_asked(position), 0, 0, records)
+        if records and log.end > place.end and (place.reader is None or place.reader.next_offset < log.end):
+            self._news[key] = None
+            self._records_wait = True
+        hw_end = place.told_hw = leading.hw_end
+        return Answer(*key, Kind.DATA, leading.epoch, hw_end, log.end, *asked, 0, 0, records)
 
-    def _send(self, session: int, request_id: int, answers: list[Answer]) -> None:
-        response = encode_response(answers)
-        for part in encode_parts(session, request_id, response, self._bus.max_payload - ENVELOPE_BYTES):
-            self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_RESPONSE, part, crc=True)))
+    async def _read(self, replica: "Replica", place: _Place, max_bytes: int) -> bytes:
+        """About `max_bytes` of what it lacks: from the disk, and on top of that what is on its way there."""
+        reader = place.reader
+        if reader is None or reader.next_offset < place.end:
+            reader = place.reader = replica.log.reader(place.end, uncommitted=True)
+        # One epoch an answer: a follower notes where each begins.
+        epoch, stop_end = replica.epochs.run_at(reader.next_offset, replica.log.end)
+        pieces: list[bytes] = []
+        while max_bytes > 0:
+            piece = await reader.read(max_bytes, stop_end)
+            if piece:
+                pieces.append(piece)
+                max_bytes -= len(piece)
+            elif pieces or not stop_end <= reader.next_offset < replica.log.end:
+                break
+            else:  # of that epoch all the rest is lost
+                epoch, stop_end = replica.epochs.run_at(reader.next_offset, replica.log.end)
+        if pieces:
+            place.set_end(reader.given_end, epoch)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-
-async def _read(reader: Reader, max_bytes: int, stop_end: int) -> bytes:
-    """About `max_bytes`: what is on the disk, and on top of it what is on its way there."""
-    pieces: list[bytes] = []
-    while max_bytes > 0 and (piece := await reader.read(max_bytes, stop_end)):
-        pieces.append(piece)
-        max_bytes -= len(piece)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    def _send(self, answers: list[Answer]) -> None:
+        if any(answer.records for answer in answers):
+            self._awaited = self._number
+        max_part = self._bus.max_payload - ENVELOPE_BYTES
+        for part in encode_parts(self._session, self._request_id, self._number, encode_response(answers), max_part):
+            self._bus.send(pub_pieces(self._subject, encode_checked(MsgType.REPLICATION_RESPONSE, part)))
+        if self._records_wait or self._at_once or self._news:
+            self._consider()
 
 
 def _asked(position: Position) -> tuple[int, int]:

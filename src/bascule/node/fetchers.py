@@ -1,11 +1,11 @@
 """The following side of replication: one conversation with each broker that leads partitions we follow.
 
-A request names the partitions whose position changed. It goes out as soon as the sync that covers an append is done, so
-that a publisher who waits for all replicas never waits for a poll: what came before that could not have been synced
-before either. Only where the disk is slow it goes out twice, the first time to have the next records here when the disk
-is free. The newest request replaces the one the leader has parked. When nothing comes back in time everything is asked
-again, in full; and so it is from time to time while there is traffic, for NATS may lose an answer and go on with the
-next.
+After a first request the leader sends what is new without being asked, so a request is a report: it names the
+partitions whose position changed, and which response was the last one taken. It goes out as soon as the sync that
+covers an append is done, so that a publisher who waits for all replicas never waits for a poll. Everything is named, in
+full, when something got lost (a response that is missing, or nothing heard for long), when a log was cut, and from time
+to time: NATS may lose a request too, and a leader must know of a follower that has had nothing to report for long. What
+the leader sent before it knew of a full request is not taken after it.
 
 A leader that does not lead yet (the metadata reaches brokers one after the other) refuses; it is asked again after a
 pause that grows.
@@ -20,25 +20,24 @@ from typing import TYPE_CHECKING
 from bascule.errors import BusUnavailable, PeerError
 from bascule.node.garbage import GarbageLog
 from bascule.ports import Bus
-from bascule.wire.envelope import MsgType, decode_checked, encode
-from bascule.wire.nats import messages, pub
-from bascule.wire.replication import FetchRequest, Kind, decode_part, decode_response, encode_request
+from bascule.wire.envelope import MsgType, decode_checked, encode_checked
+from bascule.wire.nats import messages, pub_pieces
+from bascule.wire.replication import Answer, FetchRequest, Kind, decode_part, decode_response, encode_request
 
 if TYPE_CHECKING:
     from bascule.node.following import Following
 
 logger = logging.getLogger(__name__)
 
-MAX_OPEN_RESPONSES = 4
-"""Responses of which some parts are here: more means that parts got lost, and the oldest is given up."""
 SILENCE_S = 1.5
 """A leader answers within a second even if it has nothing to say: after this long something got lost."""
 RETRY_S = 0.1
 """Between two tries while NATS is away."""
-APPEND_ALONE_S = 0.005
-"""News of an append alone wait this long for its sync to travel with."""
+IDLE_FULL_S = 3.0
+"""An idle follower names all its positions this often: its leader counts how long it has not heard of each."""
 REFUSED_FIRST_S = 0.01
 REFUSED_MAX_S = 0.5
+"""Before asking again for what a leader refused, or for what could not be taken."""
 
 
 def request_subject(namespace: str, leader: str) -> bytes:
@@ -85,10 +84,10 @@ class Fetchers:
         if fetcher is not None:
             fetcher.changed(following)
 
-    def appended(self, following: "Following") -> None:
+    def start_over(self, following: "Following") -> None:
         fetcher = self._fetchers.get(following.leader)
         if fetcher is not None:
-            fetcher.appended(following)
+            fetcher.start_over()
 
     def close(self) -> None:
         """No partition is followed any more, and none will be."""
@@ -125,15 +124,15 @@ class Fetcher:
         self._followings: dict[tuple[int, int], Following] = {}
         self._changed: dict[tuple[int, int], None] = {}
         self._full = True
-        self._request_id = 0
-        self._open: dict[int, dict[int, bytes]] = {}
+        self._full_id = self._request_id = 0
+        self._taken = 0
+        self._pieces: list[bytes | memoryview] = []
         self._soon: asyncio.Handle | None = None
-        self._later: asyncio.TimerHandle | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._full_at = 0.0
+        self._full_at = self._heard_at = self._loop.time()
+        self._silence_timer = self._loop.call_later(timeout_s, self._check_silence)
         self._refused: dict[tuple[int, int], None] = {}
-        self._refused_pause_s = REFUSED_FIRST_S
-        self._refused_timer: asyncio.TimerHandle | None = None
+        self._pause_s = REFUSED_FIRST_S
+        self._again: asyncio.TimerHandle | None = None
 
     def follow(self, following: "Following") -> None:
         self._followings[following.key] = following
@@ -156,17 +155,16 @@ class Fetcher:
             self._changed[following.key] = None
             self._send_soon()
 
-    def appended(self, following: "Following") -> None:
-        if self._followings.get(following.key) is following:
-            self._changed[following.key] = None
-            if self._later is None and self._soon is None:
-                self._later = self._loop.call_later(APPEND_ALONE_S, self._send)
+    def start_over(self) -> None:
+        """Ask for everything anew: something got lost, or our log went back."""
+        self._full = True
+        self._send_soon()
 
     def close(self) -> None:
-        for handle in (self._soon, self._later, self._timer, self._refused_timer):
+        for handle in (self._soon, self._silence_timer, self._again):
             if handle is not None:
                 handle.cancel()
-        self._soon = self._later = self._timer = self._refused_timer = None
+        self._soon = self._again = None
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -175,70 +173,77 @@ class Fetcher:
             self._soon = self._loop.call_soon(self._send)
 
     def _send(self) -> None:
-        for handle in (self._soon, self._later):
-            if handle is not None:
-                handle.cancel()
-        self._soon = self._later = None
+        self._soon = None
         now = self._loop.time()
         full = self._full or bool(self._changed and now - self._full_at > self._timeout_s)
-        self._full = False
-        if full:
-            self._full_at = now
         keys = self._followings if full else self._changed
         positions = [
             position for key in keys if (each := self._followings.get(key)) and (position := each.position) is not None
         ]
         self._changed = {}
         self._request_id = next(self._request_ids)
-        request = FetchRequest(self._session, self._request_id, self._broker_id, full, positions)
+        if full:
+            self._full, self._pieces, self._taken = False, [], 0
+            self._full_id, self._full_at = self._request_id, now
+        request = FetchRequest(self._session, self._request_id, self._taken, self._broker_id, full, positions)
         try:
-            self._bus.send(pub(self._subject, encode(MsgType.REPLICATION_REQUEST, encode_request(request), crc=True)))
-            self._arm(self._timeout_s)
+            payload = encode_checked(MsgType.REPLICATION_REQUEST, [encode_request(request)])
+            self._bus.send_now(pub_pieces(self._subject, payload))
         except BusUnavailable:
-            self._arm(min(RETRY_S, self._timeout_s))
+            self._full = True
+            self._ask_again_in(min(RETRY_S, self._timeout_s))
 
-    def _arm(self, delay_s: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(delay_s, self._timed_out)
-
-    def _timed_out(self) -> None:
-        self._timer = None
-        self._full = True
-        self._open = {}
-        self._send_soon()
+    def _check_silence(self) -> None:
+        left_s = self._heard_at + self._timeout_s - self._loop.time()
+        if left_s <= 0:
+            left_s = self._timeout_s
+            self.start_over()
+        self._silence_timer = self._loop.call_later(left_s, self._check_silence)
 
     # --- answers ---------------------------------------------------------------------------------------------
 
-    def take_part(self, payload: bytes) -> None:
-        session, request_id, part, parts, piece = decode_part(payload)
-        if session != self._session or not 0 < request_id <= self._request_id:
+    def take_part(self, payload: memoryview) -> None:
+        session, request_id, number, part, parts, piece = decode_part(payload)
+        if session != self._session or not 0 < self._full_id <= request_id <= self._request_id:
             return
-        pieces = self._open.setdefault(request_id, {})
-        pieces[part] = piece
-        if len(pieces) < parts:
-            while len(self._open) > MAX_OPEN_RESPONSES:
-                del self._open[next(iter(self._open))]
+        self._heard_at = self._loop.time()
+        if number <= self._taken or (number == self._taken + 1 and part < len(self._pieces)):
+            return  # twice
+        if number != self._taken + 1 or part != len(self._pieces):
+            self.start_over()
             return
-        del self._open[request_id]
-        for answer in decode_response(b"".join(pieces[number] for number in range(parts))):
+        self._pieces.append(piece)
+        if len(self._pieces) == parts:
+            pieces, self._pieces = self._pieces, []
+            self._taken = number
+            self._take(decode_response(piece if parts == 1 else b"".join(pieces)), request_id)
+
+    def _take(self, answers: list[Answer], request_id: int) -> None:
+        idle = True
+        for answer in answers:
             following = self._followings.get((answer.stream_index, answer.partition))
             if following is None:
-                continue
-            if answer.kind is Kind.REFUSED:
+                self._send_soon()  # there is no sync to wait for before we say that it was taken
+            elif answer.kind is Kind.REFUSED:
                 self._refused[following.key] = None
+            elif following.answered(answer):
+                self._pause_s = REFUSED_FIRST_S
             else:
-                self._refused_pause_s = REFUSED_FIRST_S
-                following.answered(answer)
-        if self._refused and self._refused_timer is None:
-            self._refused_timer = self._loop.call_later(self._refused_pause_s, self._ask_refused)
-        if request_id == self._request_id and self._later is None:
-            self._send_soon()
+                self._full = True
+            idle = False
+        if self._refused or self._full:
+            self._ask_again_in(self._pause_s)
+            self._pause_s = min(self._pause_s * 2, REFUSED_MAX_S)
+        if idle and (request_id < self._request_id or self._loop.time() - self._full_at > IDLE_FULL_S):
+            self.start_over()
 
-    def _ask_refused(self) -> None:
-        self._refused_timer = None
-        self._refused_pause_s = min(self._refused_pause_s * 2, REFUSED_MAX_S)
+    def _ask_again_in(self, pause_s: float) -> None:
+        if self._again is None:
+            self._again = self._loop.call_later(pause_s, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._again = None
         refused, self._refused = self._refused, {}
         self._changed.update((key, None) for key in refused if key in self._followings)
-        if self._changed:
+        if self._changed or self._full:
             self._send_soon()

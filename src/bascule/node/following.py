@@ -60,10 +60,13 @@ class Following:
             position = position._replace(promised_end=min(position.promised_end, sound_end))
         return position
 
-    def answered(self, answer: Answer) -> None:
-        self._execute(self._machine.step(Answered(answer)))
+    def answered(self, answer: Answer) -> bool:
+        """False if it brought records that were not taken."""
+        effects = self._machine.step(Answered(answer))
+        self._execute(effects)
         if answer.kind is Kind.DATA and not self._machine.cutting and self._machine.end >= answer.leader_end:
             self._replica.vouched_for = True
+        return not answer.records or (self._log.failed is None and any(isinstance(each, Append) for each in effects))
 
     def promised(self, end: int) -> None:
         self._execute(self._machine.step(Promised(end)))
@@ -75,7 +78,7 @@ class Following:
     def reopened(self) -> None:
         """The log was cut back to what it had promised."""
         self._machine.step(WasCut(self._log.end))
-        self._replica.environment.fetchers.changed(self)
+        self._replica.environment.fetchers.start_over(self)
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -86,7 +89,6 @@ class Following:
                     except LogError as error:
                         self._replica.on_failed(error)
                         return
-                    self._replica.environment.fetchers.appended(self)
                 case Expose(hw_end):
                     self._log.set_visible_end(hw_end)
                 case Cut(end):
@@ -108,4 +110,4 @@ class Following:
             logger.error("%s cannot be cut: %s", self._replica.name, error)
             return
         self._machine.step(WasCut(self._log.end))
-        self._replica.environment.fetchers.changed(self)
+        self._replica.environment.fetchers.start_over(self)

@@ -113,6 +113,7 @@ class Leading:
         self.step(Promised(end))
 
     def failed(self) -> None:
+        self._environment.feeds.went_back(self._replica)
         self.step(Failed(self._log.promised_end))
 
     def reopened(self) -> None:
@@ -165,7 +166,7 @@ class Leading:
             self._replica.on_failed(error)
             return
         self._replica.epochs.begin(self.epoch, next_offset - count)
-        self._environment.feeds.has_news(self._replica)
+        self._environment.feeds.appended(self._replica, records, next_offset - count, next_offset)
 
     def _send_acks(self, owed: bytes) -> None:
         environment = self._environment

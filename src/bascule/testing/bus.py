@@ -203,6 +203,9 @@ class MemoryBus:
     def unsubscribe(self, sid: int) -> None:
         self._server.remove(sid)
 
+    def send_now(self, commands: bytes) -> None:
+        self.send(commands)
+
     def send(self, commands: bytes) -> None:
         if not self._connected:
             raise BusUnavailable(self.unavailable_reason)

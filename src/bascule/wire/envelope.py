@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from bascule.wire.pure.envelope import CRC_HEADER_BYTES, HEADER_BYTES, MAGIC, content, crc32c
+from bascule.wire.kernels import crc32c
+from bascule.wire.pure.envelope import CRC_HEADER_BYTES, HEADER_BYTES, MAGIC, content
 
 __all__ = ["CRC_HEADER_BYTES", "HEADER_BYTES", "MAGIC", "MsgType", "decode", "encode"]
 
@@ -45,9 +46,20 @@ def encode(message_type: MsgType, payload: bytes, crc: bool = False) -> bytes:
     return MAGIC + header + crc32c(payload).to_bytes(4, "big") + payload
 
 
-def decode_checked(data: bytes, expected: MsgType) -> bytes | None:
-    """The same for what brokers tell each other about promises: without a checksum it is not believed."""
-    return content(data, expected) if len(data) >= CRC_HEADER_BYTES and data[6] & _CRC_FLAG else None
+def encode_checked(message_type: MsgType, pieces: list[bytes]) -> list[bytes]:
+    """The envelope with its checksum, and the payload behind it in pieces: whoever joins them copies it once."""
+    checksum = 0
+    for piece in pieces:
+        checksum = crc32c(piece, checksum)
+    return [MAGIC + bytes((0, CRC_HEADER_BYTES, _CRC_FLAG, message_type)) + checksum.to_bytes(4, "big"), *pieces]
+
+
+def decode_checked(data: bytes, expected: MsgType) -> memoryview | None:
+    """The payload of what brokers tell each other about promises: without a checksum it is not believed."""
+    if len(data) < CRC_HEADER_BYTES or data[:8] != MAGIC + bytes((0, CRC_HEADER_BYTES, _CRC_FLAG, expected)):
+        return None
+    payload = memoryview(data)[CRC_HEADER_BYTES:]
+    return payload if crc32c(payload) == int.from_bytes(data[8:CRC_HEADER_BYTES], "big") else None
 
 
 def decode(data: bytes, expected: MsgType) -> bytes | None:

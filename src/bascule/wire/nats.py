@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import IPv6Address
@@ -85,8 +85,14 @@ def unsub(sid: int, after: int = 0) -> bytes:
 
 def pub(subject: bytes, payload: bytes, reply: bytes = b"") -> bytes:
     """PUB of one message, to subjects one may publish to."""
+    return pub_pieces(subject, (payload,), reply)
+
+
+def pub_pieces(subject: bytes, pieces: Sequence[bytes], reply: bytes = b"") -> bytes:
+    """The same for a payload in pieces."""
     # Joined, not formatted: formatting grows its buffer step by step, and copies a large payload more than once.
-    return b"".join((b"PUB %b%d\r\n" % (_destination(subject, reply), len(payload)), payload, b"\r\n"))
+    head = b"PUB %b%d\r\n" % (_destination(subject, reply), sum(map(len, pieces)))
+    return b"".join((head, *pieces, b"\r\n"))
 
 
 def hpub(subject: bytes, headers: bytes, payload: bytes, reply: bytes = b"") -> bytes:

@@ -4,7 +4,9 @@ A follower broker asks one leader broker for all the partitions it follows there
 it has come (`end`), how much of that it promises to keep (`promised_end`), and the epoch of its last record. Only
 partitions whose position changed are named; `full` says that this is all of them (after a reconnect, or a change of
 leaders). A response is one run of bytes, cut into parts that fit a NATS message: a record is larger than the message it
-came from, and one of exactly the largest size must still replicate. A part that is missing means: ask again.
+came from, and one of exactly the largest size must still replicate. Responses are numbered, and a request says which
+was the last one taken: the leader may then send more without being asked, and a number or a part that is missing means:
+ask for everything again.
 
 Answers carry records exactly as they stand in the log. Everything else is fixed-width little-endian: a request for a
 thousand partitions is one `bytes.join`, not a thousand protobuf messages.
@@ -17,9 +19,9 @@ from typing import NamedTuple
 
 from bascule.errors import PeerError
 
-_REQUEST = struct.Struct("<QQBHI")  # session, request id, full, length of the follower's id, entries
+_REQUEST = struct.Struct("<QQQBHI")  # session, request id, taken, full, length of the follower's id, entries
 _POSITION = struct.Struct("<QIQQQQ")
-_PART = struct.Struct("<QQII")  # session, request id, part, parts
+_PART = struct.Struct("<QQQII")  # session, request id, number, part, parts
 _ANSWER = struct.Struct("<QIBQQQQQQQI")
 
 
@@ -66,6 +68,8 @@ class FetchRequest(NamedTuple):
     session: int
     """One life of one follower: what an earlier one said or was told is not this one's."""
     request_id: int
+    taken: int
+    """The number of the last response that was taken; 0 if none was."""
     follower: str
     full: bool
     positions: list[Position]
@@ -76,39 +80,44 @@ class FetchPart(NamedTuple):
 
     session: int
     request_id: int
+    """Of the newest request the leader knew."""
+    number: int
+    """Of the response, counted from 1 on."""
     part: int
     parts: int
-    piece: bytes
+    piece: bytes | memoryview
 
 
 def encode_request(request: FetchRequest) -> bytes:
     follower = request.follower.encode()
-    head = _REQUEST.pack(request.session, request.request_id, request.full, len(follower), len(request.positions))
-    return b"".join([head, follower, *(_POSITION.pack(*position) for position in request.positions)])
+    session, request_id, taken, _, full, positions = request
+    head = _REQUEST.pack(session, request_id, taken, full, len(follower), len(positions))
+    return b"".join([head, follower, *(_POSITION.pack(*position) for position in positions)])
 
 
-def decode_request(data: bytes) -> FetchRequest:
+def decode_request(data: bytes | memoryview) -> FetchRequest:
     """Raises PeerError for anything that is not exactly a request."""
     try:
-        session, request_id, full, id_length, count = _REQUEST.unpack_from(data)
+        session, request_id, taken, full, id_length, count = _REQUEST.unpack_from(data)
         start = _REQUEST.size + id_length
-        follower = data[_REQUEST.size : start].decode()
+        follower = bytes(data[_REQUEST.size : start]).decode()
         if len(data) != start + count * _POSITION.size:
             raise ValueError("its length is not what its head says")
         positions = [Position(*fields) for fields in _POSITION.iter_unpack(data[start:])]
     except (struct.error, ValueError) as error:
         raise PeerError(f"a fetch request cannot be decoded: {error}") from error
-    return FetchRequest(session, request_id, follower, bool(full), positions)
+    return FetchRequest(session, request_id, taken, follower, bool(full), positions)
 
 
-def encode_response(answers: Iterable[Answer]) -> bytes:
+def encode_response(answers: Iterable[Answer]) -> list[bytes]:
+    """In pieces: records are long, and copied once, when the message is made."""
     pieces: list[bytes] = []
     for answer in answers:
         pieces += (_ANSWER.pack(*answer[:10], len(answer.records)), answer.records)
-    return b"".join(pieces)
+    return pieces
 
 
-def decode_response(data: bytes) -> list[Answer]:
+def decode_response(data: bytes | memoryview) -> list[Answer]:
     """Raises PeerError for anything that is not exactly a response."""
     answers: list[Answer] = []
     position = 0
@@ -118,7 +127,7 @@ def decode_response(data: bytes) -> list[Answer]:
             position += _ANSWER.size
             if position + length > len(data):
                 raise ValueError("its records are cut short")
-            records = data[position : position + length]
+            records = bytes(data[position : position + length])
             answers.append(Answer._make((index, partition, Kind(kind), *numbers, records)))
             position += length
     except (struct.error, ValueError) as error:
@@ -126,21 +135,24 @@ def decode_response(data: bytes) -> list[Answer]:
     return answers
 
 
-def encode_parts(session: int, request_id: int, response: bytes, max_part: int) -> list[bytes]:
-    """The response in messages of at most `max_part` bytes each; one, if it is empty."""
+def encode_parts(session: int, request_id: int, number: int, response: list[bytes], max_part: int) -> list[list[bytes]]:
+    """The response in messages of at most `max_part` bytes each, themselves in pieces; one, if it is empty."""
     step = max_part - _PART.size
-    starts = range(0, max(1, len(response)), step)
+    if sum(map(len, response)) <= step:
+        return [[_PART.pack(session, request_id, number, 0, 1), *response]]
+    whole = b"".join(response)
+    starts = range(0, len(whole), step)
     return [
-        _PART.pack(session, request_id, number, len(starts)) + response[start : start + step]
-        for number, start in enumerate(starts)
+        [_PART.pack(session, request_id, number, part, len(starts)), whole[start : start + step]]
+        for part, start in enumerate(starts)
     ]
 
 
-def decode_part(data: bytes) -> FetchPart:
+def decode_part(data: bytes | memoryview) -> FetchPart:
     try:
-        session, request_id, part, parts = _PART.unpack_from(data)
+        session, request_id, number, part, parts = _PART.unpack_from(data)
     except struct.error as error:
         raise PeerError(f"a part of a fetch response cannot be decoded: {error}") from error
     if part >= parts:
         raise PeerError(f"a fetch response has no part {part} of {parts}")
-    return FetchPart(session, request_id, part, parts, data[_PART.size :])
+    return FetchPart(session, request_id, number, part, parts, data[_PART.size :])

@@ -42,10 +42,11 @@ class EpochHistory:
         end = self._starts[number] if number < len(self._starts) else log_end
         return (self._epochs[number - 1] if number else 0), end
 
-    def run_end(self, offset: int, log_end: int) -> int:
-        """Where the epoch of the record at `offset` ends."""
+    def run_at(self, offset: int, log_end: int) -> tuple[int, int]:
+        """The epoch of the record at `offset`, and where it ends."""
         number = bisect_right(self._starts, offset)
-        return self._starts[number] if number < len(self._starts) else log_end
+        end = self._starts[number] if number < len(self._starts) else log_end
+        return (self._epochs[number - 1] if number else 0), end
 
     def cut(self, end: int) -> None:
         """The log now ends there."""

@@ -4,7 +4,8 @@ It may know its own log's ends and epochs and what its leader answers; it touche
 the leader from `position` on, and carries out the effects.
 
 Rules:
-- Records are taken as they are, after one kernel call has verified them all; what does not verify is not taken.
+- Records are taken as they are, after one kernel call has verified them all; what does not verify is not taken, nor
+  what does not begin where our log ends: the leader sends ahead, and one answer of several may be lost.
 - It never cuts its log without an answer from the leader that says where the logs parted, and never anything it has
   shown: that was committed, and a leader that lacks it is no leader.
 - Answers of another term than the one it follows are ignored.
@@ -128,19 +129,21 @@ class Follower:
             return self._diverged(answer)
         effects: list[Effect] = []
         if answer.records:
-            effects += self._take(answer.records)
+            effects += self._take(answer)
         if answer.hw_end > self.hw_end:
             self.hw_end = answer.hw_end
             effects += self._expose()
         return effects
 
-    def _take(self, records: bytes) -> list[Effect]:
+    def _take(self, answer: Answer) -> list[Effect]:
+        records = answer.records
+        if (answer.asked_end, answer.asked_epoch) != (self.end, self._epochs.last_epoch):
+            return []
         position, count, first, end, last_timestamp, epoch, status = scan_records(records, 0, len(records), 0)
         if status != _WHOLE or position != len(records) or not count:
             return [Distrust(f"records from offset {self.end} on do not verify")]
         if first < self.end:
-            # An answer to a question asked twice: what is new in it will be asked for again.
-            return []
+            return [Distrust(f"records from offset {first} on, but the log ends at {self.end}")]
         if epoch < self._epochs.last_epoch or epoch > self.leader_epoch:
             return [Distrust(f"records of epoch {epoch} after {self._epochs.last_epoch} under {self.leader_epoch}")]
         self._epochs.begin(epoch, first)

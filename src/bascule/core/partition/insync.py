@@ -113,6 +113,8 @@ class InSync:
 
     def recovered(self, now: int, max_lag_ns: int) -> list[str]:
         """Replicas to ask in again: heard of, caught up, and with everything that is committed promised."""
+        if not self.under_replicated:
+            return []
         back = [
             replica
             for replica, follower in self.followers.items()

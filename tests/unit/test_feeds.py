@@ -1,0 +1,140 @@
+"""Replication between three brokers in memory when NATS loses, repeats and delays what they say to each other."""
+
+import asyncio
+import random
+
+import pytest
+
+from bascule.errors import Status
+from bascule.testing.bus import MemoryNats, Weather
+from bascule.testing.loop import run
+from bascule.wire.envelope import MsgType, decode_checked
+from bascule.wire.nats import messages
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.replication import FetchRequest, decode_part, decode_request
+from tests.unit.test_cluster import Member, leader_of, three, until
+
+
+async def make_stream(members: dict[str, Member]) -> None:
+    request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
+    assert (await members["a"].call("CreateStream", request))[0] is Status.OK
+    await until(lambda: isr(members) == 3)
+
+
+def isr(members: dict[str, Member]) -> int:
+    partition = members["a"].broker.cluster.metadata.partition("s", 0)
+    return 0 if partition is None else len(partition.isr)
+
+
+def stored(member: Member) -> bytes:
+    return b"".join(member.disk.durable(path) for path in member.disk.paths() if "/s@" in path and ".log" in path)
+
+
+async def alike(members: dict[str, Member]) -> bytes:
+    """What they all have on their disks, once it is the same."""
+    await until(lambda: len({stored(member) for member in members.values()}) == 1)
+    return stored(members["a"])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_gets_lost_repeated_or_late_the_logs_become_alike(seed: int) -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        await make_stream(members)
+        chance = random.Random(seed)
+        nats.weather = Weather(chance, 0.0001, 0.002, drop=0.03, duplicate=0.03, reorder=0.03, late_s=0.05)
+        acked: list[bytes] = []
+        for number in range(150):
+            value = b"%d." % number
+            request = api.PublishRequest(stream="s", value=value, ackPolicy=api.ALL)
+            status, _, _ = await members["abc"[number % 3]].call("Publish", request, 0.5)
+            if status is Status.OK:
+                acked.append(value)
+            await asyncio.sleep(chance.choice((0, 0, 0.001, 0.02)))
+        nats.weather = None
+        await asyncio.sleep(5)
+        values = await leader_of(members, "s").read("s")
+        assert set(acked) <= set(values)
+        assert len(acked) > 75
+        await alike(members)
+        for member in members.values():
+            assert await member.read("s", replica=True) == values
+
+    run(main())
+
+
+def test_replicas_that_had_nothing_to_copy_for_long_stay_in_sync() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await make_stream(members)
+        changes: list[tuple[str, ...]] = []
+        for _ in range(2):
+            await members["a"].publish("s", b"x")
+            for _ in range(400):
+                await asyncio.sleep(0.1)
+                partition = members["a"].broker.cluster.metadata.partition("s", 0)
+                assert partition is not None
+                changes.append(partition.isr)
+        await members["a"].publish("s", b"x")
+        await asyncio.sleep(1)
+        assert {len(change) for change in changes} == {3}
+        assert isr(members) == 3
+
+    run(main())
+
+
+def test_a_lost_response_is_noticed_with_the_next_one() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        await make_stream(members)
+        await members["a"].publish("s", b"first")
+        leader = leader_of(members, "s")
+        follower = next(member for member in members.values() if member is not leader)
+        follower.buses[3].disconnect()
+        nats.publish(b"s", b"lost on the way")
+        await asyncio.sleep(0.01)
+        follower.buses[3].reconnect()
+        began = asyncio.get_running_loop().time()
+        await leader.publish("s", b"after it")
+        assert asyncio.get_running_loop().time() - began < 2.0
+        await alike(members)
+
+    run(main())
+
+
+def test_at_a_slow_pace_a_message_costs_each_follower_one_report() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        await make_stream(members)
+        requests: list[FetchRequest] = []
+        responses: list[int] = []
+
+        def on_requests(batch: bytes, count: int) -> None:
+            for message in messages(batch):
+                payload = decode_checked(message.payload, MsgType.REPLICATION_REQUEST)
+                assert payload is not None
+                requests.append(decode_request(payload))
+
+        def on_responses(batch: bytes, count: int) -> None:
+            for message in messages(batch):
+                payload = decode_checked(message.payload, MsgType.REPLICATION_RESPONSE)
+                assert payload is not None
+                responses.append(decode_part(payload).number)
+
+        leader = leader_of(members, "s")
+        spy = nats.connect("spy")
+        spy.subscribe(f"ns.replicate.{leader.name}".encode(), on_requests)
+        spy.subscribe(f"ns.replicated.*.{leader.name}".encode(), on_responses)
+        await asyncio.sleep(0.1)
+        requests.clear()
+        responses.clear()
+        for _ in range(20):
+            await leader.publish("s", b"x")
+            await asyncio.sleep(0.02)
+        assert sum(not request.full for request in requests) == 2 * 20
+        assert len(responses) <= 2 * 2 * 20 + 2 * 2
+
+    run(main())
