@@ -6,7 +6,7 @@ import pytest
 
 from bascule import limits
 from bascule.core.raft.machine import NotLeaderError, Raft, RaftConfig, Role
-from bascule.core.raft.progress import Stage
+from bascule.core.raft.progress import Progress, Stage
 from bascule.errors import FailedPrecondition, PeerError, Unavailable
 from bascule.wire.raft import decode_message, encode_message
 from bascule.wire.raft_messages import (
@@ -434,3 +434,17 @@ def test_no_message_whatever_it_says_brings_a_machine_down() -> None:
                 raft.read(1)
             drain(raft)
     assert leaders > 100
+
+
+def test_a_follower_that_lost_what_it_had_confirmed_gets_it_again() -> None:
+    for in_flight in (False, True):
+        progress = Progress(next_index=11, incarnation="")
+        progress.accepted(10, base_index=0)
+        assert progress.stage is Stage.REPLICATE
+        if in_flight:
+            progress.sent(12, commit=10)
+        progress.rejected(prev_index=10, hint=4)
+        progress.rejected(prev_index=10, hint=4)
+        assert (progress.match, progress.next, progress.paused) == (4, 5, False)
+        progress.accepted(12, base_index=0)
+        assert (progress.match, progress.stage) == (12, Stage.REPLICATE)

@@ -355,3 +355,38 @@ async def live_through(seed: int, mode: SyncMode) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_to_one_replica_at_a_time_nothing_acked_is_lost(seed: int) -> None:
     run(live_through(seed, GROUP if seed % 2 else RELAXED))
+
+
+@pytest.mark.parametrize("name", "abc")
+def test_a_broker_that_lost_its_metadata_keeps_its_data(name: str) -> None:
+    async def main() -> None:
+        members = await loaded()
+        victim = members[name]
+        victim.kill()
+        harmed = MemoryDisk()
+        for path in victim.disk.paths():
+            if not path.startswith("raft/"):
+                harmed.put(path, victim.disk.content(path))
+        victim.disk, victim.seed = harmed, False
+        await asyncio.sleep(3)
+        await victim.start()
+        await whole_again(members)
+        assert not [path for path in victim.disk.paths() if path.startswith("quarantine/")]
+
+    run(main())
+
+
+@pytest.mark.parametrize("name", "bc")
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.95])
+def test_a_broker_whose_metadata_lost_its_end_gets_it_again(name: str, share: float) -> None:
+    async def main() -> None:
+        members = await loaded()
+        victim = members[name]
+        victim.kill()
+        (path,) = (path for path in victim.disk.paths() if path.endswith(".commands"))
+        data = victim.disk.content(path)
+        victim.disk.put(path, data[: int(len(data) * share)])
+        await victim.start()
+        await whole_again(members)
+
+    run(main())

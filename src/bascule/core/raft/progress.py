@@ -79,11 +79,17 @@ class Progress:
         return news
 
     def rejected(self, prev_index: int, hint: int) -> None:
-        """`hint` is the last index at which the logs may agree. Rejections of requests long overtaken say nothing."""
-        if self.stage is Stage.REPLICATE and prev_index > self.match:
+        """`hint` is the last index at which the logs may agree. Rejections of requests long overtaken say nothing.
+
+        One of a request right after what it had confirmed is the word of a follower whose file lost its end: it gets
+        that again. If it was only late, its next answer says so; to count on less than it has is never wrong.
+        """
+        if self.stage is Stage.REPLICATE and prev_index >= self.match:
             self._become(Stage.PROBE)
             self.next = self.match + 1
         elif self.stage is Stage.PROBE and prev_index == self.next - 1:
+            if prev_index == self.match:
+                self.match = min(self.match, hint)
             self.next = max(self.match + 1, min(prev_index, hint + 1))
             self._paused = False
 
