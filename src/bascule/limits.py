@@ -34,6 +34,9 @@ MAX_DAMAGE_NOTES = 1024  # bad stretches remembered per segment
 RECOVERY_READ_BYTES = 4 * MIB
 MAX_CHECKPOINT_BYTES = 256 * MIB  # metadata snapshots are the large ones
 
+# replication
+FEED_AT_HAND_BYTES = 16 * MIB  # new records kept in memory for one follower, over all partitions
+
 # NATS
 NATS_READ_BUFFER_BYTES = MIB
 NATS_MAX_CONTROL_LINE = 32 * KIB

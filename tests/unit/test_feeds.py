@@ -6,6 +6,7 @@ import random
 import pytest
 
 from bascule.errors import Status
+from bascule.node import feeds
 from bascule.testing.bus import MemoryNats, Weather
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked
@@ -136,5 +137,29 @@ def test_at_a_slow_pace_a_message_costs_each_follower_one_report() -> None:
             await asyncio.sleep(0.02)
         assert sum(not request.full for request in requests) == 2 * 20
         assert len(responses) <= 2 * 2 * 20 + 2 * 2
+
+    run(main())
+
+
+def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "FEED_AT_HAND_BYTES", 2000)
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await make_stream(members)
+        await members["a"].publish("s", b"first")
+        leader = leader_of(members, "s")
+        away = next(member for member in members.values() if member is not leader)
+        away.buses[3].disconnect()
+        request = api.PublishRequest(stream="s", value=b"v" * 500, ackPolicy=api.LEADER)
+        for _ in range(10):
+            assert (await leader.call("Publish", request))[0] is Status.OK
+        kept = [feed._room.used_bytes for feed in leader.broker.environment.feeds._feeds.values()]
+        assert 500 < max(kept) <= 2000
+        away.buses[3].reconnect()
+        await alike(members)
+        await leader.publish("s", b"last")
+        await asyncio.sleep(0.1)
+        assert {feed._room.used_bytes for feed in leader.broker.environment.feeds._feeds.values()} == {0}
 
     run(main())

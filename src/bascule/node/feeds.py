@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from bascule.core.partition.follower import judge
 from bascule.core.partition.leader import Fetched
 from bascule.errors import BusUnavailable, LogError, PeerError
+from bascule.limits import FEED_AT_HAND_BYTES
 from bascule.log.reader import Reader
 from bascule.node.fetchers import request_subject, response_subject
 from bascule.node.garbage import GarbageLog
@@ -34,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 ANSWER_BYTES = 4 * 1024 * 1024
 PARTITION_BYTES = 1024 * 1024
-"""Of one partition in one response, and kept at hand for one follower."""
+"""Of one partition in one response, and of one partition kept at hand for one follower."""
 IDLE_ANSWER_S = 1.0
 """After this long without a word there is an empty one, so that a follower knows we live."""
 WATERMARK_ALONE_S = 0.005
@@ -105,29 +106,57 @@ class Feeds:
             feed.asked(request)
 
 
+class _Room:
+    """What all places of one follower have at hand."""
+
+    __slots__ = ("used_bytes",)
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+
+
 class _Place:
     """One partition at one follower."""
 
-    __slots__ = ("at_hand", "at_hand_bytes", "at_hand_end", "end", "last_epoch", "position", "reader", "told_hw")
+    __slots__ = (
+        "at_hand",
+        "at_hand_bytes",
+        "at_hand_end",
+        "end",
+        "last_epoch",
+        "position",
+        "reader",
+        "room",
+        "told_hw",
+    )
 
-    def __init__(self, position: Position) -> None:
+    def __init__(self, position: Position, room: _Room) -> None:
         self.position = position
+        self.room = room
         self.told_hw = -1
         self.reader: Reader | None = None
+        self.at_hand_bytes = 0
         self.set_end(position.end, position.last_epoch)
 
     def set_end(self, end: int, last_epoch: int) -> None:
         """Where it will stand when everything sent has arrived; nothing behind that is at hand."""
         self.end, self.last_epoch = end, last_epoch
+        self.room.used_bytes -= self.at_hand_bytes
         self.at_hand: list[bytes] = []
         self.at_hand_bytes, self.at_hand_end = 0, end
 
     def keep(self, records: bytes, first_offset: int, next_offset: int) -> None:
         """Have them at hand, if they go on where the others end and there is room."""
-        if first_offset == self.at_hand_end and self.at_hand_bytes + len(records) <= PARTITION_BYTES:
+        size = len(records)
+        if (
+            first_offset == self.at_hand_end
+            and self.at_hand_bytes + size <= PARTITION_BYTES
+            and self.room.used_bytes + size <= FEED_AT_HAND_BYTES
+        ):
             self.at_hand.append(records)
-            self.at_hand_bytes += len(records)
+            self.at_hand_bytes += size
             self.at_hand_end = next_offset
+            self.room.used_bytes += size
 
     def continues(self, position: Position) -> bool:
         """Whether it got there by what we sent."""
@@ -144,6 +173,7 @@ class Feed:
         self._clock = clock
         self._find = find
         self._places: dict[Key, _Place] = {}
+        self._room = _Room()
         self._news: dict[Key, None] = {}
         self._at_once: list[Answer] = []
         self._session = 0
@@ -224,7 +254,8 @@ class Feed:
     def _start_over(self) -> None:
         """Nothing that was sent before is taken any more, and the next response is the first one."""
         self._fulls += 1
-        self._places, self._news, self._at_once, self._records_wait = {}, {}, [], False
+        self._places, self._room = {}, _Room()
+        self._news, self._at_once, self._records_wait = {}, [], False
         self._number = self._taken = self._awaited = 0
 
     def _place(self, position: Position, now: int) -> None:
@@ -232,7 +263,7 @@ class Feed:
         replica = self._find(key)
         if replica is None or replica.leading is None or replica.leading.epoch != position.leader_epoch:
             self._at_once.append(Answer(*key, Kind.REFUSED, position.leader_epoch, 0, 0, *_asked(position), 0, 0, b""))
-            self._places.pop(key, None)
+            self._forget(key)
             return
         leading, log = replica.leading, replica.log
         parted = judge(position, replica.epochs, log.end)
@@ -240,19 +271,25 @@ class Feed:
             self._at_once.append(
                 Answer(*key, Kind.DIVERGED, leading.epoch, leading.hw_end, log.end, *_asked(position), *parted, b"")
             )
-            self._places.pop(key, None)
+            self._forget(key)
             return
         place = self._places.get(key)
         if place is not None and place.continues(position):
             place.position = position
         else:
-            place = self._places[key] = _Place(position)
+            self._forget(key)
+            place = self._places[key] = _Place(position, self._room)
         leading.step(Fetched(self._follower, position.end, position.promised_end, now))
         if log.end > place.end:
             self._records_wait = True
             self._news[key] = None
         elif leading.hw_end > place.told_hw:
             self._news[key] = None
+
+    def _forget(self, key: "Key") -> None:
+        place = self._places.pop(key, None)
+        if place is not None:
+            place.set_end(place.end, place.last_epoch)
 
     # --- answering -------------------------------------------------------------------------------------------
 
