@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
+from bascule.core.metadata.commands import Command, DrainBroker, RemoveBroker
 from bascule.errors import Status
 from bascule.node.admin_api import AdminApi
 from bascule.testing.bus import MemoryNats
@@ -421,6 +423,32 @@ def test_a_removal_whose_controller_dies_is_finished_by_asking_again(turns: int)
         assert await leader_of(members, "s").read("s") == [b"%d" % number for number in range(10)]
 
     run(main())
+
+
+def test_a_removal_that_lacks_only_its_last_step_is_finished_by_whoever_is_controller() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, 3)
+        controller = controller_of(members)
+        victim = next(name for name in members if name != controller.name)
+        reasons = watch(members[victim])
+        assert controller.life is not None
+        for command in (DrainBroker(victim), RemoveBroker(victim, incarnation_of(controller, victim))):
+            await controller.life.start(controller.broker.cluster.propose(partial(same, command)))
+        await until(lambda: victim not in controller.broker.cluster.servers)
+        await until(lambda: bool(reasons))
+        entry = another(members, controller.name, victim)
+        assert (await answer(entry, "RemoveBroker", admin.RemoveBrokerRequest(broker=victim))).done
+
+    run(main())
+
+
+def incarnation_of(member: Member, name: str) -> str:
+    return member.broker.cluster.raft.membership.incarnation_of(name)
+
+
+def same(command: Command) -> Command:
+    return command
 
 
 # --- electing ---------------------------------------------------------------------------------------------------

@@ -111,6 +111,24 @@ def test_a_replica_comes_back_in_when_it_has_everything_committed_and_counts_fro
     assert machine.promised(12)
 
 
+def test_replicas_that_come_and_go_count_only_while_they_are_in_sync() -> None:
+    group = in_sync(isr=("me", "b", "c"))
+    group.fetched("b", 5, 5, 10, 1)
+    group.fetched("c", 10, 10, 10, 1)
+    assert group.promised(10)
+    assert group.hw_end == 5
+    assert not group.fetched("d", 10, 10, 10, 1), "no replica yet"
+    assert not group.changed(("me", "b", "c"), ("me", "b", "c", "d"), 2)
+    assert group.under_replicated
+    assert group.lagging(3, 10) == []
+    group.fetched("d", 10, 10, 10, 3)
+    assert group.recovered(3, 10) == ["d"]
+    assert group.changed(("me", "c", "d"), ("me", "c", "d"), 4), "the slow one is gone, and what the others have counts"
+    assert (group.hw_end, list(group.followers)) == (10, ["c", "d"])
+    group.changed(("me",), ("me",), 5)
+    assert group.followers == {}
+
+
 def test_the_history_answers_with_the_largest_epoch_up_to_the_asked_one() -> None:
     history = EpochHistory([(2, 0), (5, 10), (7, 20)])
     assert history.end_of(1, 30) == (0, 0)

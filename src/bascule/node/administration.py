@@ -5,8 +5,8 @@ how far it has come, so a new controller goes on where the last one stopped. Wha
 `core.metadata.plans`.
 
 Chores, with every heartbeat: a draining broker that leads something somebody else could lead by now (one came back
-into sync, or nobody else was alive when a leader died) hands it on; a draining controller lets another one be it; and
-what is not fully replicated is said.
+into sync, or nobody else was alive when a leader died) hands it on; a draining controller lets another one be it; a
+removal that lacks only its last step gets it; and what is not fully replicated is said.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from bascule.core.metadata import plans
 from bascule.core.metadata.administration import name_of
 from bascule.core.metadata.commands import At, DrainBroker, ElectLeader, UndrainBroker
 from bascule.core.metadata.plans import Members
-from bascule.errors import BasculeError, InvalidArgument, Unavailable
+from bascule.errors import BasculeError, InvalidArgument
 from bascule.node.cluster import Cluster
 from bascule.node.environment import StreamDefaults
 from bascule.node.inquiries import Inquiries
@@ -94,18 +94,27 @@ class ControllerAdministration:
         life = (broker, membership.incarnation_of(broker))
         if broker not in members.everyone and any(name == broker for name, _ in cluster.metadata.brokers.removed):
             return cluster.metadata.index
-        plans.may_remove(cluster.metadata, members, broker)
+        if life not in cluster.metadata.brokers.removed:
+            plans.may_remove(cluster.metadata, members, broker)
+            if broker == cluster.config.broker_id:
+                self._let_another_be_controller()
+                return cluster.metadata.index
+            if not await self._drop(life, force):
+                return cluster.metadata.index
+        self._dismiss(broker)
+        return cluster.metadata.index
+
+    def _dismiss(self, broker: str) -> None:
+        """The last step: it holds nothing any more, and is no member from here on."""
+        cluster = self._cluster
         if broker == cluster.config.broker_id:
             self._let_another_be_controller()
-            return cluster.metadata.index
-        if life not in cluster.metadata.brokers.removed and not await self._drop(life, force):
-            return cluster.metadata.index
+            return
         try:
-            cluster.raft.propose_membership(membership.without(broker))
-        except Unavailable as error:
-            logger.info("broker %s is a member for a moment more: %s", broker, error)
-        cluster.controller.forget(broker)
-        return cluster.metadata.index
+            cluster.raft.propose_membership(cluster.raft.membership.without(broker))
+            cluster.controller.forget(broker)
+        except BasculeError as error:
+            logger.debug("broker %s is a member for a moment more: %s", broker, error)
 
     async def _drop(self, life: tuple[str, str], force: bool) -> bool:
         """False while others still get what it has."""
@@ -156,6 +165,9 @@ class ControllerAdministration:
         metadata, members = self._cluster.metadata, self.members
         if self._cluster.config.broker_id in metadata.brokers.draining:
             self._let_another_be_controller()
+        for broker in members.everyone:
+            if (broker, self._cluster.raft.membership.incarnation_of(broker)) in metadata.brokers.removed:
+                self._dismiss(broker)  # the controller that dropped it died before it had done this
         seen = (metadata.index, members.absent)
         now = asyncio.get_running_loop().time()
         if seen != self._reported_for and now >= self._report_after:
