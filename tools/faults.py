@@ -32,6 +32,7 @@ Scenario = Callable[[Path, int, scenarios.OnRound], Coroutine[Any, Any, Report]]
 
 SCENARIOS: dict[str, tuple[Scenario, int]] = {
     "kill_leaders": (scenarios.kill_leaders, 30),
+    "kill_controllers": (scenarios.kill_controllers, 10),
     "kill_all": (scenarios.kill_all, 10),
     "pause_leaders": (functools.partial(scenarios.pause_leaders, long_too=True), 6),
     "cut_off": (scenarios.cut_off, 9),

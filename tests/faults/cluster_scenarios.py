@@ -6,6 +6,9 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from bascule.testing.probe import call
+from bascule.testing.processes import HOST, BrokerProcess
+from bascule.wire.pb import api_pb2 as api
 from tests.faults.cluster_load import STREAM, Brokers, Load, Report, until
 
 PAUSE_S = 3.0
@@ -15,6 +18,9 @@ LONG_PAUSE_S = 17.0
 CUT_S = 3.0
 CONTROLLERS = 3
 """Of so many leaders one must be the controller too."""
+CHANGES = 20
+"""Streams made and deleted in a round."""
+CHANGE_TIMEOUT_S = 20.0
 MORE_ROUNDS = 2
 """So many times the rounds asked for at most, until enough of them have struck a controller."""
 
@@ -50,6 +56,39 @@ async def kill_leaders(folder: Path, rounds: int, on_round: OnRound = ignore, se
                 await load.whole()
             await load.finish(report)
     return report
+
+
+async def kill_controllers(folder: Path, rounds: int, on_round: OnRound = ignore, seed: int = 3) -> Report:
+    """kill -9 the controller while streams are made and deleted through another broker: each change is made, once."""
+    report = Report(f"kill -9 of {rounds} controllers while streams are made", on_round)
+    chance = random.Random(seed)
+    with Brokers(folder) as brokers:
+        async with Load(brokers) as load:
+            for number in range(rounds):
+                victim = brokers.controller()
+                asked = brokers[chance.choice([name for name in brokers.brokers if name != victim])]
+                load.mark()
+                changes = asyncio.create_task(asyncio.to_thread(make_and_delete, asked, f"made-{number}"))
+                await asyncio.sleep(chance.uniform(0.0, 0.1))
+                await asyncio.to_thread(brokers[victim].kill9)
+                await changes
+                await load.flowing()
+                report.controllers += 1
+                report.ended(load.stall_s)
+                await restart(brokers, victim)
+                await load.whole()
+            await load.finish(report)
+    return report
+
+
+def make_and_delete(broker: BrokerProcess, name: str) -> None:
+    """With no second try: an answer must come, and be OK."""
+    for number in range(CHANGES):
+        stream = f"{name}-{number}"
+        create = api.CreateStreamRequest(name=stream, subject=stream, partitions=2, replicationFactor=3)
+        for method, request in (("CreateStream", create), ("DeleteStream", api.DeleteStreamRequest(name=stream))):
+            answer = call(HOST, broker.port, f"/proto.API/{method}", request.SerializeToString(), CHANGE_TIMEOUT_S)
+            assert answer.status == 0, f"{method} {stream}: {answer.status} {answer.text}"
 
 
 async def kill_all(folder: Path, rounds: int, on_round: OnRound = ignore, seed: int = 2) -> Report:

@@ -22,6 +22,7 @@ Scenario = Callable[[Path, int], Coroutine[Any, Any, Report]]
     ("scenario", "rounds", "bound_s"),
     [
         (scenarios.kill_leaders, 3, FAIL_OVER_S),
+        (scenarios.kill_controllers, 2, FAIL_OVER_S),
         (scenarios.kill_all, 1, 10.0),
         (scenarios.pause_leaders, 1, FAIL_OVER_S),
         (scenarios.restart_nats, 1, FAIL_OVER_S),
