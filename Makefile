@@ -54,8 +54,8 @@ fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers too (SECONDS=600 
 faults: setup ## kills, pauses, cuts and wiped disks of three real brokers under load (ONLY= ROUNDS= JSON=1)
 	$(BIN)/python -m tools.faults $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(JSON),--json)
 
-simulate: setup ## seeded runs of brokers and clients under faults (SEEDS=100 FIRST_SEED=1 BUG= JOBS=1)
-	$(BIN)/python -m bascule.sim --seeds $(or $(SEEDS),100) --first-seed $(or $(FIRST_SEED),1) --jobs $(or $(JOBS),1) $(if $(BUG),--bug $(BUG))
+simulate: setup ## seeded runs of brokers and clients under faults (SEEDS=100 FIRST_SEED=1 BROKERS= BUG= JOBS=1)
+	$(BIN)/python -m bascule.sim --seeds $(or $(SEEDS),100) --first-seed $(or $(FIRST_SEED),1) --jobs $(or $(JOBS),1) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(BUG),--bug $(BUG))
 
 # Generated with an older compiler on purpose: the code then runs on every protobuf from 6.31 on.
 proto: ## generate the Python code of the .proto files

@@ -12,6 +12,7 @@ from bascule.log.commitlog import CommitLog, LogConfig
 from bascule.log.sync import SyncScheduler
 from bascule.sim.cluster import Builder
 from bascule.sim.host import Host
+from bascule.sim.scenario import scenario
 from bascule.sim.trace import Trace
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
@@ -104,7 +105,7 @@ def test_a_command_whose_sync_failed_leaves_no_hole_behind_later_ones() -> None:
 
 def test_a_refused_publish_leaves_nothing_behind() -> None:
     async def main() -> None:
-        host = Host("one", "ns", MemoryNats(), Trace(asyncio.get_running_loop()), 1, Builder(2000))
+        host = Host("one", MemoryNats(), Trace(asyncio.get_running_loop()), 1, Builder(scenario(1, brokers=1)))
         host.boot()
         await asyncio.sleep(1)
         create = api.CreateStreamRequest(name="s", subject="s")
@@ -124,7 +125,7 @@ def test_a_refused_publish_leaves_nothing_behind() -> None:
 
 def test_a_stream_made_while_the_disk_fails_is_there_once_the_disk_works() -> None:
     async def main() -> None:
-        host = Host("one", "ns", MemoryNats(), Trace(asyncio.get_running_loop()), 1, Builder(2000))
+        host = Host("one", MemoryNats(), Trace(asyncio.get_running_loop()), 1, Builder(scenario(1, brokers=1)))
         host.boot()
         await asyncio.sleep(1)
         host.disk.misfortune = lambda path: errno.EIO if path.startswith("streams/s@") else None
@@ -142,7 +143,7 @@ def test_no_partition_of_a_stream_goes_on_when_its_files_cannot_be_removed() -> 
     async def main() -> None:
         loop = asyncio.get_running_loop()
         nats = MemoryNats()
-        host = Host("one", "ns", nats, Trace(loop), 1, Builder(2000))
+        host = Host("one", nats, Trace(loop), 1, Builder(scenario(1, brokers=1)))
         host.boot()
         await asyncio.sleep(1)
         create = api.CreateStreamRequest(name="s", subject="s", partitions=3)

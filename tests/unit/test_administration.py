@@ -88,7 +88,7 @@ def test_what_is_kept_goes_as_soon_as_another_is_in_sync() -> None:
         done(metadata, BrokerDied(broker))
     done(metadata, plans.drain(metadata, everybody(), "a"))
     assert "nobody else is in sync" in plans.kept(metadata, "a")[0].reason
-    done(metadata, ExpandIsr("s", 0, "b", "a", the(metadata).leader_epoch))
+    done(metadata, ExpandIsr("s", 0, "b", "a", the(metadata).leader_epoch, the(metadata).epoch))
     assert plans.due(metadata, ("b",)) == []
     assert plans.due(metadata, ()) == ["a"]
     done(metadata, DrainBroker("a"))
@@ -170,7 +170,7 @@ def test_others_get_what_it_holds_before_it_goes() -> None:
     assert plans.removal_waits(metadata, Members(ABC, alive=("b", "c")), "a") == []
     for number in range(4):
         item = the(metadata, number)
-        done(metadata, ExpandIsr("s", number, "c", item.leader, item.leader_epoch))
+        done(metadata, ExpandIsr("s", number, "c", item.leader, item.leader_epoch, item.epoch))
     assert plans.removal_waits(metadata, members, "a") == []
     done(metadata, plans.removal(metadata, members, "a", ""))
     assert all(sorted(item.replicas) == sorted(item.isr) == ["b", "c"] for item in metadata.streams["s"])

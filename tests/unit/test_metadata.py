@@ -1,5 +1,7 @@
 """The metadata machine: exact refusals, determinism, and snapshots that equal the commands they replace."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,9 +11,11 @@ from bascule.core.metadata.commands import (
     BeginLife,
     BeginRemoval,
     BrokerDied,
+    ChangeLeader,
     Command,
     CreateStream,
     DeleteStream,
+    DiskLost,
     DrainBroker,
     ElectLeader,
     ExpandIsr,
@@ -113,12 +117,14 @@ names = st.sampled_from(["a", "b", "c"])
 brokers = st.sampled_from(["x", "y", "z"])
 operations = st.builds(Operation, st.sampled_from(["", "o1", "o2", "o3", "o4"]), st.integers(0, 20))
 places = st.builds(At, names, st.integers(0, 3), st.sampled_from(["w", "x", "y", "z"]))
-isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5))
+isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5), st.integers(0, 5))
 commands: st.SearchStrategy[Command] = st.one_of(
-    st.builds(ShrinkIsr, *isr_change, st.integers(0, 5)),
-    st.builds(ExpandIsr, *isr_change, st.integers(0, 5)),
-    st.builds(BrokerDied, brokers),
-    st.builds(HandOver, brokers),
+    st.builds(ShrinkIsr, *isr_change),
+    st.builds(ExpandIsr, *isr_change),
+    st.builds(BrokerDied, brokers, st.lists(brokers, max_size=3).map(tuple)),
+    st.builds(HandOver, brokers, st.lists(brokers, max_size=3).map(tuple)),
+    st.builds(DiskLost, brokers, st.lists(brokers, max_size=3).map(tuple)),
+    st.builds(ChangeLeader, names, st.integers(0, 3), brokers, st.integers(0, 5), st.just(("x", "y"))),
     st.builds(BeginLife, brokers, st.booleans(), st.lists(st.tuples(names, st.integers(0, 3)), max_size=3).map(tuple)),
     st.builds(GiveWay, *isr_change),
     st.builds(CreateStream, st.builds(a_stream, names, st.integers(1, 3), st.just(("x", "y", "z"))), operations),
@@ -193,7 +199,7 @@ def replicated(partitions: int = 6) -> Metadata:
 
 def test_a_dead_broker_loses_its_leaderships_evenly_and_its_place_in_sync() -> None:
     metadata = replicated()
-    metadata.apply(2, BrokerDied("a"))
+    metadata.apply(2, BrokerDied("a", ("b", "c")))
     partitions = metadata.streams["orders"].partitions
     assert sorted(item.leader for item in partitions) == ["b"] * 3 + ["c"] * 3
     assert all(set(item.isr) == {"b", "c"} for item in partitions)
@@ -205,15 +211,15 @@ def test_a_dead_broker_loses_its_leaderships_evenly_and_its_place_in_sync() -> N
 def test_the_last_in_sync_replica_keeps_its_leadership_even_dead() -> None:
     metadata = replicated(1)
     (partition,) = metadata.streams["orders"].partitions
-    for index, broker in enumerate(["c", "b", "a"], 2):
-        metadata.apply(index, BrokerDied(broker))
+    for index, (broker, alive) in enumerate([("c", ("a", "b")), ("b", ("a",)), ("a", ("x",))], 2):
+        metadata.apply(index, BrokerDied(broker, alive))
     assert metadata.streams["orders"].partitions[0].isr == ("a",)
     assert metadata.streams["orders"].partitions[0].leader == partition.leader == "a"
 
 
 def test_nobody_waits_for_a_broker_that_has_handed_over() -> None:
     metadata = replicated()
-    metadata.apply(2, HandOver("a"))
+    metadata.apply(2, HandOver("a", ("a", "b", "c")))
     partitions = metadata.streams["orders"].partitions
     assert all(item.leader != "a" and sorted(item.isr) == ["b", "c"] for item in partitions)
 
@@ -236,14 +242,59 @@ def test_who_starts_leads_under_new_epochs_and_leaves_only_the_sets_it_doubts() 
 
 def test_a_leader_gives_way_to_another_or_to_itself_under_a_new_epoch() -> None:
     metadata = replicated(1)
-    metadata.apply(2, GiveWay("orders", 0, "b", "a", 1))
+    metadata.apply(2, GiveWay("orders", 0, "b", "a", 1, 1))
     partition = metadata.streams["orders"].partitions[0]
     assert (partition.leader, partition.leader_epoch, sorted(partition.isr)) == ("b", 2, ["b", "c"])
-    metadata.apply(3, GiveWay("orders", 0, "b", "b", 2))
+    metadata.apply(3, GiveWay("orders", 0, "b", "b", 2, 2))
     partition = metadata.streams["orders"].partitions[0]
     assert (partition.leader, partition.leader_epoch, sorted(partition.isr)) == ("b", 3, ["b", "c"])
     with pytest.raises(FailedPrecondition, match="generation mismatch"):
-        metadata.check(GiveWay("orders", 0, "c", "b", 2))
+        metadata.check(GiveWay("orders", 0, "c", "b", 2, 3))
+
+
+def test_where_nobody_lives_everybody_in_sync_may_come_back_and_lead() -> None:
+    metadata = replicated(1)
+    metadata.apply(2, BrokerDied("a", ("somebody else",)))
+    (partition,) = metadata.streams["orders"].partitions
+    assert (partition.leader, partition.leader_epoch, partition.isr) == ("a", 2, ("a", "b", "c"))
+    metadata.apply(3, BrokerDied("a", ("c",)))
+    (partition,) = metadata.streams["orders"].partitions
+    assert (partition.leader, partition.leader_epoch, partition.isr) == ("c", 3, ("b", "c"))
+
+
+def test_an_in_sync_set_is_never_smaller_than_its_minimum() -> None:
+    stream = a_stream(partitions=1, servers=("a", "b", "c"))
+    metadata = Metadata()
+    metadata.apply(1, CreateStream(replace(stream, config=StreamConfig(min_isr=2))))
+    metadata.apply(2, BrokerDied("a", ("b", "c")))
+    metadata.apply(3, BrokerDied("b", ("c",)))
+    (partition,) = metadata.streams["orders"].partitions
+    assert (partition.leader, partition.isr) == ("c", ("b", "c")), "b has all that was acked, and may lead again"
+    with pytest.raises(FailedPrecondition, match="never smaller than the minimum of 2"):
+        metadata.check(ShrinkIsr("orders", 0, "b", "c", partition.leader_epoch, partition.epoch))
+
+
+def test_a_lost_disk_is_in_sync_with_nothing_and_leads_nothing() -> None:
+    metadata = replicated(1)
+    metadata.apply(2, DiskLost("a", ("a", "c")))
+    (partition,) = metadata.streams["orders"].partitions
+    assert (partition.leader, partition.isr) == ("c", ("b", "c"))
+    metadata.apply(3, BrokerDied("b", ("a", "c")))
+    metadata.apply(4, DiskLost("c", ("a", "c")))
+    (partition,) = metadata.streams["orders"].partitions
+    assert (partition.leader, partition.isr) == ("", ()), "the last copy in sync is gone: somebody has to decide"
+
+
+def test_a_leader_that_steps_down_gets_another_epoch_at_least() -> None:
+    metadata = replicated(1)
+    metadata.apply(2, ChangeLeader("orders", 0, "a", 1, ("a", "c")))
+    (partition,) = metadata.streams["orders"].partitions
+    assert (partition.leader, partition.leader_epoch, partition.isr) == ("c", 2, ("b", "c"))
+    metadata.apply(3, ChangeLeader("orders", 0, "c", 2, ("c",)))
+    (partition,) = metadata.streams["orders"].partitions
+    assert (partition.leader, partition.leader_epoch, partition.isr) == ("c", 3, ("b", "c"))
+    with pytest.raises(FailedPrecondition, match="Leader generation mismatch"):
+        metadata.check(ChangeLeader("orders", 0, "c", 2, ("c",)))
 
 
 def test_only_the_present_leader_changes_the_in_sync_set() -> None:
@@ -251,14 +302,18 @@ def test_only_the_present_leader_changes_the_in_sync_set() -> None:
     partition = metadata.streams["orders"].partitions[0]
     follower = next(replica for replica in partition.replicas if replica != partition.leader)
     with pytest.raises(FailedPrecondition, match=r"^Leader generation mismatch, current leader: a epoch: 1, got"):
-        metadata.check(ShrinkIsr("orders", 0, follower, partition.leader, 0))
+        metadata.check(ShrinkIsr("orders", 0, follower, partition.leader, 0, 1))
     with pytest.raises(FailedPrecondition, match="not a replica"):
-        metadata.check(ExpandIsr("orders", 0, "stranger", partition.leader, 1))
+        metadata.check(ExpandIsr("orders", 0, "stranger", partition.leader, 1, 1))
     with pytest.raises(FailedPrecondition, match="in sync with itself"):
-        metadata.check(ShrinkIsr("orders", 0, partition.leader, partition.leader, 1))
-    metadata.apply(2, ShrinkIsr("orders", 0, follower, partition.leader, 1))
+        metadata.check(ShrinkIsr("orders", 0, partition.leader, partition.leader, 1, 1))
+    metadata.apply(2, ShrinkIsr("orders", 0, follower, partition.leader, 1, 1))
     shrunk = metadata.streams["orders"].partitions[0]
     assert follower not in shrunk.isr
     assert (shrunk.leader_epoch, shrunk.epoch) == (1, 2)
-    metadata.apply(3, ExpandIsr("orders", 0, follower, partition.leader, 1))
+    with pytest.raises(FailedPrecondition, match="changed since epoch 1"):
+        metadata.check(ExpandIsr("orders", 0, follower, partition.leader, 1, 1))
+    metadata.apply(3, ShrinkIsr("orders", 0, follower, partition.leader, 1, 2))
+    assert metadata.streams["orders"].partitions[0].epoch == 3, "what was asked for in epoch 2 comes too late now"
+    metadata.apply(4, ExpandIsr("orders", 0, follower, partition.leader, 1, 3))
     assert set(metadata.streams["orders"].partitions[0].isr) == set(partition.isr)

@@ -59,7 +59,7 @@ def test_a_silent_member_is_asked_out_once_and_still_counts_until_it_is_out() ->
     assert machine.lagging(LAG + 1, LAG) == ["b"]
     assert machine.lagging(LAG + 2, LAG) == []
     assert not machine.promised(5)
-    machine.request_failed("b")
+    machine.shrink_failed("b")
     assert machine.lagging(LAG + 3, LAG) == ["b"]
     assert machine.changed(("me",))
     assert machine.hw_end == 5
@@ -107,7 +107,7 @@ def test_a_replica_comes_back_in_when_it_has_everything_committed_and_counts_fro
     assert machine.recovered(3, LAG) == ["b"]
     assert machine.recovered(3, LAG) == []
     assert not machine.promised(11)
-    machine.request_failed("b")
+    assert machine.changed(("me",)), "it is out for sure"
     assert machine.promised(12)
 
 

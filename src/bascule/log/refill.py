@@ -13,7 +13,7 @@ A segment is filled only with offsets from its own base up to the next one's: ea
 """
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from bascule import limits
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bascule.log")
 
-Fetch = Callable[[int, int], AsyncIterator[bytes]]
-"""(first offset, end offset) -> a peer's records in between, verified, in runs."""
+Fetch = Callable[[int, int], Awaitable[bytes]]
+"""(first offset, end offset) -> the first of a peer's records in between, as many as come at once; b"" if none."""
 _WHOLE = 0
 
 
@@ -100,7 +100,7 @@ async def _fill(copy: Copy, stretch: Stretch, segment: Segment, fetch: Fetch) ->
     if stretch.follows is not None and not await _has(fetch, stretch.follows):
         return False
     offset, epoch = stretch.first_offset, 0
-    async for records in fetch(stretch.first_offset, stretch.end_offset):
+    while offset < stretch.end_offset and (records := await fetch(offset, stretch.end_offset)):
         position, count, first, end, _, epoch, status = kernels.scan_records(records, 0, len(records), offset)
         if status != _WHOLE or position != len(records) or not count or first < offset or end > stretch.end_offset:
             raise PeerError(f"what a peer sent for offsets from {offset} on does not verify")
@@ -113,7 +113,7 @@ async def _fill(copy: Copy, stretch: Stretch, segment: Segment, fetch: Fetch) ->
 
 async def _has(fetch: Fetch, record: Chunk) -> bool:
     """Whether the peer has this very record."""
-    return b"".join([each async for each in fetch(record.first_offset, record.next_offset)]) == record.data
+    return await fetch(record.first_offset, record.next_offset) == record.data
 
 
 async def _stretch(log: "CommitLog", segment: Segment, start: int, end: int) -> Stretch:

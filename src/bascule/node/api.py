@@ -164,6 +164,8 @@ class Api:
         replica = self._broker.replica(request.stream, request.partition)
         if replica is None or replica.leading is None or partition.paused:
             raise FailedPrecondition("The request should be sent to partition leader")
+        if not await self._broker.confirm_leads(replica):
+            raise FailedPrecondition("The request should be sent to partition leader")
         await replica.settled(SESSION_S)
         return api.FetchPartitionMetadataResponse(metadata=describe_partition(replica.partition, replica))
 

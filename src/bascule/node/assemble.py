@@ -107,7 +107,13 @@ async def assemble(
     peers = Peers(namespace, buses.control, clock, describe)
     requests = Requests(namespace, own, buses.control, random)
     cluster_config = ClusterConfig(
-        own, namespace, hard_state.incarnation, joining, settings.max_quorum, settings.min_replication_factor
+        own,
+        namespace,
+        hard_state.incarnation,
+        joining,
+        settings.max_quorum,
+        settings.min_replication_factor,
+        settings.defaults.min_isr,
     )
     cluster = Cluster(cluster_config, driver, store, peers, requests, buses.control, clock)
     bootstrap.listen(lambda: raft.log.commit > 0)

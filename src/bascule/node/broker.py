@@ -11,6 +11,7 @@ from dataclasses import replace
 from bascule.core.metadata.commands import PartitionName
 from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, Repeated, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream
+from bascule.core.partition.leader import Tick
 from bascule.errors import BasculeError, BusUnavailable, LogError
 from bascule.node import lifemark
 from bascule.node.administration import ControllerAdministration
@@ -18,6 +19,7 @@ from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
 from bascule.node.inquiries import Inquiries
 from bascule.node.opening import Opening
+from bascule.node.peers import SESSION_S
 from bascule.node.publish import Publisher
 from bascule.node.repair import SCRUB_EVERY_S
 from bascule.node.replica import Key, Replica, stream_folder
@@ -29,12 +31,17 @@ HAND_OVER_POLL_S = 0.01
 RESIGN_S = 1.0
 START_WAIT_S = 3.0
 OPEN_AGAIN_S = 5.0
+WATCH_EVERY_S = 1.0
 
 
 class Broker:
     def __init__(self, environment: Environment, cluster: Cluster) -> None:
         self.environment = replace(
-            environment, on_writable=self._on_writable, ask_isr=self._ask_isr, give_way=cluster.give_way
+            environment,
+            on_writable=self._on_writable,
+            ask_isr=self._ask_isr,
+            give_way=cluster.give_way,
+            step_down=cluster.step_down,
         )
         self.cluster = cluster
         self.routes = Routes()
@@ -99,6 +106,7 @@ class Broker:
         await self._set_strays_aside()
         self._spawn(self._turn())
         self._spawn(self._scrub())
+        self._spawn(self._watch_replicas())
         self._enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
         await self.carried_out()
 
@@ -190,6 +198,17 @@ class Broker:
         known = self.cluster.metadata.stream(stream)
         return self._replicas.get((known.creation_index, partition)) if known else None
 
+    async def confirm_leads(self, replica: Replica) -> bool:
+        """Whether this broker still leads: one that was cut off may have been replaced without knowing. Raises
+        Unavailable if that cannot be found out in time."""
+        leading = replica.leading
+        if leading is None:
+            return False
+        await self.cluster.current(SESSION_S)
+        known = self.cluster.metadata.partition(replica.stream.name, replica.partition.id)
+        same = known is not None and (known.leader, known.leader_epoch) == (self.environment.broker_id, leading.epoch)
+        return same and replica.leading is leading
+
     async def carried_out(self) -> None:
         """Returns when every change known by now has been carried out here."""
         while self._behind:
@@ -230,6 +249,15 @@ class Broker:
                     logger.exception("a change of the metadata could not be carried out here")
             self._behind -= 1
             self._carried_out.set()
+
+    async def _watch_replicas(self) -> None:
+        """Who is late is found out by time passing, not only by others being early."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            now = self.environment.clock.monotonic_ns()
+            for replica in list(self._replicas.values()):
+                if replica.leading is not None and len(replica.partition.replicas) > 1:
+                    replica.leading.step(Tick(now))
 
     async def _skip_history(self) -> None:
         """What changed until now is in the metadata. Roles of the past must not be taken, not even for a moment: who
@@ -333,7 +361,8 @@ class Broker:
         return replica.refusal if replica and replica.leading else None
 
     def _ask_isr(self, replica: Replica, other: str, expand: bool) -> None:
-        self._spawn(self.cluster.change_isr(replica, other, expand))
+        ask = self.cluster.expand_isr if expand else self.cluster.shrink_isr
+        self._spawn(ask(replica, other))
 
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

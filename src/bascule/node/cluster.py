@@ -7,11 +7,12 @@ partitions say that they do.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bascule.core.metadata.commands import (
     BeginLife,
+    ChangeLeader,
     Command,
     CreateStream,
     DeleteStream,
@@ -28,17 +29,16 @@ from bascule.core.metadata.commands import (
 from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata, Repeated
-from bascule.core.metadata.streams import Stream, StreamConfig
-from bascule.core.partition.leader import IsrRefused, Tick
+from bascule.core.metadata.streams import Partition, Stream, StreamConfig
+from bascule.core.partition.leader import ShrinkFailed
 from bascule.errors import (
     BasculeError,
     BusUnavailable,
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
-    NotFound,
-    Outdated,
     StartError,
+    Unavailable,
 )
 from bascule.node.changes import POLL_S, Changes
 from bascule.node.controller import Controller
@@ -62,7 +62,6 @@ STARTED_TIMEOUT_S = 3.0
 """How long a new stream's leaders are waited for: one may have just died, and the stream exists all the same."""
 ISR_TIMEOUT_S = 1.0
 """Of what is asked again anyway: while a change of the in-sync set is pending the larger set must commit."""
-ISR_AGAIN_S = 0.5
 JOIN_TRIES = 10
 JOIN_EVERY_S = 1.0
 STATUS_EVERY_S = 0.1
@@ -89,6 +88,7 @@ class ClusterConfig:
     """This broker is no member yet: it asks to be let in."""
     max_quorum: int
     min_replication_factor: int
+    min_isr: int
 
 
 class Cluster:
@@ -115,6 +115,7 @@ class Cluster:
         self.controller = Controller(
             raft, bus, clock, config.namespace, config.max_quorum, self._submit_here, self._changes.carry_out
         )
+        self.controller.orphaned_by = self._orphaned_by
         self._status: Callable[[int], bool] = lambda index: False
         self._proposing = asyncio.Lock()
         raft.on_role = self.controller.role_changed
@@ -205,6 +206,19 @@ class Cluster:
                 logger.warning("waiting for the cluster: %s", error)
                 await asyncio.sleep(POLL_S)
 
+    async def current(self, timeout_s: float) -> None:
+        """Returns when this broker knows everything that was decided before the call. Unavailable if that takes longer:
+        it may be cut off from the others, and what it knows out of date."""
+        if self.alone:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.raft.applied(await self._changes.make(pb.PropagatedRequest(op=pb.BARRIER), timeout_s))
+        except (BasculeError, TimeoutError) as error:
+            raise Unavailable(
+                f"this broker may be cut off from the cluster, and cannot tell what is newest: {error}; try again"
+            ) from error
+
     async def begin_life(self, doubtful: tuple[PartitionName, ...], doubts_all: bool = False) -> None:
         """What this broker led in an earlier life it leads under new epochs: what it had written and not synced may be
         on other replicas, so that it must never write under those epochs again. It leaves the in-sync sets of what it
@@ -247,45 +261,53 @@ class Cluster:
         request.brokerOp.broker = self.config.broker_id
         await self._changes.make(request, timeout_s)
 
-    async def change_isr(self, replica: "Replica", other: str, expand: bool) -> None:
-        partition = replica.partition
-        request = pb.PropagatedRequest(op=pb.EXPAND_ISR if expand else pb.SHRINK_ISR)
-        operation = request.expandISROp if expand else request.shrinkISROp
+    async def shrink_isr(self, replica: "Replica", other: str) -> None:
+        leading = replica.leading
+        if not await self._ask_isr(pb.SHRINK_ISR, replica, replica.partition, other) and leading is not None:
+            leading.step(ShrinkFailed(other))
+
+    async def expand_isr(self, replica: "Replica", other: str) -> None:
+        """The leader counts with one that may be in sync for the cluster: if it cannot be had in it is asked out, until
+        one of the two is sure."""
+        asked = replica.partition
+        while replica.leading is not None and replica.partition.epoch == asked.epoch:
+            for op in (pb.EXPAND_ISR, pb.SHRINK_ISR):
+                if await self._ask_isr(op, replica, asked, other):
+                    return
+            await asyncio.sleep(POLL_S)
+
+    async def _ask_isr(self, op: pb.Op, replica: "Replica", partition: Partition, other: str) -> bool:
+        request = pb.PropagatedRequest(op=op)
+        operation = request.expandISROp if op == pb.EXPAND_ISR else request.shrinkISROp
         operation.stream, operation.partition, operation.replica = replica.stream.name, partition.id, other
         operation.leader, operation.leaderEpoch = partition.leader, partition.leader_epoch
         operation.epoch = partition.epoch
-        leading = replica.leading
-        while leading is not None and replica.leading is leading:
-            try:
-                await self._changes.make(request, ISR_TIMEOUT_S)
-                return
-            except (FailedPrecondition, NotFound, InvalidArgument, Outdated) as error:
-                logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
-                break
-            except BasculeError as error:
-                # It may be made yet: until that is known, or the partition has changed, so that it cannot be, the
-                # larger set must commit.
-                logger.info("%s: asking for %s's place in the in-sync set again: %s", replica.name, other, error)
-                if replica.partition.epoch != partition.epoch:
-                    break
-        if leading is None or replica.leading is not leading:
-            return
-        leading.step(IsrRefused(other))
-        # Where nothing is published no fetch would tell the leader to ask again.
-        await asyncio.sleep(ISR_AGAIN_S)
-        if replica.leading is leading:
-            leading.step(Tick(self._clock.monotonic_ns()))
+        try:
+            await self._changes.make(request, ISR_TIMEOUT_S)
+        except BasculeError as error:
+            logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
+            return False
+        return True
 
     async def change(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
         """What the controller is asked for, wherever it is. The index of the command that did it."""
         return await self._changes.make(request, timeout_s)
+
+    async def step_down(self, replica: "Replica") -> None:
+        """Another leader, or at least another epoch, for a partition whose log lost what followers may have."""
+        partition = replica.partition
+        request = pb.PropagatedRequest(op=pb.CHANGE_LEADER)
+        operation = request.changeLeaderOp
+        operation.stream, operation.partition = replica.stream.name, partition.id
+        operation.leader, operation.leaderEpoch = partition.leader, partition.leader_epoch
+        await self._changes.make(request, ISR_TIMEOUT_S)
 
     async def give_way(self, replica: "Replica", other: str) -> bool:
         partition = replica.partition
         request = pb.PropagatedRequest(op=pb.GIVE_WAY)
         way = request.giveWayOp
         way.stream, way.partition, way.replica = replica.stream.name, partition.id, other
-        way.leader, way.leaderEpoch = partition.leader, partition.leader_epoch
+        way.leader, way.leaderEpoch, way.epoch = partition.leader, partition.leader_epoch, partition.epoch
         try:
             await self._changes.make(request, ISR_TIMEOUT_S)
             return True
@@ -322,15 +344,19 @@ class Cluster:
                 return await self._commit(expand)
             case pb.HAND_OVER:
                 broker = request.brokerOp.broker
-                return await self.propose(lambda: HandOver(broker))
+                return await self.propose(lambda: HandOver(broker, self.controller.living()))
+            case pb.CHANGE_LEADER:
+                down = request.changeLeaderOp
+                where = (down.stream, down.partition, down.leader, down.leaderEpoch)
+                return await self.propose(lambda: ChangeLeader(*where, self.controller.living()))
             case pb.BEGIN_LIFE:
                 life = life_from_wire(request.beginLifeOp)
-                return await self.propose(lambda: life)
+                return await self.propose(lambda: replace(life, alive=self.controller.living()))
             case pb.GIVE_WAY:
                 way = request.giveWayOp
                 if not self.controller.stays(way.replica):
                     raise FailedPrecondition(f"{way.replica} is not alive, or about to stop")
-                give_way = GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch)
+                give_way = GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch, way.epoch)
                 return await self.propose(lambda: give_way)
             case _:
                 return await self.administer(request)
@@ -363,6 +389,16 @@ class Cluster:
             await self.raft.current()
             self.metadata.check(command)
 
+    def _orphaned_by(self, alive: tuple[str, ...]) -> list[str]:
+        """Leaders that are gone though somebody in sync with them is there."""
+        gone = {
+            item.leader: None
+            for stream in self.metadata.streams.values()
+            for item in stream
+            if item.leader not in alive and any(replica in alive for replica in item.isr)
+        }
+        return [leader for leader in gone if leader]
+
     def _place(self, new: NewStream) -> Stream:
         brokers = self.metadata.brokers
         servers = tuple(each for each in self.servers if each not in brokers.removing)
@@ -376,9 +412,13 @@ class Cluster:
             subject=new.subject,
             group=new.group,
             partitions=place(new.partitions, factor, servers, self.metadata.streams.values(), absent, brokers.draining),
-            config=new.config,
+            config=self._settled_config(new.config),
             creation_timestamp=self._clock.time_ns(),
         )
+
+    def _settled_config(self, config: StreamConfig) -> StreamConfig:
+        """The minimum of in-sync replicas is part of the stream: every broker must decide by the same one."""
+        return replace(config, min_isr=self.config.min_isr) if config.min_isr is None else config
 
     async def _started(self, creation_index: int) -> None:
         """Returns when every leader of the stream leads, or after a while: it exists either way."""

@@ -13,7 +13,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from bascule.core.liveness import Liveness
-from bascule.core.metadata.commands import BrokerDied, Command
+from bascule.core.metadata.commands import BrokerDied, Command, DiskLost
 from bascule.errors import BasculeError, BusUnavailable, Status, Unavailable
 from bascule.node.peers import HEARTBEAT_S, SESSION_S, Peer
 from bascule.node.raft import RaftDriver
@@ -27,6 +27,7 @@ from bascule.wire.subjects import usable_subject, usable_token
 logger = logging.getLogger(__name__)
 
 STRANGER_S = 2.0
+RESCUE_EVERY_S = 0.5
 
 
 class Administrator(Protocol):
@@ -66,6 +67,11 @@ class Controller:
         self._strangers: dict[str, int] = {}
         self._began_at = 0
         self.on_fatal: Callable[[str], None] = lambda reason: None
+        self.orphaned_by: Callable[[tuple[str, ...]], list[str]] = lambda alive: []
+        """Who of the dead still leads something that one of those alive could."""
+        self._next_rescue_at = 0
+        self._disks_lost: dict[tuple[str, str], None] = {}
+        """Broker and incarnation: what is on record, so that it may join."""
         self._subscriptions: list[Subscription] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -88,6 +94,7 @@ class Controller:
     def _begin(self) -> None:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
         self._began_at = self._clock.monotonic_ns()
+        self._disks_lost = {}
         self._liveness.begin(self._others, self._clock.monotonic_ns())
         for name, on_batch in (("join", self._on_join), ("propagate", self._on_propagate)):
             subject = f"{self._namespace}.raft.metadata.{name}".encode()
@@ -155,9 +162,24 @@ class Controller:
             logger.warning("broker %s has not been heard of for %.1f s: it counts as dead", broker, SESSION_S)
             self._burying[broker] = None
             self._spawn(self._bury(broker))
+        self._rescue()
         self._promote()
         if self.administrator is not None:
             self.administrator.upkeep()
+
+    def living(self) -> tuple[str, ...]:
+        """Who may lead something."""
+        return tuple(server for server in self._raft.membership.everyone if self.stays(server))
+
+    def _rescue(self) -> None:
+        """A partition whose whole in-sync set was gone gets a leader when the first of it is back."""
+        now, living = self._clock.monotonic_ns(), self.living()
+        if len(living) == len(self._raft.membership.everyone) or now < self._next_rescue_at:
+            return
+        self._next_rescue_at = now + int(RESCUE_EVERY_S * 1e9)
+        for broker in self.orphaned_by(living):
+            if not self._liveness.alive(broker) and broker != self._raft.raft.id:
+                self._spawn(self._bury(broker))
 
     async def _bury(self, broker: str) -> None:
         """Until it is recorded, or another controller's business: what the dead one led has no leader before."""
@@ -165,7 +187,7 @@ class Controller:
         try:
             while self.active:
                 try:
-                    await self._submit(BrokerDied(broker))
+                    await self._submit(BrokerDied(broker, self.living()))
                     return
                 except BasculeError as error:
                     logger.warning("the death of %s is not recorded yet: %s", broker, error)
@@ -217,6 +239,9 @@ class Controller:
             return ""
         if known and (request.nodeID == self._raft.raft.id or self._liveness.alive(request.nodeID)):
             return f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
+        if (request.nodeID, request.incarnation) not in self._disks_lost:
+            self._spawn(self._record_loss(request.nodeID, request.incarnation))
+            return "its empty disk is put on record first; ask again"
         try:
             base = membership.without(request.nodeID) if request.nodeID in membership.voters else membership
             if base is not membership:
@@ -226,6 +251,14 @@ class Controller:
         except Unavailable as error:
             return str(error)
         return "the membership is changing; ask again"
+
+    async def _record_loss(self, broker: str, incarnation: str) -> None:
+        """Who comes without a state has no data either, whatever the metadata remembers of a broker of that name."""
+        try:
+            await self._submit(DiskLost(broker, self.living()))
+            self._disks_lost[broker, incarnation] = None
+        except BasculeError as error:
+            logger.warning("the lost disk of %s is not recorded yet: %s", broker, error)
 
     # --- what others ask -------------------------------------------------------------------------------------
 

@@ -58,6 +58,10 @@ class Address(Protocol):
     port: int
 
 
+async def _nobody_else(replica: "Replica") -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     broker_id: str
@@ -79,6 +83,8 @@ class Environment:
     """Called when a partition starts or stops taking writes: the publish routes follow."""
     ask_isr: Callable[["Replica", str, bool], None] = lambda replica, other, expand: None
     """A leader asks the controller to take another replica out of the in-sync set, or into it."""
+    step_down: Callable[["Replica"], Awaitable[None]] = _nobody_else
+    """A leader whose log lost something asks for another one, or for a new epoch."""
 
     give_way: Callable[["Replica", str], Awaitable[bool]] = _nobody
     """A leader that knows of a replica with more asks the controller to let that one lead. True if it does."""

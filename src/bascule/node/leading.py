@@ -52,6 +52,7 @@ class Leading:
         self._ack_prefix = ack_prefix(replica.stream.name, replica.stream.subject)
         self._subscription: Subscription | None = None
         self._machine = self._make_machine()
+        self._known_epoch = replica.partition.epoch
 
     def _make_machine(self) -> Leader:
         environment, stream, partition = self._environment, self._replica.stream, self._replica.partition
@@ -123,11 +124,12 @@ class Leading:
         """The metadata changed around us, and we still lead."""
         partition = self._replica.partition
         self.step(SetReadonly(partition.readonly))
-        own, in_sync = self._environment.broker_id, self._machine.in_sync
-        others = {replica for replica in partition.replicas if replica != own}
-        if partition.isr != in_sync.isr or others != in_sync.followers.keys():
+        if partition.epoch == self._known_epoch:
+            return
+        self._known_epoch = partition.epoch
+        if partition.isr != self._machine.in_sync.isr:
             logger.info("%s: in sync are %s of %s", self._name, ", ".join(partition.isr), ", ".join(partition.replicas))
-            self.step(IsrChanged(partition.isr, partition.replicas, self._environment.clock.monotonic_ns()))
+        self.step(IsrChanged(partition.isr, partition.replicas, self._environment.clock.monotonic_ns()))
 
     # --- events to effects --------------------------------------------------------------------------------------
 

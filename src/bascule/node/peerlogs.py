@@ -6,7 +6,7 @@ it says that it does not have everything. Records in an answer stand as they are
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError
@@ -15,7 +15,6 @@ from bascule.node.garbage import GarbageLog
 from bascule.node.requests import Requests
 from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode, encode
-from bascule.wire.kernels import scan_records
 from bascule.wire.nats import messages, pub
 from bascule.wire.repair import Question, Standing, Told, decode_question, decode_told, encode_question, encode_told
 from bascule.wire.subjects import usable_subject
@@ -76,19 +75,15 @@ class PeerLogs:
         told = await self._ask(broker, Question(*key, 0, 0, 0, self._broker_id))
         return told.standing if told.here else None
 
-    async def fetch(self, broker: str, key: "Key", start: int, end: int) -> AsyncIterator[bytes]:
-        """That broker's records with offsets from `start` to before `end`. PeerError if it does not say, or does not
-        have them all."""
-        while start < end:
-            records, told = b"", await self._range(broker, key, start, end, 0)
-            while len(records) < told.total:
-                records += told.piece
-                if len(records) < told.total:
-                    told = await self._range(broker, key, start, end, len(records))
-            if not records:
-                return
-            yield records
-            start = _next_offset(records, start)
+    async def fetch(self, broker: str, key: "Key", start: int, end: int) -> bytes:
+        """The first of that broker's records with offsets from `start` to before `end`, as many as it gives at once.
+        PeerError if it does not say, or does not have them all. Whoever takes them verifies them."""
+        records, total = b"", 1
+        while len(records) < total:
+            told = await self._range(broker, key, start, end, len(records))
+            total = told.total
+            records += told.piece
+        return records
 
     async def _range(self, broker: str, key: "Key", start: int, end: int, skip: int) -> Told:
         told = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
@@ -152,11 +147,3 @@ class PeerLogs:
         room = max(1, self._bus.max_payload - OVERHEAD_BYTES)
         piece = records[question.skip : question.skip + room] if sound else b""
         return Told(True, sound, standing, len(records), piece)
-
-
-def _next_offset(records: bytes, start: int) -> int:
-    """Where the next question begins; whoever takes the records verifies them."""
-    position, count, _, end, _, _, _ = scan_records(records, 0, len(records), start)
-    if position != len(records) or not count:
-        raise PeerError(f"what a peer sent for offsets from {start} on does not verify")
-    return end

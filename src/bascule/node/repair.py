@@ -12,7 +12,7 @@ that wins if it is on any. It waits a while for those in sync with it, and then 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from bascule.errors import LogError, PeerError
@@ -106,7 +106,7 @@ class Repair:
         reasons = []
         for broker in self._others:
 
-            def fetch(start: int, end: int, broker: str = broker) -> AsyncIterator[bytes]:
+            def fetch(start: int, end: int, broker: str = broker) -> Awaitable[bytes]:
                 return self._logs.fetch(broker, self._replica.key, start, end)
 
             try:

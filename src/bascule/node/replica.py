@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.core.partition.epochs import EpochHistory
-from bascule.errors import LogError
+from bascule.errors import BasculeError, LogError, Unavailable
 from bascule.log.commitlog import CommitLog
 from bascule.node import epochs as stored_epochs
 from bascule.node.environment import Environment
@@ -99,6 +99,8 @@ class Replica:
             return
         self.resign()
         self.repair.mend()
+        if not partition.leader:
+            return
         if partition.leader != self.environment.broker_id:
             self.following = Following(self)
             self.following.start()
@@ -112,6 +114,8 @@ class Replica:
         self.vouched_for = True
         self.leading = Leading(self, self._settled.set)
         self.leading.start()
+        if self.log.failed is not None:
+            self.leading.failed()
 
     async def _come_to_lead(self) -> None:
         """Nobody vouches for this log: see first whether another one has more."""
@@ -174,15 +178,18 @@ class Replica:
         return str(self.log.failed) if self.log.failed else None
 
     async def settled(self, timeout_s: float) -> None:
-        """Returns when this leader may show its high watermark, or when that takes longer than a session: then it shows
-        what it knows."""
+        """Returns when this leader may show its high watermark: everything it had when it became leader is committed.
+        Unavailable if that takes longer: a smaller one than clients have seen would be worse than none."""
         if self.leading is None or self.leading.settled:
             return
         try:
             async with asyncio.timeout(timeout_s):
                 await self._settled.wait()
         except TimeoutError:
-            logger.warning("%s cannot commit what it had when it became leader; it serves what it knows", self.name)
+            raise Unavailable(
+                f"{self.name} has just changed its leader, and too few of its replicas are in sync to tell its high "
+                "watermark; try again when more brokers are up"
+            ) from None
 
     def received(self, now: int) -> None:
         self.first_received = self.first_received or now
@@ -221,26 +228,17 @@ class Replica:
             return
         self._reopening = True
         logger.error("%s takes no writes: %s", self.name, error)
-        if self.leading is not None:
-            self.leading.failed()
-            if self._replicated:
-                self.spawn(self._step_down(self.leading))
+        failed = self.leading
+        if failed is not None:
+            failed.failed()
         self.environment.on_writable(self.stream.name, self.partition.id)
-        self.spawn(self._reopen())
+        self.spawn(self._reopen(failed))
 
-    async def _step_down(self, leading: Leading) -> None:
-        """Followers may have records that this log has just forgotten. Their offsets will name other records, so that
-        can only be under another epoch: of another leader, or, if nobody else is in sync, of this one once its log can
-        be written."""
-        own = self.environment.broker_id
-        while self.leading is leading:
-            candidates = [each for each in self.partition.isr if each != own] or [own] * (self.log.failed is None)
-            for candidate in candidates:
-                if await self.environment.give_way(self, candidate):
-                    break
-            await asyncio.sleep(GIVE_WAY_S)
-
-    async def _reopen(self) -> None:
+    async def _reopen(self, failed: Leading | None) -> None:
+        """`failed` led when the log failed. Followers may have what the log lost, under its epoch: it must not write
+        under that one again, and somebody else may lead meanwhile."""
+        if failed is not None:
+            await self._step_down(failed)
         delay_s = REOPEN_FIRST_S
         while True:
             await asyncio.sleep(delay_s)
@@ -250,14 +248,25 @@ class Replica:
             except (LogError, OSError) as error:
                 logger.debug("%s still takes no writes: %s", self.name, error)
             delay_s = min(REOPEN_MAX_S, delay_s * 2)
+        while failed is not None and not await self._step_down(failed):
+            await asyncio.sleep(REOPEN_FIRST_S)
         self._reopening = False
         self.epochs.cut(self.log.end)
-        if self.following is not None:
-            self.following.reopened()
-        elif self.leading is not None and not self._replicated:
-            self.leading.reopened()
+        role = self.leading or self.following
+        if role is not None:
+            role.reopened()
         self.environment.on_writable(self.stream.name, self.partition.id)
         logger.warning("%s takes writes again, from offset %d on", self.name, self.log.end)
+
+    async def _step_down(self, failed: Leading) -> bool:
+        """True if the one that failed does not lead any more, or nobody follows it."""
+        if self.leading is not failed or not self._replicated:
+            return True
+        try:
+            await self.environment.step_down(self)
+        except BasculeError as error:
+            logger.warning("%s: no other leader for a log that failed yet: %s", self.name, error)
+        return False
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Work that ends with this replica."""

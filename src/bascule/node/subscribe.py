@@ -46,12 +46,25 @@ async def subscribe(broker: Broker, request: api.SubscribeRequest, call: Call) -
         raise FailedPrecondition("Server not partition leader")
     if replica.leading is None and request.consumer.groupId:
         raise InvalidArgument("Consumer groups not compatible with ReadISRReplica")
-    await replica.settled(SESSION_S)
+    if replica.leading is not None and not await _may_start(broker, replica, request):
+        raise FailedPrecondition("Server not partition leader")
     with replica.group_members.join(request.consumer) as replaced:
         if request.reverse:
             await _serve_reverse(replica.log, request, call, replaced)
         else:
             await _serve(replica, request, call, replaced)
+
+
+async def _may_start(broker: Broker, replica: Replica, request: api.SubscribeRequest) -> bool:
+    """Where "newest" or "now" decides what is sent, an old leader must not answer: it would end too early."""
+    timeless = request.startPosition in (api.OFFSET, api.EARLIEST) and not request.reverse
+    if timeless and request.stopPosition in (api.STOP_ON_CANCEL, api.STOP_OFFSET):
+        return True
+    if not await broker.confirm_leads(replica):
+        return False
+    if request.reverse:  # from the newest that is committed; forwards the newest of all is waited for
+        await replica.settled(SESSION_S)
+    return True
 
 
 async def _serve(replica: Replica, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]") -> None:

@@ -5,18 +5,23 @@ Each changes the shipping code in place while it is planted; nothing outside thi
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from types import ModuleType
 from typing import Any
 
 from bascule.log.commitlog import CommitLog
+from bascule.log.raftlog import RaftStorage
 from bascule.log.recovery import Scan
 from bascule.log.sync import SyncScheduler
+from bascule.node import feeds
 from bascule.node.replica import Replica
 from bascule.ports import Write
 from bascule.testing.disk import MemoryDisk
+from bascule.wire.raft_messages import Entry, HardState, Snapshot
 
 
 @contextmanager
-def _replaced(owner: type, name: str, value: Any) -> Iterator[None]:
+def _replaced(owner: type | ModuleType, name: str, value: Any) -> Iterator[None]:
     original = owner.__dict__[name]
     setattr(owner, name, value)
     try:
@@ -69,7 +74,31 @@ def ack_lost_write() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def no_truncate() -> Iterator[None]:
+    """A leader takes every follower's log for the beginning of its own."""
+    with _replaced(feeds, "judge", lambda position, epochs, log_end: None):
+        yield
+
+
+@contextmanager
+def vote_not_persisted() -> Iterator[None]:
+    """A voter that comes back knows the term, and not whom it voted for."""
+    original = RaftStorage.save
+
+    async def save(
+        self: RaftStorage, hard_state: HardState | None, entries: list[Entry], snapshot: Snapshot | None = None
+    ) -> None:
+        forgetful = replace(hard_state, vote="") if hard_state is not None else None
+        await original(self, forgetful, entries, snapshot)
+
+    with _replaced(RaftStorage, "save", save):
+        yield
+
+
 BUGS = {
+    "no-truncate": no_truncate,
+    "vote-not-persisted": vote_not_persisted,
     "ack-before-sync": ack_before_sync,
     "expose-before-sync": expose_before_sync,
     "reuse-offset-after-damage": reuse_offset_after_damage,

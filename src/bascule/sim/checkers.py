@@ -80,6 +80,8 @@ class Checker:
                 text = f"{sent.token!r} was to be at {sent.expected_offset} or nowhere"
                 self.violate("expected offset", text, part, ack.offset)
         self._trace.note("acked", f"{sent.token!r} policy {ack.ackPolicy}", part, ack.offset)
+        if ack.ackPolicy == api.LEADER and stream.replication > 1:
+            return  # one broker's word, which goes with it: the policy says so
         self._name(part, ack.offset, sent)
         if ack.ackPolicy == api.ALL:
             known = self.known(part)
@@ -151,6 +153,10 @@ class Checker:
         other = self._committers.setdefault((part, epoch), broker)
         if other != broker:
             self.violate("I5", f"{other} and {broker} both commit in epoch {epoch}", part)
+
+    @property
+    def changes_of_leaders(self) -> int:
+        return len(self._committers) - len({part for part, _ in self._committers})
 
     # --- at the end -----------------------------------------------------------------------------------------------
 

@@ -12,10 +12,10 @@ from bascule.sim.world import World
 
 
 class Churn:
-    def __init__(self, world: World, name: str, host: str) -> None:
+    def __init__(self, world: World, name: str, replication: int, min_isr: int) -> None:
         self._world = world
         self._chance = world.chance(name)
-        self._stream = StreamInfo(name, f"made.{name}", 1, host)
+        self._stream = StreamInfo(name, f"made.{name}", 1, replication, min_isr)
 
     async def run(self) -> None:
         while True:

@@ -1,66 +1,88 @@
-"""The brokers of a run, and the one function that builds a broker out of the simulated ports.
-
-Today every broker is a cluster of its own, with a namespace of its own on the one NATS that all of them share.
-"""
+"""The brokers of a run, and the one function that builds a broker out of the simulated ports."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from bascule.log.sync import GROUP, SyncMode, SyncScheduler
+from bascule.log.sync import SyncScheduler
 from bascule.node import identity
 from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
 from bascule.node.environment import StreamDefaults
-from bascule.sim.history import StreamInfo
 from bascule.sim.host import Handler, Host, SeededRandom
-from bascule.sim.trace import Trace
+from bascule.sim.scenario import Scenario
+from bascule.sim.trace import Part, Trace, Violation
 from bascule.testing.bus import MemoryNats
 
-SNAPSHOT_THRESHOLD = 3
+NAMESPACE = "sim"
 
 
 class Builder:
     """How brokers are built in this run."""
 
-    def __init__(self, segment_max_bytes: int, sync: SyncMode = GROUP) -> None:
-        self._sync = sync
+    def __init__(self, plan: Scenario, on_controller: Callable[[int, str], None] = lambda term, name: None) -> None:
+        self._plan = plan
+        self._on_controller = on_controller
         self._defaults = StreamDefaults(
-            segment_max_bytes=segment_max_bytes,
+            segment_max_bytes=plan.segment_max_bytes,
             segment_max_age_ns=0,
             min_isr=1,
             optimistic_concurrency=False,
             max_message_bytes=1 << 20,
+            max_lag_ns=int(plan.max_lag_s * 1e9),
         )
 
     async def __call__(self, host: Host, boot: int) -> tuple[Broker, Mapping[str, Handler]]:
         chance = SeededRandom(f"{host.seed} {host.name} {boot}")
         settings = Settings(
-            broker_id=await identity.settle(host.disk, chance, ""),
-            namespace=host.namespace,
-            seed=True,
-            peers=(),
-            max_quorum=0,
-            snapshot_threshold=SNAPSHOT_THRESHOLD,
+            broker_id=await identity.settle(host.disk, chance, host.name),
+            namespace=NAMESPACE,
+            seed=host.founds and not self._plan.peers,
+            peers=self._plan.peers if host.founds else (),
+            max_quorum=self._plan.max_quorum,
+            snapshot_threshold=self._plan.snapshot_threshold,
             min_replication_factor=0,
             fetch_timeout_s=3.0,
             defaults=self._defaults,
         )
         buses = Buses(*(host.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")))
-        scheduler = SyncScheduler(host.disk, host.clock, self._sync)
+        scheduler = SyncScheduler(host.disk, host.clock, self._plan.sync)
         scheduler.on_pressure = buses.streams.hold
         broker = await assemble(settings, host.disk, host.clock, chance, buses, scheduler, host)
+        broker.cluster.on_fatal(host.die)
+        self._watch_elections(broker, host.name)
         await broker.start()
         return broker, Api(broker, host).methods()
 
+    def _watch_elections(self, broker: Broker, name: str) -> None:
+        driver = broker.cluster.raft
+        carry_out = driver.on_role
+
+        def on_role() -> None:
+            if driver.raft.is_leader:
+                self._on_controller(driver.raft.term, name)
+            carry_out()
+
+        driver.on_role = on_role
+
 
 class Cluster:
-    def __init__(self, seed: int, brokers: int, nats: MemoryNats, trace: Trace, builder: Builder) -> None:
+    def __init__(self, plan: Scenario, nats: MemoryNats, trace: Trace) -> None:
         self.nats = nats
-        self.hosts = {
-            name: Host(name, f"ns{number}", nats, trace, seed, builder)
-            for number, name in ((number, f"broker{number}") for number in range(1, brokers + 1))
-        }
+        self.violations: list[Violation] = []
+        self._plan = plan
+        self._trace = trace
+        self._builder = Builder(plan, self._elected)
+        self._controllers: dict[int, str] = {}
+        """Who led Raft in each term."""
+        self.hosts: dict[str, Host] = {}
+        for number in range(1, plan.brokers + 1):
+            self.add(f"broker{number}", founds=bool(plan.peers) or number == 1)
+
+    def add(self, name: str, founds: bool) -> Host:
+        self.hosts[name] = host = Host(name, self.nats, self._trace, self._plan.seed, self._builder)
+        host.founds = founds
+        return host
 
     def start(self) -> None:
         for host in self.hosts.values():
@@ -69,11 +91,41 @@ class Cluster:
     def any_host(self, chance: random.Random) -> Host:
         return self.hosts[chance.choice(list(self.hosts))]
 
-    def host_of(self, stream: StreamInfo) -> Host:
-        """Where clients of this stream go."""
-        return self.hosts[stream.host]
+    def serving(self) -> list[Host]:
+        return [host for host in self.hosts.values() if host.broker is not None and not host.paused]
+
+    @property
+    def controller(self) -> Host | None:
+        """As nobody but the simulator can know it."""
+        leading = [host for host in self.serving() if host.broker and host.broker.cluster.raft.is_leader]
+        return max(leading, key=lambda host: host.term, default=None)
+
+    def leader(self, part: Part) -> Host | None:
+        """Who leads it in the newest term there is."""
+        leading = [
+            (replica.leading.epoch, host.name)
+            for host in self.hosts.values()
+            if (replica := host.replica(part)) is not None and replica.leading is not None
+        ]
+        return self.hosts[max(leading)[1]] if leading else None
+
+    @property
+    def complete(self) -> bool:
+        """All are members, every voter there is to be is one, and all serve."""
+        controller = self.controller
+        if controller is None or controller.broker is None or len(self.serving()) < len(self.hosts):
+            return False
+        membership = controller.broker.cluster.raft.membership
+        voters = min(self._plan.max_quorum or len(self.hosts), len(self.hosts))
+        return len(membership.everyone) == len(self.hosts) and len(membership.voters) == voters
+
+    def _elected(self, term: int, name: str) -> None:
+        self._trace.note("elected", f"{name} leads Raft in term {term}")
+        other = self._controllers.setdefault(term, name)
+        if other != name:
+            self.violations.append(Violation("raft", f"{other} and {name} both lead term {term}"))
 
     @property
     def elections(self) -> int:
-        """Leaders chosen: none, for a broker alone leads all it has."""
-        return 0
+        """Of controllers."""
+        return len(self._controllers)

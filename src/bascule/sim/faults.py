@@ -31,6 +31,7 @@ class Faults:
         self._chance = world.chance("faults")
         self._flips = 0
         self._snapshot_flipped = False
+        self._wiping = False
         self._stopped = False
         self._lasting: list[asyncio.Task[None]] = []
         self._kinds: dict[str, Fault] = {
@@ -48,6 +49,13 @@ class Faults:
             "full": self._full,
             "flip": self._flip,
             "clock": self._clock,
+            "several": self._several,
+            "blackout": self._blackout,
+            "isolate": self._isolate,
+            "split": self._split,
+            "contest": self._contest,
+            "wipe": self._wipe,
+            "join": self._join,
         }
 
     async def run(self) -> None:
@@ -58,9 +66,19 @@ class Faults:
             if self._stopped:
                 return
             kind = self._chance.choice(scenario.faults)
-            host = self._world.cluster.any_host(self._chance)
+            host = self._victim()
             self._lasting = [task for task in self._lasting if not task.done()]
             self._lasting.append(asyncio.get_running_loop().create_task(self._kinds[kind](host)))
+
+    def _victim(self) -> Host:
+        """Now and then the one it hurts most."""
+        cluster, draw = self._world.cluster, self._chance.random()
+        chosen: Host | None = None
+        if draw < 0.3:
+            chosen = cluster.controller
+        elif draw < 0.6:
+            chosen = cluster.leader(self._chance.choice(self._world.parts()))
+        return chosen or cluster.any_host(self._chance)
 
     async def heal(self) -> None:
         """No new faults; those that last come to their end, and every broker runs."""
@@ -102,9 +120,9 @@ class Faults:
             await asyncio.sleep(0.02)
 
     async def _ask(self, host: Host) -> None:
-        parts = [part for part in self._world.parts() if self._world.host(part) is host]
-        for part in parts:
-            await watch(self._world, part, 0.02)
+        for part in self._world.parts():
+            if self._world.cluster.leader(part) is host:
+                await watch(self._world, part, 0.02)
 
     async def _double(self, host: Host) -> None:
         """The power goes again while the broker recovers."""
@@ -132,6 +150,72 @@ class Faults:
         jump_ns = int(self._chance.uniform(-3600, 3600) * 1e9)
         self._note(f"the clock of {host.name} jumps by {jump_ns / 1e9:.3f} s")
         host.clock.skew_ns += jump_ns
+
+    async def _several(self, host: Host) -> None:
+        hosts = [other for other in self._world.cluster.hosts.values() if self._chance.random() < 0.6]
+        self._note(f"kill -9 {', '.join(other.name for other in hosts)}")
+        for other in hosts:
+            self.crashes += 1
+            other.kill(self._chance)
+        for other in hosts:
+            await self._come_back(other)
+
+    async def _blackout(self, host: Host) -> None:
+        """The power of all goes at once, and comes back here and there."""
+        self._note("power loss of all")
+        hosts = list(self._world.cluster.hosts.values())
+        for other in hosts:
+            self.crashes += 1
+            other.power_off(self._chance)
+        self._chance.shuffle(hosts)
+        for other in hosts:
+            await self._come_back(other)
+
+    async def _contest(self, host: Host) -> None:
+        """Two rivals do not hear each other; those who vote for them lose power again and again, and now and then hear
+        only one of them: who forgets a vote gives it twice."""
+        hosts = list(self._world.cluster.hosts.values())
+        self._chance.shuffle(hosts)
+        one, two, *voters = hosts
+        self._note(f"{one.name} and {two.name} contest the votes of {', '.join(voter.name for voter in voters)}")
+        nats = self._world.nats
+        nats.sever(one.name, two.name)
+        nats.sever(two.name, one.name)
+        for _ in range(self._chance.randint(6, 12)):
+            unheard = self._chance.choice((one, two))
+            for voter in voters:
+                nats.sever(unheard.name, voter.name)
+                self.crashes += 1
+                voter.power_off(self._chance)
+                voter.boot()
+            await asyncio.sleep(self._chance.uniform(0.02, 0.4))
+            for voter in voters:
+                nats.mend(unheard.name, voter.name)
+        nats.mend(one.name, two.name)
+        nats.mend(two.name, one.name)
+
+    async def _wipe(self, host: Host) -> None:
+        """A disk is lost for good: one at a time, for the contract says no more."""
+        if self._wiping or self._world.missing:
+            return
+        self._wiping = True
+        self._note(f"{host.name} loses its disk")
+        self.crashes += 1
+        host.wipe()
+        await self._come_back(host)
+        await self._refilled()
+        self._wiping = False
+
+    async def _refilled(self) -> None:
+        while self._world.missing and not self._stopped:
+            await asyncio.sleep(0.1)
+
+    async def _join(self, host: Host) -> None:
+        cluster = self._world.cluster
+        if len(cluster.hosts) == self._world.scenario.brokers:
+            name = f"broker{len(cluster.hosts) + 1}"
+            self._note(f"{name} joins")
+            cluster.add(name, founds=False).boot()
 
     # --- the network ------------------------------------------------------------------------------------------
 
@@ -187,6 +271,27 @@ class Faults:
         self._world.nats.sever(*pair)
         await asyncio.sleep(self._chance.uniform(0.1, 3.0))
         self._world.nats.mend(*pair)
+
+    async def _isolate(self, host: Host) -> None:
+        """Neither hears the other: this host, and the rest."""
+        await self._part([host], [other for other in self._world.cluster.hosts.values() if other is not host])
+
+    async def _split(self, host: Host) -> None:
+        hosts = list(self._world.cluster.hosts.values())
+        self._chance.shuffle(hosts)
+        cut = self._chance.randint(1, len(hosts) - 1)
+        bridge = self._chance.random() < 0.3
+        await self._part(hosts[:cut], hosts[cut + bridge :])
+
+    async def _part(self, some: list[Host], others: list[Host]) -> None:
+        self.splits += 1
+        pairs = [pair for one in some for two in others for pair in ((one.name, two.name), (two.name, one.name))]
+        self._note(f"{', '.join(host.name for host in some)} | {', '.join(host.name for host in others)}")
+        for pair in pairs:
+            self._world.nats.sever(*pair)
+        await asyncio.sleep(self._chance.choice((0.2, 1.0, 3.0, 5.0)))
+        for pair in pairs:
+            self._world.nats.mend(*pair)
 
     def _some_bus(self, host: Host) -> MemoryBus | None:
         return self._chance.choice(host.buses) if host.buses else None

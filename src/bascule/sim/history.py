@@ -44,8 +44,8 @@ class StreamInfo:
     name: str
     subject: str
     partitions: int
-    host: str
-    """Of the broker that was asked to make it."""
+    replication: int = 1
+    min_isr: int = 1
     optimistic: bool = False
     incarnation: int = 1
 
@@ -77,6 +77,9 @@ class History:
         sent = Sent(token, value, target, session, serial, floor, expected_offset)
         self.sent[token] = sent
         return sent
+
+    def replication(self, part: Part) -> int:
+        return self.streams[part.stream].replication
 
     def find(self, value: bytes) -> Sent | None:
         return self.sent.get(value.partition(b"|")[0])

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from bascule.errors import BasculeError, Status
 from bascule.node.broker import Broker
-from bascule.sim.trace import Trace
+from bascule.node.replica import Replica
+from bascule.sim.trace import Part, Trace
 from bascule.testing.bus import MemoryBus, MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
@@ -19,6 +20,7 @@ from bascule.wire.kernels import split_messages
 
 RESTART_AFTER_FAILED_START_S = 1.0
 STOP_TIMEOUT_S = 30.0
+HAND_OVER_S = 5.0
 MAX_MESSAGE_BYTES = 1 << 30
 LOST = "the connection to the broker was lost"
 REFUSED = "connection refused: nobody listens"
@@ -46,19 +48,18 @@ class Build(Protocol):
 
 
 class Host:
-    def __init__(self, name: str, namespace: str, nats: MemoryNats, trace: Trace, seed: int, build: Build) -> None:
+    def __init__(self, name: str, nats: MemoryNats, trace: Trace, seed: int, build: Build) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.name = name
-        self.namespace = namespace
         self.nats = nats
         self.seed = seed
         self.disk = MemoryDisk()
         self.clock = VirtualClock(loop)
         self.broker: Broker | None = None
         self.buses: list[MemoryBus] = []
-        self.wanted = True
-        """Whether it is to be started again when it ends."""
+        self.founds = True
+        """Whether it may found a cluster; else it joins the one there is."""
         self.host, self.port = name, 9292
         self._loop = loop
         self._trace = trace
@@ -78,11 +79,18 @@ class Host:
         return self._life is not None
 
     @property
+    def term(self) -> int:
+        return self.broker.cluster.raft.raft.term if self.broker is not None else 0
+
+    def replica(self, part: Part) -> Replica | None:
+        return self.broker.replica(part.stream, part.number) if self.broker is not None else None
+
+    @property
     def paused(self) -> bool:
         return self._life is not None and self._life.paused
 
     def boot(self) -> None:
-        if self._life is None and self.wanted:
+        if self._life is None:
             self._boots += 1
             self._trace.note("host", f"{self.name} starts, time {self._boots}")
             self._life = Life(self._loop)
@@ -105,6 +113,20 @@ class Host:
         if self._life is life:
             self._end_process()
             self.boot_later(RESTART_AFTER_FAILED_START_S)
+
+    def die(self, reason: str) -> None:
+        """The broker itself says that it cannot go on."""
+        self._trace.note("host", f"{self.name} ends: {reason}")
+        if self._life is not None:
+            self._loop.call_soon(self._give_up, self._life, context=self._outside)
+
+    def wipe(self) -> None:
+        """A new and empty disk: who comes back joins the cluster like a stranger."""
+        self._end_process()
+        disk = MemoryDisk()
+        disk.cached, disk.latency_s, disk.sync_delay_s = self.disk.cached, self.disk.latency_s, self.disk.sync_delay_s
+        self.disk = disk
+        self.founds = False
 
     def kill(self, chance: random.Random) -> None:
         """kill -9: what the process wrote stays in the page cache."""
@@ -199,6 +221,7 @@ def messages_of(frames: bytes) -> list[bytes]:
 
 
 async def _stop(broker: Broker) -> None:
+    await broker.hand_over(HAND_OVER_S)
     await broker.stop()
     await broker.close()
     await broker.environment.scheduler.close()

@@ -20,13 +20,15 @@ async def collect(world: World, view: View, request: api.SubscribeRequest, timeo
     """A subscription to its end, or as far as time allows."""
     call = MemoryCall(timeout_s)
     call.request(request.SerializeToString())
-    world.host(view.part).open("Subscribe", call)
+    host = await world.leader(view.part)
+    host.open("Subscribe", call)
     try:
         async with asyncio.timeout(timeout_s + 0.01):
             status, text = await call.over()
     except TimeoutError:
         call.cancel()
         status, text = Status.DEADLINE_EXCEEDED, "the client waited long enough"
+    world.heard(view.part, status)
     count = view.take(bytes(call.responses), request.reverse)
     world.trace.note("read", f"{count} records up to {view.last}: {status.name} {text}", view.part)
     return status, text
@@ -126,7 +128,8 @@ class Follower:
             stream=part.stream, partition=part.number, startPosition=api.OFFSET, startOffset=self.view.last + 1
         )
         call.request(request.SerializeToString())
-        self._world.host(part).open("Subscribe", call)
+        host = await self._world.leader(part)
+        host.open("Subscribe", call)
         call.taking = self._chance.random() < 0.8
         until = asyncio.get_running_loop().time() + self._chance.uniform(0.5, 5)
         try:
@@ -137,6 +140,8 @@ class Follower:
                     call.take()
         except TimeoutError:
             pass
+        if call.ended:
+            self._world.heard(part, (await call.over())[0])
         call.cancel()
 
 
@@ -159,15 +164,15 @@ class Watcher:
         """What no client can see: which broker commits."""
         for host in self._world.cluster.hosts.values():
             for part in self._parts:
-                driver = host.broker.replica(part.stream, part.number) if host.broker else None
-                if driver is not None and driver.hw_end:
+                driver = host.replica(part)
+                if driver is not None and driver.leading is not None and driver.leading.hw_end:
                     self._world.checker.commits(part, driver.partition.leader_epoch, host.name)
 
 
 async def watch(world: World, part: Part, timeout_s: float = 2.0) -> bool:
     floor = world.checker.known(part).hw_end
     request = api.FetchPartitionMetadataRequest(stream=part.stream, partition=part.number)
-    status, _, answers = await world.call(part, "FetchPartitionMetadata", request, timeout_s)
+    status, _, answers = await world.call_leader(part, "FetchPartitionMetadata", request, timeout_s)
     if status is Status.OK:
         world.checker.watermark(part, floor, api.FetchPartitionMetadataResponse.FromString(answers[0]).metadata)
     return status is Status.OK

@@ -7,17 +7,18 @@ backwards; all brokers crash once more and all is read again: what clients had s
 import asyncio
 import gc
 import logging
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from bascule.errors import Status
 from bascule.sim.bugs import BUGS
+from bascule.sim.checkers import View
 from bascule.sim.churn import Churn
-from bascule.sim.cluster import Builder
 from bascule.sim.faults import Faults
 from bascule.sim.history import StreamInfo
+from bascule.sim.inspection import compare_metadata, compare_replicas
 from bascule.sim.publishers import (
     AsyncPublisher,
     NatsPublisher,
@@ -35,6 +36,7 @@ from bascule.wire.pb import api_pb2 as api
 RESUME_BOUND_S = 40.0
 """After the last fault: a partition that failed tries to reopen at least every 30 s."""
 CATCH_UP_BOUND_S = 10.0
+READ_TRIES = 3
 MAX_RUN_S = 600.0
 _log = logging.getLogger("bascule")
 
@@ -52,10 +54,10 @@ class Result:
     timeline: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, bug: str = "") -> Result:
+def run_seed(seed: int, bug: str = "", brokers: int = 0) -> Result:
     loop = VirtualLoop()
     trace = Trace(loop)
-    simulation = Simulation(scenario(seed), trace)
+    simulation = Simulation(scenario(seed, brokers), trace)
     gc.collect()
     gc.disable()  # when cycles are found must not decide anything
     try:
@@ -90,7 +92,7 @@ class Simulation:
 
     async def run(self, loop: VirtualLoop) -> None:
         loop.set_exception_handler(self._on_exception)
-        self._world = World(self.plan, self.trace, Builder(self.plan.segment_max_bytes, self.plan.sync))
+        self._world = World(self.plan, self.trace)
         self._faults = Faults(self._world)
         self._prepare_disks()
         await self._begin()
@@ -104,14 +106,14 @@ class Simulation:
 
     def result(self) -> Result:
         checker = self._world.checker
-        violations = [*checker.violations, *self.problems]
+        violations = [*checker.violations, *self._world.cluster.violations, *self.problems]
         return Result(
             seed=self.plan.seed,
             commits=checker.committed,
             crashes=self._faults.crashes,
             splits=self._faults.splits,
             faults=self._faults.count,
-            elections=self._world.cluster.elections,
+            elections=self._world.cluster.elections + checker.changes_of_leaders,
             digest=self.trace.digest(),
             violations=violations,
             timeline=self.trace.timeline(violations[0]) if violations else [],
@@ -136,18 +138,20 @@ class Simulation:
     async def _begin(self) -> None:
         world = self._world
         world.cluster.start()
-        for host in world.cluster.hosts:
-            for number, partitions in enumerate(self.plan.streams):
-                await world.create(StreamInfo(f"s{number}-{host}", f"sub.{host}.s{number}", partitions, host))
-            await world.create(StreamInfo(f"race-{host}", f"race.{host}", 1, host, optimistic=True))
+        while not world.cluster.complete:
+            await asyncio.sleep(0.05)
+        for number, each in enumerate(self.plan.streams):
+            name, subject = f"s{number}", f"sub.s{number}"
+            await world.create(StreamInfo(name, subject, each.partitions, each.replication, each.min_isr))
+        last = self.plan.streams[-1]
+        await world.create(StreamInfo("race", "race", 1, last.replication, last.min_isr, optimistic=True))
         parts = [part for part in world.parts() if not part.stream.startswith("race")]
         races = [part for part in world.parts() if part.stream.startswith("race")]
         if self.plan.wildcard:
-            host = next(iter(world.cluster.hosts))
-            await world.create(StreamInfo("wild", "sub.>", 1, host))
+            await world.create(StreamInfo("wild", "sub.>", 1, last.replication, last.min_isr))
         self._start_publishers(parts, races)
         self._start_readers(world.parts())
-        world.start(Churn(world, "churn", next(iter(world.cluster.hosts))).run())
+        world.start(Churn(world, "churn", last.replication, last.min_isr).run())
         self.trace.note("phase", f"work for {self.plan.duration_s:.3f} s")
         world.start(self._faults.run())
 
@@ -190,7 +194,7 @@ class Simulation:
         request = api.PublishRequest(
             stream=part.stream, partition=part.number, value=sent.value, ackPolicy=api.ALL, expectedOffset=-1
         )
-        status, text, answers = await self._world.call(part, "Publish", request, 3.0)
+        status, text, answers = await self._world.call("Publish", request, 3.0)
         ack = api.PublishResponse.FromString(answers[0]).ack if answers else None
         publisher.learn(sent, status, text, ack)
         return status is Status.OK
@@ -199,7 +203,25 @@ class Simulation:
         world = self._world
         await world.finished()
         await asyncio.sleep(1.0)  # what is on its way arrives
+        await self._replicas_agree("at the end")
         await self._read_everything("at the end")
+        await self._subscribers_arrive()
+        chance = self.plan.chance("last power loss")
+        hosts = list(world.cluster.hosts.values())
+        for host in hosts:
+            if self.plan.sync.relaxed:
+                host.kill(chance)
+            else:
+                host.power_off(chance)
+        for host in hosts:
+            host.boot()
+        self.trace.note("phase", "the end comes once more")
+        await self._replicas_agree("after the last crash")
+        await self._read_everything("after the last crash")
+        world.checker.check_order()
+
+    async def _subscribers_arrive(self) -> None:
+        world = self._world
         deadline_s = asyncio.get_running_loop().time() + CATCH_UP_BOUND_S
         for follower in self._followers:
             while follower.view.last + 1 < world.checker.known(follower.view.part).top:
@@ -211,23 +233,26 @@ class Simulation:
         world.reading = False
         for task in self._following:
             await task
-        chance = self.plan.chance("last power loss")
-        for host in world.cluster.hosts.values():
-            if self.plan.sync.relaxed:
-                host.kill(chance)
-            else:
-                host.power_off(chance)
-            host.boot()
-        self.trace.note("phase", "the end comes once more")
-        await asyncio.sleep(2.0)
-        await self._read_everything("after the last crash")
-        world.checker.check_order()
+
+    async def _replicas_agree(self, when: str) -> None:
+        """I9: every replica comes back in sync. I8: then all have the same bytes, and brokers the same metadata."""
+        world = self._world
+        deadline_s = asyncio.get_running_loop().time() + RESUME_BOUND_S
+        while missing := world.missing:
+            if asyncio.get_running_loop().time() > deadline_s:
+                world.checker.violate("I9", f"{when}, {RESUME_BOUND_S} s after the last fault: {missing}")
+                return
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)
+        for part in world.parts():
+            await compare_replicas(world, part, when)
+        compare_metadata(world, when)
 
     async def _read_everything(self, when: str) -> None:
         world = self._world
         for part in world.parts():
-            forward = await read_all(world, part, 10.0)
-            backward = await read_back(world, part, 10.0)
+            forward = await self._tried(read_all, part)
+            backward = await self._tried(read_back, part)
             if forward is None or backward is None:
                 world.checker.violate("I9", f"{when} it cannot be read to its end", part)
             elif sorted(forward.seen) != sorted(backward.seen):
@@ -235,6 +260,14 @@ class Simulation:
                 text = f"{when} a read backwards gives other records: {different[:5]}"
                 world.checker.violate("I1/I4", text, part, different[0])
             await watch(world, part)
+
+    async def _tried(self, read: Callable[[World, Part, float], Awaitable[View | None]], part: Part) -> View | None:
+        """A client that is sent to the wrong broker asks again."""
+        for _ in range(READ_TRIES):
+            view = await read(self._world, part, 5.0)
+            if view is not None:
+                return view
+        return None
 
 
 @contextmanager

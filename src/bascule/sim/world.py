@@ -1,4 +1,5 @@
-"""Everything one run shares: the brokers, the bus, the history, and the way clients find their broker."""
+"""Everything one run shares: the brokers, the bus, the history, and the way clients find their broker: whoever answers
+says who leads a partition, and that is believed until it proves wrong."""
 
 import asyncio
 import random
@@ -7,7 +8,7 @@ from typing import Any
 
 from bascule.errors import Status
 from bascule.sim.checkers import Checker
-from bascule.sim.cluster import Builder, Cluster
+from bascule.sim.cluster import Cluster
 from bascule.sim.history import History, StreamInfo
 from bascule.sim.host import Answer, Host
 from bascule.sim.scenario import Scenario
@@ -17,10 +18,12 @@ from bascule.wire.pb import api_pb2 as api
 
 RETRY_S = 0.2
 NEEDS_RESTART = "then restart the broker"
+ASK_TIMEOUT_S = 1.0
+WRONG_BROKER = (Status.FAILED_PRECONDITION, Status.UNAVAILABLE, Status.NOT_FOUND, Status.DEADLINE_EXCEEDED)
 
 
 class World:
-    def __init__(self, scenario: Scenario, trace: Trace, builder: Builder) -> None:
+    def __init__(self, scenario: Scenario, trace: Trace) -> None:
         self.scenario = scenario
         self.trace = trace
         self.history = History(scenario.chance("history"))
@@ -28,10 +31,13 @@ class World:
         self.checker.keeps_order = not scenario.harsh
         self.checker.repeats = scenario.harsh
         self.nats = MemoryNats(weather=scenario.weather())
-        self.cluster = Cluster(scenario.seed, scenario.brokers, self.nats, trace, builder)
+        self.cluster = Cluster(scenario, self.nats, trace)
         self.publishing = True
         self.reading = True
         self._tasks: list[asyncio.Task[Any]] = []
+        self._chance = scenario.chance("clients")
+        self._leaders: dict[Part, str] = {}
+        """As clients believe."""
 
     def chance(self, purpose: str) -> random.Random:
         return self.scenario.chance(purpose)
@@ -45,37 +51,74 @@ class World:
         for task in tasks:
             await task
 
-    # --- streams ------------------------------------------------------------------------------------------------
+    # --- brokers ----------------------------------------------------------------------------------------------
 
-    def host(self, part: Part) -> Host:
-        return self.cluster.host_of(self.history.streams[part.stream])
+    def some_host(self) -> Host:
+        """Clients know every address, and try another one where nobody listens."""
+        serving = self.cluster.serving()
+        return self._chance.choice(serving) if serving else self.cluster.any_host(self._chance)
+
+    async def leader(self, part: Part) -> Host:
+        """Who leads, as far as a client can know; anybody if nobody says."""
+        if known := self._leaders.get(part):
+            return self.cluster.hosts[known]
+        host = self.some_host()
+        if len(self.cluster.hosts) == 1:
+            return host
+        request = api.FetchMetadataRequest(streams=[part.stream])
+        status, _, answers = await host.call("FetchMetadata", request, ASK_TIMEOUT_S)
+        if status is Status.OK:
+            for stream in api.FetchMetadataResponse.FromString(answers[0]).streamMetadata:
+                leader = stream.partitions[part.number].leader if part.number in stream.partitions else ""
+                if leader in self.cluster.hosts:
+                    self._leaders[part] = leader
+                    return self.cluster.hosts[leader]
+        return host
+
+    def heard(self, part: Part, status: Status) -> None:
+        """What a leader answered; it may not be the leader any more."""
+        if status in WRONG_BROKER:
+            self._leaders.pop(part, None)
+
+    async def call(self, method: str, request: Any, timeout_s: float) -> Answer:
+        """A call that any broker takes."""
+        return await self.some_host().call(method, request, timeout_s)
+
+    async def call_leader(self, part: Part, method: str, request: Any, timeout_s: float) -> Answer:
+        host = await self.leader(part)
+        answer = await host.call(method, request, timeout_s)
+        self.heard(part, answer[0])
+        return answer
+
+    # --- streams ------------------------------------------------------------------------------------------------
 
     def parts(self) -> list[Part]:
         return [part for stream in self.history.streams.values() for part in stream.parts()]
 
-    async def call(self, part: Part, method: str, request: Any, timeout_s: float) -> Answer:
-        return await self.host(part).call(method, request, timeout_s)
-
     async def create(self, stream: StreamInfo) -> None:
-        """Until it is there, whatever happens to the broker."""
+        """Until it is there, whatever happens to the brokers."""
         self.history.streams[stream.name] = stream
-        request = api.CreateStreamRequest(name=stream.name, subject=stream.subject, partitions=stream.partitions)
+        request = api.CreateStreamRequest(
+            name=stream.name,
+            subject=stream.subject,
+            partitions=stream.partitions,
+            replicationFactor=stream.replication,
+        )
+        request.minIsr.value = stream.min_isr
         if stream.optimistic:
             request.optimisticConcurrencyControl.value = True
-        host = self.cluster.host_of(stream)
-        while True:
-            status, text, _ = await host.call("CreateStream", request, 5.0)
-            self.trace.note("create", f"{stream.name} #{stream.incarnation}: {status.name} {text}")
-            if status in (Status.OK, Status.ALREADY_EXISTS):
-                return
-            await self._see_to(host, text)
+        await self._until_done("CreateStream", request, stream, (Status.OK, Status.ALREADY_EXISTS))
 
     async def delete(self, stream: StreamInfo) -> None:
-        host = self.cluster.host_of(stream)
+        request = api.DeleteStreamRequest(name=stream.name)
+        await self._until_done("DeleteStream", request, stream, (Status.OK, Status.NOT_FOUND))
+
+    async def _until_done(self, method: str, request: Any, stream: StreamInfo, done: tuple[Status, ...]) -> None:
         while True:
-            status, text, _ = await host.call("DeleteStream", api.DeleteStreamRequest(name=stream.name), 5.0)
-            self.trace.note("delete", f"{stream.name} #{stream.incarnation}: {status.name} {text}")
-            if status in (Status.OK, Status.NOT_FOUND):
+            host = self.some_host()
+            status, text, _ = await host.call(method, request, 5.0)
+            self.trace.note("change", f"{method} {stream.name} #{stream.incarnation}: {status.name} {text}")
+            if status in done:
                 return
             await self._see_to(host, text)
 
@@ -86,6 +129,22 @@ class World:
             self.trace.note("heal", f"the operator restarts {host.name}")
             await host.stop()
             host.boot()
+
+    @property
+    def missing(self) -> str:
+        """Why the cluster is not whole: brokers that do not serve, replicas that are not in sync. "" if it is."""
+        controller = self.cluster.controller
+        if not self.cluster.complete or controller is None or controller.broker is None:
+            serving = ", ".join(host.name for host in self.cluster.serving())
+            return f"members are missing, or nobody is controller; serving are {serving}"
+        streams = controller.broker.cluster.metadata.streams.values()
+        behind = [
+            f"{stream.name}/{item.id} has {', '.join(item.isr)} of {', '.join(item.replicas)}, led by {item.leader}"
+            for stream in streams
+            for item in stream
+            if len(item.isr) < len(item.replicas)
+        ]
+        return "; ".join(behind)
 
     # --- time ---------------------------------------------------------------------------------------------------
 

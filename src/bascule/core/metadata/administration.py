@@ -143,7 +143,7 @@ def _remove(streams: Streams, brokers: Brokers, command: RemoveBroker, index: in
                 isr=tuple(each for each in item.isr if each != broker),
                 epoch=Epoch(index),
             )
-            if not rest.isr:
+            if not rest.isr and item.isr:
                 rest = uncleanly(rest, elected[name, item.id], index)
             elif item.leader == broker:
                 leader = min(rest.isr, key=lambda server: (server in brokers.draining, leaders_of[server], server))

@@ -31,14 +31,16 @@ class SetStreamReadonly:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkIsr:
-    """The leader of a partition says that a replica no longer keeps up."""
+    """The leader of a partition says that a replica no longer keeps up. Of one that is not in sync: that it shall not
+    be, whatever was asked before."""
 
     stream: str
     partition: int
     replica: str
     leader: str
     leader_epoch: int
-    epoch: int = 0
+    epoch: int
+    """Of the partition as the leader knew it: a change that comes late, after another one, is not made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,16 @@ class ExpandIsr:
     replica: str
     leader: str
     leader_epoch: int
-    epoch: int = 0
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerDied:
-    """Everything it led gets another leader, and it leaves every in-sync set that has another member."""
+    """Everything it led gets another leader among those `alive`, and it leaves every in-sync set that stays large
+    enough without it."""
 
     broker: str
+    alive: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,26 @@ class HandOver:
     """A broker about to stop gives its leaderships away and leaves the in-sync sets: nobody is to wait for it."""
 
     broker: str
+    alive: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DiskLost:
+    """A broker that lost its disk is in sync with nothing, whatever it was before."""
+
+    broker: str
+    alive: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLeader:
+    """A leader that cannot go on under its epoch, because its log lost what others may have, steps down."""
+
+    stream: str
+    partition: int
+    leader: str
+    leader_epoch: int
+    alive: tuple[str, ...] = ()
 
 
 PartitionName = tuple[str, int]
@@ -78,6 +102,7 @@ class BeginLife:
     broker: str
     doubts_all: bool
     doubtful: tuple[PartitionName, ...] = ()
+    alive: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +115,7 @@ class GiveWay:
     replica: str
     leader: str
     leader_epoch: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +178,8 @@ Command = (
     | ExpandIsr
     | BrokerDied
     | HandOver
+    | DiskLost
+    | ChangeLeader
     | BeginLife
     | GiveWay
     | AdminCommand
@@ -188,12 +216,20 @@ def encode(command: Command) -> bytes:
         case ExpandIsr():
             log.op = pb.EXPAND_ISR
             _encode_isr(log.expandISROp, command)
-        case BrokerDied(broker):
+        case BrokerDied(broker, alive):
             log.op = pb.BROKER_DIED
-            log.brokerOp.broker = broker
-        case HandOver(broker):
+            log.brokerOp.CopyFrom(pb.BrokerOp(broker=broker, alive=alive))
+        case HandOver(broker, alive):
             log.op = pb.HAND_OVER
-            log.brokerOp.broker = broker
+            log.brokerOp.CopyFrom(pb.BrokerOp(broker=broker, alive=alive))
+        case DiskLost(broker, alive):
+            log.op = pb.DISK_LOST
+            log.brokerOp.CopyFrom(pb.BrokerOp(broker=broker, alive=alive))
+        case ChangeLeader(stream, partition, leader, epoch, alive):
+            log.op = pb.CHANGE_LEADER
+            log.changeLeaderOp.CopyFrom(
+                pb.ChangeLeaderOp(stream=stream, partition=partition, leader=leader, leaderEpoch=epoch, alive=alive)
+            )
         case BeginLife():
             log.op = pb.BEGIN_LIFE
             log.beginLifeOp.CopyFrom(life_to_wire(command))
@@ -210,11 +246,13 @@ def life_to_wire(command: BeginLife) -> pb.BeginLifeOp:
         broker=command.broker,
         doubtsAll=command.doubts_all,
         doubtful=[pb.PartitionName(stream=stream, partition=partition) for stream, partition in command.doubtful],
+        alive=command.alive,
     )
 
 
 def life_from_wire(op: pb.BeginLifeOp) -> BeginLife:
-    return BeginLife(op.broker, op.doubtsAll, tuple((item.stream, item.partition) for item in op.doubtful))
+    doubtful = tuple((item.stream, item.partition) for item in op.doubtful)
+    return BeginLife(op.broker, op.doubtsAll, doubtful, tuple(op.alive))
 
 
 def _encode_isr(op: pb.IsrOp, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
@@ -223,8 +261,7 @@ def _encode_isr(op: pb.IsrOp, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
     op.replica = command.replica
     op.leader = command.leader
     op.leaderEpoch = command.leader_epoch
-    if not isinstance(command, GiveWay):
-        op.epoch = command.epoch
+    op.epoch = command.epoch
 
 
 def _encode_admin(log: pb.RaftLog, command: AdminCommand) -> None:
@@ -288,13 +325,18 @@ def decode(data: bytes) -> Command:
             isr = log.expandISROp
             return ExpandIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch, isr.epoch)
         case pb.BROKER_DIED:
-            return BrokerDied(log.brokerOp.broker)
+            return BrokerDied(log.brokerOp.broker, tuple(log.brokerOp.alive))
         case pb.HAND_OVER:
-            return HandOver(log.brokerOp.broker)
+            return HandOver(log.brokerOp.broker, tuple(log.brokerOp.alive))
+        case pb.DISK_LOST:
+            return DiskLost(log.brokerOp.broker, tuple(log.brokerOp.alive))
+        case pb.CHANGE_LEADER:
+            down = log.changeLeaderOp
+            return ChangeLeader(down.stream, down.partition, down.leader, down.leaderEpoch, tuple(down.alive))
         case pb.BEGIN_LIFE:
             return life_from_wire(log.beginLifeOp)
         case pb.GIVE_WAY:
             way = log.giveWayOp
-            return GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch)
+            return GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch, way.epoch)
         case _:
             return _decode_admin(log.op, log.adminOp)

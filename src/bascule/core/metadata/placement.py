@@ -6,7 +6,7 @@ of one stream spread over the brokers. Ties go by id, so the choice is the same 
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.types import Epoch, PartitionId
@@ -54,47 +54,80 @@ Changed = dict[str, dict[int, Partition]]
 """Partitions that change, by stream and number."""
 
 
-def fail_over(streams: Mapping[str, Stream], broker: str, index: int, draining: Sequence[str] = ()) -> Changed:
-    """The partitions that change when `broker` is gone or about to go, by stream.
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What decides who leads instead."""
 
-    A new leader is the in-sync replica with the fewest leaderships, one that drains only if there is no other. A
-    partition whose in-sync set is `broker` alone keeps it: nobody else has everything that was acked, and the leader
-    may come back. It comes back under a new epoch: what it wrote last, and lost, may have reached replicas under the
-    old one.
-    """
-    return begin_life(streams, broker, index, None, draining)
+    index: int
+    """Of the command: the new epoch."""
+    alive: Sequence[str] = ()
+    """Who may lead; () = everybody."""
+    draining: Sequence[str] = ()
+    """Who leads only if nobody else can."""
+
+
+def fail_over(streams: Mapping[str, Stream], broker: str, now: Circumstances, lost: bool = False) -> Changed:
+    """The partitions that change when `broker` is gone or about to go; with its disk, if that is `lost`."""
+    leaders_of = count_leaders(streams)
+    changed: Changed = {}
+    for name in sorted(streams):
+        least = 0 if lost else max(1, streams[name].config.min_isr or 1)
+        for item in streams[name]:
+            if broker in item.isr and (moved := without(item, broker, least, now, leaders_of)) is not item:
+                changed.setdefault(name, {})[item.id] = moved
+    return changed
 
 
 def begin_life(
-    streams: Mapping[str, Stream],
-    broker: str,
-    index: int,
-    doubtful: Collection[tuple[str, int]] | None,
-    draining: Sequence[str] = (),
+    streams: Mapping[str, Stream], broker: str, doubtful: Collection[tuple[str, int]] | None, now: Circumstances
 ) -> Changed:
     """The partitions that change when `broker` starts. It keeps its place in the in-sync sets, for it has what it
     promised, except of the partitions it finds `doubtful` (None: all): these are as if it was gone. What it leads it
     leads under a new epoch.
     """
-    leaders_of: Counter[str] = Counter(item.leader for stream in streams.values() for item in stream)
+    leaders_of = count_leaders(streams)
     doubted = None if doubtful is None else dict.fromkeys(doubtful)
+    epoch = Epoch(now.index)
     changed: Changed = {}
     for name in sorted(streams):
         for item in streams[name]:
-            others = [replica for replica in item.isr if replica != broker]
             if broker not in item.isr:
                 continue
-            sure = doubted is not None and (name, item.id) not in doubted
-            if sure and item.leader != broker:
+            if doubted is None or (name, item.id) in doubted:
+                moved = without(item, broker, 1, now, leaders_of)
+            elif item.leader == broker:
+                moved = replace(item, epoch=epoch, leader_epoch=epoch)
+            else:
                 continue
-            if sure or not others:
-                changed.setdefault(name, {})[item.id] = replace(item, epoch=Epoch(index), leader_epoch=Epoch(index))
-                continue
-            moved = replace(item, epoch=Epoch(index), isr=tuple(others))
-            if item.leader == broker:
-                leader = min(others, key=lambda server: (server in draining, leaders_of[server], server))
-                leaders_of[broker] -= 1
-                leaders_of[leader] += 1
-                moved = replace(moved, leader=leader, leader_epoch=Epoch(index))
-            changed.setdefault(name, {})[item.id] = moved
+            if moved is not item:
+                changed.setdefault(name, {})[item.id] = moved
     return changed
+
+
+def count_leaders(streams: Mapping[str, Stream]) -> Counter[str]:
+    return Counter(item.leader for stream in streams.values() for item in stream)
+
+
+def without(item: Partition, broker: str, least: int, now: Circumstances, leaders_of: Counter[str]) -> Partition:
+    """This partition if it has to do without `broker`, and its in-sync set is to have `least` members.
+
+    A new leader is the living in-sync replica with the fewest leaderships, one that drains only if there is no other.
+    Where there is none the old one stays, under a new epoch, for it may come back: what it wrote last, and lost, may
+    have reached replicas under the old epoch.
+
+    The in-sync set never gets smaller than the minimum it commits with: all that are left in it have everything that
+    was ever acked, so that any of them may lead. Only a lost disk (`least` is 0) has nothing; if it was the last copy
+    in sync, nobody leads until somebody decides what to do without it.
+    """
+    others = tuple(replica for replica in item.isr if replica != broker)
+    able = [replica for replica in others if not now.alive or replica in now.alive]
+    isr = others if len(others) >= least else item.isr
+    epoch = Epoch(now.index)
+    if item.leader != broker:
+        return item if isr == item.isr else replace(item, isr=isr, epoch=epoch)
+    if not able and least:
+        return replace(item, leader_epoch=epoch, epoch=epoch)
+    leader = min(able or others, key=lambda server: (server in now.draining, leaders_of[server], server), default="")
+    leaders_of[broker] -= 1
+    leaders_of[leader] += 1
+    return replace(item, isr=isr, leader=leader, leader_epoch=epoch, epoch=epoch)

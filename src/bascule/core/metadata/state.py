@@ -15,9 +15,11 @@ from bascule.core.metadata.commands import (
     AdminCommand,
     BeginLife,
     BrokerDied,
+    ChangeLeader,
     Command,
     CreateStream,
     DeleteStream,
+    DiskLost,
     ExpandIsr,
     GiveWay,
     HandOver,
@@ -26,7 +28,7 @@ from bascule.core.metadata.commands import (
     operation_of,
 )
 from bascule.core.metadata.operations import Operations
-from bascule.core.metadata.placement import Changed, begin_life, fail_over
+from bascule.core.metadata.placement import Changed, Circumstances, begin_life, count_leaders, fail_over, without
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
 from bascule.types import Epoch
@@ -99,12 +101,14 @@ class Metadata:
                     raise NotFound("partition does not exist")
             case ShrinkIsr() | ExpandIsr() | GiveWay():
                 self._check_isr(command)
-            case BrokerDied() | HandOver() | BeginLife():
+            case ChangeLeader():
+                self._check_term(command)
+            case BrokerDied() | HandOver() | DiskLost() | BeginLife():
                 pass
             case _:
                 administration.check(self.streams, command)
 
-    def _check_isr(self, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
+    def _check_term(self, command: ShrinkIsr | ExpandIsr | GiveWay | ChangeLeader) -> Partition:
         partition = self.partition(command.stream, command.partition)
         if partition is None:
             raise NotFound("partition does not exist")
@@ -113,14 +117,19 @@ class Metadata:
                 f"Leader generation mismatch, current leader: {partition.leader} epoch: {partition.leader_epoch}, "
                 f"got leader: {command.leader} epoch: {command.leader_epoch}"
             )
+        return partition
+
+    def _check_isr(self, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
+        partition = self._check_term(command)
+        if partition.epoch != command.epoch:
+            raise FailedPrecondition(f"the partition has changed since epoch {command.epoch}, at {partition.epoch}")
         if command.replica not in partition.replicas:
             raise FailedPrecondition(f"{command.replica} is not a replica of this partition")
-        if not isinstance(command, GiveWay) and command.epoch not in (0, partition.epoch):
-            raise FailedPrecondition(
-                f"the partition has changed (epoch {partition.epoch}) since this was asked for (epoch {command.epoch})"
-            )
         if isinstance(command, ShrinkIsr) and command.replica == partition.leader:
             raise FailedPrecondition("a leader is always in sync with itself")
+        least = self.streams[command.stream].config.min_isr or 1
+        if isinstance(command, ShrinkIsr) and command.replica in partition.isr and len(partition.isr) <= least:
+            raise FailedPrecondition(f"the in-sync set is never smaller than the minimum of {least}")
 
     def apply(self, index: int, command: Command) -> list[Change]:
         assert index > self.index, f"command {index} applied after {self.index}"
@@ -153,15 +162,22 @@ class Metadata:
                 return [PartitionsChanged(self.streams[name], changed)]
             case ShrinkIsr() | ExpandIsr():
                 return self._change_isr(index, command)
-            case BrokerDied(broker) | HandOver(broker):
-                return self._move(fail_over(self.streams, broker, index, self.brokers.draining))
-            case BeginLife(broker, doubts_all, doubtful):
+            case BrokerDied(broker, alive) | HandOver(broker, alive):
+                return self._move(fail_over(self.streams, broker, self._now(alive)))
+            case DiskLost(broker, alive):
+                return self._move(fail_over(self.streams, broker, self._now(alive), lost=True))
+            case BeginLife(broker, doubts_all, doubtful, alive):
                 doubted = None if doubts_all else doubtful
-                return self._move(begin_life(self.streams, broker, index, doubted, self.brokers.draining))
+                return self._move(begin_life(self.streams, broker, doubted, self._now(alive)))
+            case ChangeLeader():
+                return self._change_leader(command)
             case GiveWay():
                 return self._give_way(index, command)
             case _:
                 return self._administer(index, command)
+
+    def _now(self, alive: tuple[str, ...]) -> Circumstances:
+        return Circumstances(self.index, alive, self.brokers.draining)
 
     def _change_isr(self, index: int, command: ShrinkIsr | ExpandIsr) -> list[Change]:
         stream = self.streams[command.stream]
@@ -176,6 +192,13 @@ class Metadata:
     def _administer(self, index: int, command: AdminCommand) -> list[Change]:
         changed, self.brokers = administration.apply(self.streams, self.brokers, index, command)
         return self._move(changed)
+
+    def _change_leader(self, command: ChangeLeader) -> list[Change]:
+        stream = self.streams[command.stream]
+        partition = stream.partitions[command.partition]
+        least = max(1, stream.config.min_isr or 1)
+        moved = without(partition, partition.leader, least, self._now(command.alive), count_leaders(self.streams))
+        return self._move({stream.name: {partition.id: moved}})
 
     def _give_way(self, index: int, command: GiveWay) -> list[Change]:
         partition = self.streams[command.stream].partitions[command.partition]

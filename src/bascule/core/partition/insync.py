@@ -4,9 +4,10 @@ A replica's *promised* end is what it guarantees to still have after a crash: it
 end under the relaxed modes. The high watermark is the smallest promised end over the in-sync set, if that set is at
 least min ISR large, and it only goes up.
 
-The set itself is the metadata's business; a leader only asks for changes. While it has asked and not been answered it
-commits with the larger set: a replica it wants out still counts, one it wants in counts already. Nothing is then
-committed that some outcome of the request would not have.
+The set itself is the metadata's business; a leader only asks for changes. Until it knows the outcome it commits with
+the larger set: a replica it wants out still counts, one it wants in counts already. Nothing is then committed that
+some outcome of the request would not have. It knows when the metadata changes the partition, whatever the change is:
+a request is for the state it was made in, and comes too late for any other.
 
 Caught up means: a replica has reached the end the leader had when it answered that replica's previous fetch. Plain
 equality would flap under load, for the leader's end moves on while the answer travels.
@@ -68,9 +69,9 @@ class InSync:
         return self._advance()
 
     def changed(self, isr: Iterable[str], replicas: Iterable[str] = (), now: int = 0) -> bool:
-        """The metadata says who is in, and, if `replicas` says anything, who holds a copy at all. True if the high
-        watermark rose. Whoever went out has to show itself again: what it said before says nothing about whether it
-        still lives."""
+        """The metadata says who is in, and, if `replicas` says anything, who holds a copy at all. All that was asked is
+        settled. True if the high watermark rose. Whoever went out has to show itself again: what it said before
+        says nothing about whether it still lives."""
         before, self.isr = self.isr, tuple(isr)
         if held := tuple(replicas):
             known = self.followers
@@ -79,13 +80,12 @@ class InSync:
                 for replica in held
                 if replica != self._self_id
             }
-            self._joining = {replica: None for replica in self._joining if replica in self.followers}
         for replica in before:
             if replica not in self.isr and replica in self.followers:
                 self.followers[replica].caught_up = False
                 self.followers[replica].answered_end = -1
-        self._leaving = {replica: None for replica in self._leaving if replica in self.isr}
-        self._joining = {replica: None for replica in self._joining if replica not in self.isr}
+        self._leaving = {}
+        self._joining = {}
         return self._advance()
 
     # --- who should be in --------------------------------------------------------------------------------------
@@ -97,7 +97,9 @@ class InSync:
 
     def lagging(self, now: int, max_lag_ns: int) -> list[str]:
         """Members to ask out: silent, or not caught up, for too long; or without what they had promised, for their disk
-        lost it. Each is named once per request."""
+        lost it. Each is named once per request. None that would leave the set smaller than its minimum: nothing could
+        be committed without it either."""
+        spare = len(self.isr) - len(self._leaving) - self._min_isr
         late = [
             replica
             for replica in self.isr
@@ -108,6 +110,7 @@ class InSync:
                 or (follower.answered_end >= 0 and follower.promised_end < self.hw_end)
             )
         ]
+        late = late[: max(spare, 0)]
         self._leaving.update(dict.fromkeys(late))
         return late
 
@@ -127,12 +130,9 @@ class InSync:
         self._joining.update(dict.fromkeys(back))
         return back
 
-    def request_failed(self, replica: str) -> bool:
-        """The controller did not take it; it may be asked for again. True if the high watermark rose: nobody waits for
-        one who did not get in."""
+    def shrink_failed(self, replica: str) -> None:
+        """It is still in, or will turn out to be out: it may be asked out again."""
         self._leaving.pop(replica, None)
-        self._joining.pop(replica, None)
-        return self._advance()
 
     def _advance(self) -> bool:
         if self.below_min_isr:

@@ -71,7 +71,7 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class IsrChanged:
-    """The cluster agreed on another in-sync set, or on other replicas."""
+    """The cluster changed the partition; these are its in-sync set and its replicas."""
 
     isr: tuple[str, ...]
     replicas: tuple[str, ...] = ()
@@ -79,8 +79,8 @@ class IsrChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class IsrRefused:
-    """A change we asked for did not happen."""
+class ShrinkFailed:
+    """A replica we asked out may still be in."""
 
     replica: str
 
@@ -90,7 +90,7 @@ class Tick:
     now: int
 
 
-Event = Arrived | Promised | Failed | Reopened | SetReadonly | Fetched | IsrChanged | IsrRefused | Tick
+Event = Arrived | Promised | Failed | Reopened | SetReadonly | Fetched | IsrChanged | ShrinkFailed | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,9 @@ class Leader:
                 return self._committed(risen) + self._check_isr(now)
             case IsrChanged(isr, replicas, now):
                 return self._committed(self.in_sync.changed(isr, replicas, now))
-            case IsrRefused(replica):
-                return self._committed(self.in_sync.request_failed(replica))
+            case ShrinkFailed(replica):
+                self.in_sync.shrink_failed(replica)
+                return []
             case Tick(now):
                 return self._check_isr(now)
 

@@ -36,6 +36,7 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WAS_REMOVED: _ClassVar[Op]
     BEGIN_LIFE: _ClassVar[Op]
     GIVE_WAY: _ClassVar[Op]
+    DISK_LOST: _ClassVar[Op]
 CREATE_STREAM: Op
 SHRINK_ISR: Op
 REPORT_LEADER: Op
@@ -63,6 +64,7 @@ STOP_BROKER: Op
 WAS_REMOVED: Op
 BEGIN_LIFE: Op
 GIVE_WAY: Op
+DISK_LOST: Op
 
 class NullableInt64(_message.Message):
     __slots__ = ("value",)
@@ -215,10 +217,26 @@ class IsrOp(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class BrokerOp(_message.Message):
-    __slots__ = ("broker",)
+    __slots__ = ("broker", "alive")
     BROKER_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
     broker: str
-    def __init__(self, broker: _Optional[str] = ...) -> None: ...
+    alive: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, broker: _Optional[str] = ..., alive: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ChangeLeaderOp(_message.Message):
+    __slots__ = ("stream", "partition", "leader", "leaderEpoch", "alive")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    leader: str
+    leaderEpoch: int
+    alive: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ..., alive: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Operation(_message.Message):
     __slots__ = ("id", "since")
@@ -255,14 +273,16 @@ class PartitionName(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class BeginLifeOp(_message.Message):
-    __slots__ = ("broker", "doubtsAll", "doubtful")
+    __slots__ = ("broker", "doubtsAll", "doubtful", "alive")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     DOUBTSALL_FIELD_NUMBER: _ClassVar[int]
     DOUBTFUL_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
     broker: str
     doubtsAll: bool
     doubtful: _containers.RepeatedCompositeFieldContainer[PartitionName]
-    def __init__(self, broker: _Optional[str] = ..., doubtsAll: bool = ..., doubtful: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ...) -> None: ...
+    alive: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, broker: _Optional[str] = ..., doubtsAll: bool = ..., doubtful: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., alive: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReplicaOp(_message.Message):
     __slots__ = ("stream", "partition", "replica")
@@ -299,10 +319,11 @@ class RemovedBroker(_message.Message):
     def __init__(self, id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "beginLifeOp", "giveWayOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "beginLifeOp", "giveWayOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
+    CHANGELEADEROP_FIELD_NUMBER: _ClassVar[int]
     EXPANDISROP_FIELD_NUMBER: _ClassVar[int]
     DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     PAUSESTREAMOP_FIELD_NUMBER: _ClassVar[int]
@@ -316,6 +337,7 @@ class RaftLog(_message.Message):
     op: Op
     createStreamOp: CreateStreamOp
     shrinkISROp: IsrOp
+    changeLeaderOp: ChangeLeaderOp
     expandISROp: IsrOp
     deleteStreamOp: DeleteStreamOp
     pauseStreamOp: PauseStreamOp
@@ -326,7 +348,7 @@ class RaftLog(_message.Message):
     operation: Operation
     beginLifeOp: BeginLifeOp
     giveWayOp: IsrOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
     __slots__ = ("streams", "index", "draining", "removing", "removed", "operations")
@@ -453,10 +475,11 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "expandISROp", "deleteStreamOp", "brokerOp", "adminOp", "operation", "beginLifeOp", "giveWayOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "brokerOp", "adminOp", "operation", "beginLifeOp", "giveWayOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
+    CHANGELEADEROP_FIELD_NUMBER: _ClassVar[int]
     EXPANDISROP_FIELD_NUMBER: _ClassVar[int]
     DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
@@ -467,6 +490,7 @@ class PropagatedRequest(_message.Message):
     op: Op
     createStreamOp: NewStream
     shrinkISROp: IsrOp
+    changeLeaderOp: ChangeLeaderOp
     expandISROp: IsrOp
     deleteStreamOp: DeleteStreamOp
     brokerOp: BrokerOp
@@ -474,7 +498,7 @@ class PropagatedRequest(_message.Message):
     operation: Operation
     beginLifeOp: BeginLifeOp
     giveWayOp: IsrOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")

@@ -1,0 +1,51 @@
+"""What no client can see: whether the brokers agree with each other. For quiet times only."""
+
+from bascule.errors import LogError
+from bascule.log.commitlog import CommitLog
+from bascule.sim.trace import Part
+from bascule.sim.world import World
+
+READ_BYTES = 1 << 20
+
+
+async def compare_replicas(world: World, part: Part, when: str) -> None:
+    """I8: below the high watermark all replicas have the same bytes."""
+    if world.checker.known(part).damaged:
+        return  # holes, for now
+    leader = world.cluster.leader(part)
+    led = leader.replica(part) if leader is not None else None
+    if leader is None or led is None:
+        world.checker.violate("I9", f"{when} nobody leads it", part)
+        return
+    expected = await content(led.log, led.hw_end)
+    for name in led.partition.replicas:
+        replica = world.cluster.hosts[name].replica(part)
+        found = await content(replica.log, led.hw_end) if replica is not None else b""
+        if found != expected:
+            offset = next((at for at, pair in enumerate(zip(found, expected, strict=False)) if pair[0] != pair[1]), -1)
+            text = (
+                f"{when} {name} has {len(found)} bytes below {led.hw_end} and its leader {leader.name} "
+                f"{len(expected)}; the first that differs: {offset}"
+            )
+            world.checker.violate("I8", text, part)
+
+
+async def content(log: CommitLog, end: int) -> bytes:
+    reader = log.reader(log.start, uncommitted=True)
+    found = []
+    try:
+        while (records := await reader.read(READ_BYTES, end)) is not None:
+            found.append(records)
+    except LogError as error:
+        found.append(str(error).encode())
+    return b"".join(found)
+
+
+def compare_metadata(world: World, when: str) -> None:
+    known: dict[bytes, str] = {}
+    for host in world.cluster.serving():
+        if host.broker is not None:
+            known.setdefault(host.broker.cluster.metadata.snapshot(), host.name)
+    if len(known) > 1:
+        text = f"{when} the metadata differs between {', '.join(known.values())}"
+        world.checker.violate("raft", text)
