@@ -301,6 +301,18 @@ def test_a_removed_broker_is_replaced_everywhere_told_so_and_may_come_back_empty
     run(main())
 
 
+def test_a_member_does_not_believe_that_it_was_removed() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        reasons = {name: watch(member) for name, member in members.items()}
+        for name in members:
+            members["b"].broker.inquiries.tell_removed(name, incarnation_of(members["a"], name))
+        await asyncio.sleep(2)
+        assert not any(reasons.values())
+
+    run(main())
+
+
 def test_a_single_copy_is_moved_before_its_broker_goes() -> None:
     async def main() -> None:
         members = await three(MemoryNats())

@@ -52,7 +52,9 @@ def names(refs: Iterable[pb.PartitionRef]) -> str:
 # --- status -----------------------------------------------------------------------------------------------------
 
 
-@cluster.command(epilog="Example: bascule cluster status --json")
+@cluster.command(
+    short_help="Members, controller, partitions in trouble.", epilog="Example: bascule cluster status --json"
+)
 @JsonOption
 @ServerOption
 def status(as_json: bool, server: str) -> None:
@@ -109,7 +111,7 @@ def _counts(member: pb.Member) -> tuple[int, int]:
 # --- draining ---------------------------------------------------------------------------------------------------
 
 
-@cluster.command(epilog="Example: bascule cluster drain b --stop")
+@cluster.command(short_help="Hand over what a broker leads.", epilog="Example: bascule cluster drain b --stop")
 @click.argument("broker")
 @click.option("--stop", is_flag=True, help="End the broker once it leads nothing.")
 @TimeoutOption
@@ -147,7 +149,7 @@ def drain(broker: str, stop: bool, timeout: float, as_json: bool, server: str) -
         click.echo(f"`bascule cluster undrain {broker}` makes it a broker like any other again", err=True)
 
 
-@cluster.command(epilog="Example: bascule cluster undrain b")
+@cluster.command(short_help="Let it lead again.", epilog="Example: bascule cluster undrain b")
 @click.argument("broker")
 @JsonOption
 @ServerOption
@@ -168,7 +170,7 @@ def undrain(broker: str, as_json: bool, server: str) -> None:
 # --- removing ---------------------------------------------------------------------------------------------------
 
 
-@cluster.command(epilog="Example: bascule cluster remove b")
+@cluster.command(short_help="Take a broker out for good.", epilog="Example: bascule cluster remove b")
 @click.argument("broker")
 @click.option("--force", is_flag=True, help="Even if the only in-sync copy of a partition is lost with it.")
 @TimeoutOption
@@ -210,7 +212,9 @@ def remove(broker: str, force: bool, timeout: float, as_json: bool, server: str)
 # --- electing ---------------------------------------------------------------------------------------------------
 
 
-@cluster.command(epilog="Example: bascule cluster elect orders 0 --accept-loss")
+@cluster.command(
+    short_help="Let a replica lead that is not in sync.", epilog="Example: bascule cluster elect orders 0 --accept-loss"
+)
 @click.argument("stream")
 @click.argument("partition", type=click.IntRange(min=0))
 @click.option("--replica", default="", metavar="BROKER", help="Who is to lead. [default: the live one that has most]")

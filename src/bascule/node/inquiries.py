@@ -126,8 +126,10 @@ class Inquiries:
         asyncio.get_running_loop().call_later(STOP_SOON_S, self.on_stop)
 
     def _was_removed(self, op: pb.AdminOp) -> None:
+        """Believed only while no Raft leader is heard, for a member hears one: a false word must not end a broker. It
+        is said again until it is heeded."""
         own = (self._environment.broker_id, self._cluster.config.incarnation)
-        if (op.broker, op.incarnation) == own:
+        if (op.broker, op.incarnation) == own and not self._cluster.raft.raft.leader:
             self._cluster.controller.on_fatal(
                 f"broker {own[0]} was removed from the cluster by an administrator: its replicas are on other brokers. "
                 "To have it back as a new member, empty its data folder and start it without --raft-bootstrap-seed"
