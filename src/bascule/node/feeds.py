@@ -13,8 +13,8 @@ so that no partition starves.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, TypeVar
 
 from bascule.core.partition.follower import judge
 from bascule.core.partition.leader import Fetched
@@ -44,6 +44,7 @@ ENVELOPE_BYTES = 64
 KEPT_SESSIONS = 64
 """Of one follower, over: so many restarts ago nothing is on its way any more."""
 
+T = TypeVar("T")
 Find = Callable[["Key"], "Replica | None"]
 
 
@@ -57,6 +58,8 @@ class Feeds:
         self._members: Callable[[], tuple[str, ...]] = tuple
         self._feeds: dict[str, Feed] = {}
         self._garbage = GarbageLog(logger, "a request of a follower")
+        self._due: dict[Feed, None] = {}
+        self._soon: asyncio.Handle | None = None
 
     def listen(self, find: Find, members: Callable[[], tuple[str, ...]]) -> None:
         """`members` of the cluster are answered; strangers are not."""
@@ -68,6 +71,32 @@ class Feeds:
         """A partition we lead has a higher watermark."""
         for feed in self._feeds.values():
             feed.has_news(replica)
+
+    def prepare(self) -> None:
+        """Something is about to be appended. Called before, so that it leaves for the followers before the group commit
+        begins: their disks are the longer way."""
+        if self._soon is None and self._feeds:
+            self._soon = asyncio.get_running_loop().call_soon(self._respond)
+
+    def _respond(self) -> None:
+        """What is to be said to all of them now leaves in one write."""
+        self._soon = None
+        due, self._due = self._due, {}
+        commands: list[bytes] = []
+        for feed in due:
+            try:
+                commands += feed.respond()
+            except Exception:  # one follower's answer must not keep the others from theirs
+                logger.exception("no answer to %s this time", feed.follower)
+        if commands:
+            try:
+                self._bus.send_now(b"".join(commands))
+            except BusUnavailable as error:
+                logger.debug("no answers this time: %s", error)
+
+    def _wake(self, feed: "Feed") -> None:
+        self._due[feed] = None
+        self.prepare()
 
     def appended(self, replica: "Replica", records: bytes, first_offset: int, next_offset: int) -> None:
         """A partition we lead has more records, of our own epoch."""
@@ -83,6 +112,9 @@ class Feeds:
         for feed in self._feeds.values():
             feed.close()
         self._feeds.clear()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._soon = None
 
     def _on_batch(self, batch: bytes, count: int) -> None:
         for message in messages(batch):
@@ -101,7 +133,7 @@ class Feeds:
             if feed is None:
                 subject = response_subject(self._namespace, request.follower, self._broker_id)
                 feed = self._feeds[request.follower] = Feed(
-                    request.follower, subject, self._bus, self._clock, self._find
+                    request.follower, subject, self._bus, self._clock, self._find, self._wake
                 )
             feed.asked(request)
 
@@ -166,8 +198,11 @@ class _Place:
 class Feed:
     """The conversation with one following broker."""
 
-    def __init__(self, follower: str, subject: bytes, bus: Bus, clock: Clock, find: Find) -> None:
-        self._follower = follower
+    def __init__(
+        self, follower: str, subject: bytes, bus: Bus, clock: Clock, find: Find, wake: "Callable[[Feed], None]"
+    ) -> None:
+        self._wake = wake
+        self.follower = follower
         self._subject = subject
         self._bus = bus
         self._clock = clock
@@ -184,16 +219,15 @@ class Feed:
         self._number = self._taken = self._awaited = 0
         """Of the last response sent, of the last one that arrived, and of the last one with records."""
         self._records_wait = False
-        self._wake = asyncio.Event()
-        """Set when a response is to be made."""
         self._loop = asyncio.get_running_loop()
         self._watermark_timer: asyncio.TimerHandle | None = None
         self._idle_timer = self._loop.call_later(IDLE_ANSWER_S, self._check_idle)
         self._sent_at = self._loop.time()
-        self._task = self._loop.create_task(self._serve())
+        self._reading: asyncio.Task[None] | None = None
 
     def close(self) -> None:
-        self._task.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
         self._idle_timer.cancel()
         if self._watermark_timer is not None:
             self._watermark_timer.cancel()
@@ -279,7 +313,7 @@ class Feed:
         else:
             self._forget(key)
             place = self._places[key] = _Place(position, self._room)
-        leading.step(Fetched(self._follower, position.end, position.promised_end, now))
+        leading.step(Fetched(self.follower, position.end, position.promised_end, now))
         if log.end > place.end:
             self._records_wait = True
             self._news[key] = None
@@ -298,14 +332,14 @@ class Feed:
         if self._taken < self._awaited:
             return
         if self._records_wait or self._at_once:
-            self._wake.set()
+            self._wake(self)
         elif self._news and self._watermark_timer is None:
             self._watermark_timer = self._loop.call_later(WATERMARK_ALONE_S, self._tell_watermarks)
 
     def _tell_watermarks(self) -> None:
         self._watermark_timer = None
         if self._news and self._taken >= self._awaited:
-            self._wake.set()
+            self._wake(self)
 
     def _check_idle(self) -> None:
         left_s = self._sent_at + IDLE_ANSWER_S - self._loop.time()
@@ -314,30 +348,43 @@ class Feed:
             if self._taken >= self._awaited:
                 # What could not be read before may have been healed by now.
                 self._news.update((key, None) for key in self._places if self._lacks_records(key))
-                self._wake.set()
+                self._wake(self)
         self._idle_timer = self._loop.call_later(left_s, self._check_idle)
 
     def _lacks_records(self, key: "Key") -> bool:
         replica = self._find(key)
         return replica is not None and replica.log.end > self._places[key].end
 
-    async def _serve(self) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            self._sent_at = self._loop.time()
-            if self._watermark_timer is not None:
-                self._watermark_timer.cancel()
-                self._watermark_timer = None
-            fulls = self._fulls
-            try:
-                answers = await self._collect()
-                if fulls == self._fulls:
-                    self._send(answers)
-            except (BusUnavailable, LogError) as error:
-                logger.debug("no answer to %s this time: %s", self._follower, error)
-            except Exception:
-                logger.exception("no answer to %s this time", self._follower)
+    def respond(self) -> list[bytes]:
+        """The next response, if all of it is at hand; else it goes out by itself when it has been read."""
+        if self._reading is not None:
+            return []
+        self._sent_at = self._loop.time()
+        if self._watermark_timer is not None:
+            self._watermark_timer.cancel()
+            self._watermark_timer = None
+        if any(map(self._must_read, self._news)):
+            self._reading = self._loop.create_task(self._read_and_send())
+            return []
+        return self._encode(drive(self._collect()))
+
+    def _must_read(self, key: "Key") -> bool:
+        place = self._places.get(key)
+        return place is not None and not place.at_hand and self._lacks_records(key)
+
+    async def _read_and_send(self) -> None:
+        fulls = self._fulls
+        try:
+            answers = await self._collect()
+            if fulls == self._fulls:
+                for command in self._encode(answers):
+                    self._bus.send(command)
+        except (BusUnavailable, LogError) as error:
+            logger.debug("no answer to %s this time: %s", self.follower, error)
+        except Exception:
+            logger.exception("no answer to %s this time", self.follower)
+        self._reading = None
+        self._consider()
 
     async def _collect(self) -> list[Answer]:
         """What there is to say. The number of the response is taken before: if it does not go out, the follower misses
@@ -403,14 +450,25 @@ class Feed:
             place.set_end(reader.given_end, epoch)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _send(self, answers: list[Answer]) -> None:
+    def _encode(self, answers: list[Answer]) -> list[bytes]:
+        """The response as commands for NATS."""
         if any(answer.records for answer in answers):
             self._awaited = self._number
         max_part = self._bus.max_payload - ENVELOPE_BYTES
-        for part in encode_parts(self._session, self._request_id, self._number, encode_response(answers), max_part):
-            self._bus.send(pub_pieces(self._subject, encode_checked(MsgType.REPLICATION_RESPONSE, part)))
+        parts = encode_parts(self._session, self._request_id, self._number, encode_response(answers), max_part)
         if self._records_wait or self._at_once or self._news:
             self._consider()
+        return [pub_pieces(self._subject, encode_checked(MsgType.REPLICATION_RESPONSE, part)) for part in parts]
+
+
+def drive(work: Coroutine[object, object, T]) -> T:
+    """The result of a coroutine that waits for nothing."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        return done.value  # type: ignore[no-any-return]
+    work.close()
+    raise AssertionError("it waited for something")
 
 
 def _asked(position: Position) -> tuple[int, int]:

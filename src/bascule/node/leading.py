@@ -162,6 +162,7 @@ class Leading:
                     self._environment.ask_isr(self._replica, replica, True)
 
     def _append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
+        self._environment.feeds.prepare()
         try:
             self._log.append(records, count, next_offset, last_timestamp)
         except LogError as error:
