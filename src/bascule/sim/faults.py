@@ -30,6 +30,8 @@ class Faults:
         self._world = world
         self._chance = world.chance("faults")
         self._flips = 0
+        self._flipped: dict[tuple[Part, int], None] = {}
+        """Of one record one copy is damaged, not two: the contract says no more."""
         self._snapshot_flipped = False
         self._wiping = False
         self._stopped = False
@@ -354,13 +356,22 @@ class Faults:
         start, end = starts[number], starts[number + 1]
         record = Record._make(decode_records(data, start, end, 1)[1][0])
         part = self._part_of(path, record)
-        if part is None:
+        if part is None or (part, record.offset) in self._flipped or self._wiping:
             return
         self._flips += 1
+        self._flipped[part, record.offset] = None
         position, bit = self._chance.randrange(start, end), self._chance.randrange(8)
         self._note(f"bit {bit} of byte {position - start} of {part} @{record.offset} flips, in {path}")
         host.disk.flip(path, position, bit)
-        self._world.checker.known(part).damaged[record.offset] = None
+        if not self._copies(part, host):
+            self._world.checker.known(part).damaged[record.offset] = None
+
+    def _copies(self, part: Part, host: Host) -> int:
+        """In-sync replicas of it on other hosts: the record comes back from them."""
+        controller = self._world.cluster.controller
+        metadata = controller.broker.cluster.metadata if controller is not None and controller.broker else None
+        partition = metadata.partition(part.stream, part.number) if metadata is not None else None
+        return sum(name != host.name for name in partition.isr) if partition is not None else 0
 
     def _part_of(self, path: str, record: Record) -> Part | None:
         stream: StreamInfo | None = self._world.history.streams.get(record.stream)
