@@ -12,7 +12,7 @@ HEALING_S = 20
 
 
 async def compare_replicas(world: World, part: Part, when: str) -> None:
-    """I8: below the high watermark all replicas have the same bytes. Damage that nobody had met yet is met now, and gets
+    """I8: below the high watermark all replicas have the same bytes. Damage that nobody had met is met now, and gets
     the time to heal."""
     if world.checker.known(part).damaged:
         return  # the only copy in sync: it stays as it is
