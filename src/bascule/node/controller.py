@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 STRANGER_S = 2.0
 RESCUE_EVERY_S = 0.5
+CHANGING = "the membership is changing; ask again"
 
 
 class Administrator(Protocol):
@@ -236,7 +237,9 @@ class Controller:
         membership = self._raft.membership
         known = request.nodeID in membership.everyone
         if known and membership.incarnation_of(request.nodeID) == request.incarnation:
-            return ""
+            # Not before that is sure: a membership that the next leader does not know of lets nobody in.
+            log = self._raft.raft.log
+            return "" if log.membership_index <= log.commit else CHANGING
         if known and (request.nodeID == self._raft.raft.id or self._liveness.alive(request.nodeID)):
             return f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
         if (request.nodeID, request.incarnation) not in self._disks_lost:
@@ -250,7 +253,7 @@ class Controller:
                 self._raft.propose_membership(membership.with_learner(request.nodeID, request.incarnation))
         except Unavailable as error:
             return str(error)
-        return "the membership is changing; ask again"
+        return CHANGING
 
     async def _record_loss(self, broker: str, incarnation: str) -> None:
         """Who comes without a state has no data either, whatever the metadata remembers of a broker of that name."""

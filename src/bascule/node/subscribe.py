@@ -56,8 +56,10 @@ async def subscribe(broker: Broker, request: api.SubscribeRequest, call: Call) -
 
 
 async def _may_start(broker: Broker, replica: Replica, request: api.SubscribeRequest) -> bool:
-    """Where "newest" or "now" decides what is sent, an old leader must not answer: it would end too early."""
-    timeless = request.startPosition in (api.OFFSET, api.EARLIEST) and not request.reverse
+    """Where "newest" or "now" decides what is sent, an old leader must not answer: it would end too early, or begin too
+    early for a client that has seen more than it has."""
+    start = request.startOffset if request.startPosition == api.OFFSET else 0
+    timeless = request.startPosition in (api.OFFSET, api.EARLIEST) and not request.reverse and start <= replica.log.end
     if timeless and request.stopPosition in (api.STOP_ON_CANCEL, api.STOP_OFFSET):
         return True
     if not await broker.confirm_leads(replica):

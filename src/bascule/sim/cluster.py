@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from bascule.log.sync import SyncScheduler
 from bascule.node import identity
+from bascule.node.admin_api import AdminApi
 from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
@@ -52,7 +53,7 @@ class Builder:
         broker.cluster.on_fatal(host.die)
         self._watch_elections(broker, host.name)
         await broker.start()
-        return broker, Api(broker, host).methods()
+        return broker, {**Api(broker, host).methods(), **AdminApi(broker, host).methods()}
 
     def _watch_elections(self, broker: Broker, name: str) -> None:
         driver = broker.cluster.raft
@@ -83,6 +84,12 @@ class Cluster:
         self.hosts[name] = host = Host(name, self.nats, self._trace, self._plan.seed, self._builder)
         host.founds = founds
         return host
+
+    def remove(self, host: Host, chance: random.Random) -> None:
+        """It is no member any more, and never comes back."""
+        host.kill(chance)
+        host.wanted = False
+        del self.hosts[host.name]
 
     def start(self) -> None:
         for host in self.hosts.values():

@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from bascule.errors import Status
 from bascule.sim.history import StreamInfo
 from bascule.sim.host import Host
 from bascule.sim.readers import watch
@@ -15,9 +16,11 @@ from bascule.sim.trace import Part
 from bascule.sim.world import World
 from bascule.testing.bus import MemoryBus
 from bascule.wire.kernels import decode_records, scan_records
+from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.record import FRAME_PREFIX_BYTES, Record
 
 Fault = Callable[[Host], Coroutine[Any, Any, None]]
+MAX_JOINS = 2
 MAX_FLIPS = 5
 """In one run: each may cost a record, and too few would be left to check."""
 
@@ -34,6 +37,8 @@ class Faults:
         """Of one record one copy is damaged, not two: the contract says no more."""
         self._snapshot_flipped = False
         self._wiping = False
+        """A disk is lost, or a broker about to go: one at a time."""
+        self._joined = 0
         self._stopped = False
         self._lasting: list[asyncio.Task[None]] = []
         self._kinds: dict[str, Fault] = {
@@ -58,6 +63,8 @@ class Faults:
             "contest": self._contest,
             "wipe": self._wipe,
             "join": self._join,
+            "drain": self._drain,
+            "remove": self._remove,
         }
 
     async def run(self) -> None:
@@ -214,10 +221,45 @@ class Faults:
 
     async def _join(self, host: Host) -> None:
         cluster = self._world.cluster
-        if len(cluster.hosts) == self._world.scenario.brokers:
-            name = f"broker{len(cluster.hosts) + 1}"
+        if len(cluster.hosts) == self._world.scenario.brokers and self._joined < MAX_JOINS:
+            self._joined += 1
+            name = f"broker{self._world.scenario.brokers + self._joined}"
             self._note(f"{name} joins")
             cluster.add(name, founds=False).boot()
+
+    async def _drain(self, host: Host) -> None:
+        self._note(f"{host.name} is drained")
+        await self._administer("DrainBroker", admin.DrainBrokerRequest(broker=host.name))
+        await asyncio.sleep(self._chance.uniform(0.2, 2.0))
+        while self._world.cluster.hosts.get(host.name) is host:
+            if await self._administer("UndrainBroker", admin.UndrainBrokerRequest(broker=host.name)) is not None:
+                return
+
+    async def _remove(self, host: Host) -> None:
+        """As many stay as there were at first: one joined before."""
+        cluster = self._world.cluster
+        if self._wiping or self._world.missing or len(cluster.hosts) <= self._world.scenario.brokers:
+            return
+        self._wiping = True
+        self._note(f"{host.name} is removed")
+        done = False
+        while not done:
+            answer = await self._administer("RemoveBroker", admin.RemoveBrokerRequest(broker=host.name), host)
+            done = answer is not None and admin.RemoveBrokerResponse.FromString(answer).done
+        cluster.remove(host, self._chance)
+        self._wiping = False
+
+    async def _administer(self, method: str, request: Any, but: Host | None = None) -> bytes | None:
+        """The answer of some broker, if there is one."""
+        others = [other for other in self._world.cluster.serving() if other is not but]
+        if not others:
+            await asyncio.sleep(0.1)
+            return None
+        status, text, answers = await self._chance.choice(others).call(f"/bascule.Admin/{method}", request, 3.0)
+        self._world.trace.note("change", f"{method} {request.broker}: {status.name} {text}")
+        if status is not Status.OK:
+            await asyncio.sleep(0.1)
+        return answers[0] if answers else None
 
     # --- the network ------------------------------------------------------------------------------------------
 

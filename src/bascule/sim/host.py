@@ -58,6 +58,8 @@ class Host:
         self.clock = VirtualClock(loop)
         self.broker: Broker | None = None
         self.buses: list[MemoryBus] = []
+        self.wanted = True
+        """Whether it is started again when it ends."""
         self.founds = True
         """Whether it may found a cluster; else it joins the one there is."""
         self.host, self.port = name, 9292
@@ -90,7 +92,7 @@ class Host:
         return self._life is not None and self._life.paused
 
     def boot(self) -> None:
-        if self._life is None:
+        if self._life is None and self.wanted:
             self._boots += 1
             self._trace.note("host", f"{self.name} starts, time {self._boots}")
             self._life = Life(self._loop)
@@ -188,7 +190,7 @@ class Host:
 
     def open(self, method: str, call: MemoryCall) -> None:
         """Begin a call; it is over when `call.ended` is true."""
-        handler = self._methods.get(f"/proto.API/{method}")
+        handler = self._methods.get(method if method.startswith("/") else f"/proto.API/{method}")
         if handler is None or self._life is None:
             call.lose(REFUSED)
             return

@@ -67,7 +67,7 @@ CLUSTER_KINDS: dict[str, tuple[str, ...]] = {
     "network": ("isolate", "isolate", "split"),
     "contest": ("contest", "contest", "contest"),
     "wipe": ("wipe",),
-    "members": ("join",),
+    "members": ("join", "join", "drain", "remove", "remove"),
 }
 """What takes more than one broker."""
 _LIKELY = {

@@ -60,8 +60,8 @@ class World:
 
     async def leader(self, part: Part) -> Host:
         """Who leads, as far as a client can know; anybody if nobody says."""
-        if known := self._leaders.get(part):
-            return self.cluster.hosts[known]
+        if known := self.cluster.hosts.get(self._leaders.get(part, "")):
+            return known
         host = self.some_host()
         if len(self.cluster.hosts) == 1:
             return host
