@@ -1,0 +1,106 @@
+"""The documents name what exists: every file of the source has its place on the map, and tests that are named as
+evidence are there.
+"""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from bascule.sim.scenario import CLUSTER_KINDS, KINDS
+from tests.docs.diagrams import ROOT, rows, section
+from tests.docs.test_commands import DOCUMENTS, name_of, prose
+from tools.faults import SCENARIOS
+
+SOURCE = ROOT / "src" / "bascule"
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+_CODE = re.compile(r"`([^`\n]+)`")
+_OWN_FILE = re.compile(r"(?:wire|core|log|net|node|client|spark|cli|testing|sim)(?:/\w+)+(?:\.\w+)?")
+
+
+def named_files() -> list[str]:
+    """The files of the map, below src/bascule. A room whose files are not listed one by one is `room/*`."""
+    found = []
+    for room, files, _ in rows("Where a line lives"):
+        folder = room.strip("`").rstrip("/")
+        prefix = "" if folder == "." else f"{folder}/"
+        found += [f"{prefix}*"] if files == "*" else [f"{prefix}{name}" for name in _CODE.findall(files)]
+    return found
+
+
+def test_every_file_is_on_the_map_once() -> None:
+    named = named_files()
+    whole_rooms = tuple(name.removesuffix("*") for name in named if name.endswith("*"))
+    there = {
+        path.relative_to(SOURCE).as_posix()
+        for kind in ("*.py", "*.pyx", "*.pxi")
+        for path in SOURCE.rglob(kind)
+        if path.name != "__init__.py"
+    }
+    listed = [name for name in named if not name.endswith("*")]
+    assert len(set(listed)) == len(listed)
+    assert {name for name in there if not name.startswith(whole_rooms)} == set(listed)
+    assert all((SOURCE / room).is_dir() for room in whole_rooms)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
+def test_files_of_the_source_that_are_named_exist(document: Path) -> None:
+    """Such as node/feeds.py; without its suffix a file or a room, as in core/partition/leader."""
+    named = [code for code in _CODE.findall(prose(document)) if _OWN_FILE.fullmatch(code)]
+    missing = [name for name in named if not (SOURCE / name).exists() and not (SOURCE / f"{name}.py").exists()]
+    assert missing == []
+
+
+# --- evidence ------------------------------------------------------------------------------------------------------
+
+
+@cache
+def functions_of(path: Path) -> list[str]:
+    return [node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)]
+
+
+def evidence(cell: str) -> list[str]:
+    return [code for code in _CODE.findall(cell) if code.startswith(("tests/", "make "))]
+
+
+def problem(code: str) -> str:
+    """Why this is no evidence; empty if it is."""
+    if code.startswith("make "):
+        only = "".join(re.findall(r"ONLY=(\w+)", code))
+        return "" if any(only in name for name in SCENARIOS) else f"{code}: no such run"
+    file, _, test = code.partition("::")
+    path = ROOT / file
+    if not path.exists():
+        return f"{file} is not there"
+    return "" if not test or test in functions_of(path) else f"{code}: no such test"
+
+
+@pytest.mark.parametrize("heading", ["What is promised", "Faults"])
+def test_what_is_promised_names_its_evidence(heading: str) -> None:
+    for row in rows(heading, GUARANTEES):
+        found = evidence(row[-1])
+        assert found, f"nothing shows: {row[0]}"
+        assert [why for code in found if (why := problem(code))] == []
+
+
+def test_evidence_that_is_not_there_is_noticed() -> None:
+    for code in ("tests/unit/test_gone.py", "tests/unit/test_cluster.py::test_gone", "make faults ONLY=gone"):
+        assert problem(code)
+    assert not problem("tests/unit/test_cluster.py::test_a_wiped_broker_refills")
+
+
+def test_the_contract_is_the_same_in_the_readme() -> None:
+    assert rows("The contract", GUARANTEES) == rows("What it promises", ROOT / "README.md")
+
+
+def test_every_invariant_that_is_checked_is_explained() -> None:
+    named = set(re.findall(r"^\| (I\d+) \|", section("Invariants", GUARANTEES), re.MULTILINE))
+    checked = {each for path in (SOURCE / "sim").glob("*.py") for each in re.findall(r"\bI\d+\b", path.read_text())}
+    assert checked == named
+
+
+def test_every_family_of_faults_is_one_of_the_simulators() -> None:
+    known = {"control", "harsh weather", "–", *KINDS, *CLUSTER_KINDS}
+    assert {row[2] for row in rows("Faults", GUARANTEES)} <= known
