@@ -36,6 +36,7 @@ def lines_of(heading: str, number: int = 0) -> list[str]:
     blocks = re.findall(r"^```mermaid\n(.*?)^```$", section(heading), re.MULTILINE | re.DOTALL)
     kind, *lines = blocks[number].splitlines()
     assert kind in _KINDS, kind
+    assert not [line for line in lines if set(line) & set(";#") or line.count(":") > 1], "Mermaid would stumble"
     return [line for line in lines if line.strip()]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bascule.sim.scenario import CLUSTER_KINDS, KINDS
+from bascule.wire import kernels
 from tests.docs.diagrams import ROOT, rows, section
 from tests.docs.test_commands import DOCUMENTS, name_of, prose
 from tools.faults import SCENARIOS
@@ -51,6 +52,29 @@ def test_files_of_the_source_that_are_named_exist(document: Path) -> None:
     named = [code for code in _CODE.findall(prose(document)) if _OWN_FILE.fullmatch(code)]
     missing = [name for name in named if not (SOURCE / name).exists() and not (SOURCE / f"{name}.py").exists()]
     assert missing == []
+
+
+def text_of_the_source() -> str:
+    """Every piece of text in the source, each joined as Python joins it."""
+    nodes = (node for path in SOURCE.rglob("*.py") for node in ast.walk(ast.parse(path.read_text())))
+    return "\n".join(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def test_what_operators_may_see_is_what_brokers_say() -> None:
+    said = text_of_the_source()
+    pieces = [
+        piece.strip(" .:;,/")
+        for row in rows("When something goes wrong", ROOT / "docs" / "operations.md")
+        for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", row[0])
+        for piece in code.split("…")
+    ]
+    assert len(pieces) > 20
+    assert [piece for piece in pieces if piece.removesuffix(" quarantine") not in said] == []
+
+
+def test_every_kernel_is_in_the_table() -> None:
+    named = {name for row in rows("The kernels") for name in _CODE.findall(row[0])}
+    assert named == {name for name in kernels.__all__ if name not in ("TWIN", "crc32c", "record_tail")}
 
 
 # --- evidence ------------------------------------------------------------------------------------------------------
@@ -104,3 +128,18 @@ def test_every_invariant_that_is_checked_is_explained() -> None:
 def test_every_family_of_faults_is_one_of_the_simulators() -> None:
     known = {"control", "harsh weather", "–", *KINDS, *CLUSTER_KINDS}
     assert {row[2] for row in rows("Faults", GUARANTEES)} <= known
+
+
+def test_what_shows_a_bug_again_is_there() -> None:
+    """`pytest file -k words`: each word is in the name of a test, of a case, or of a scenario."""
+    record = (ROOT / "docs" / "track-record.md").read_text()
+    commands = re.findall(r"`pytest (tests/\S+\.py)(?: -k ([^`]+))?`", record)
+    assert len(commands) > 50
+    scenarios = " ".join(path.stem for path in (ROOT / "tests" / "scenarios").rglob("*.txt"))
+    missing = []
+    for file, words in commands:
+        text = (ROOT / file).read_text() + scenarios
+        missing += [
+            (file, word) for word in re.findall(r"\w+", words) if word not in ("or", "and") and word not in text
+        ]
+    assert missing == []
