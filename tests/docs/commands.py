@@ -55,7 +55,7 @@ class Walk:
 
     def _of_partitions(self) -> c.Command | None:
         chance = self._chance
-        known = [(name, item) for name, stream in self.metadata.streams.items() for item in stream if item.replicas]
+        known = [(name, item) for name, stream in self.metadata.streams.items() for item in stream]
         if not known:
             return None
         name, item = chance.choice(known)

@@ -362,7 +362,7 @@ def test_the_only_in_sync_copy_of_a_dead_broker_is_given_up_by_force_alone() -> 
         members[victim].kill()
         await asyncio.sleep(3)
         text = await refused(entry, "RemoveBroker", admin.RemoveBrokerRequest(broker=victim))
-        assert f"{victim} has the only in-sync copy of s/{lost}" in text
+        assert f"{victim} has the last good copy of s/{lost}" in text
         assert "--force" in text
         assert victim in entry.broker.cluster.servers
         assert entry.broker.cluster.metadata.brokers.removing == (), "a refusal leaves nothing behind"

@@ -12,6 +12,7 @@ from bascule.core.metadata.commands import (
     BrokerDied,
     Command,
     CreateStream,
+    DiskLost,
     DrainBroker,
     ElectLeader,
     ExpandIsr,
@@ -194,9 +195,7 @@ def test_the_last_in_sync_copy_is_never_dropped_without_a_word() -> None:
     for broker in ("b", "c"):
         done(metadata, BrokerDied(broker))
     losses = plans.removal_losses(metadata, "a")
-    with pytest.raises(
-        FailedPrecondition, match=r"only in-sync copy of s/0 \(what b, c lack is lost\).*remove a --force"
-    ):
+    with pytest.raises(FailedPrecondition, match=r"last good copy of s/0 \(what b, c lack is lost\).*remove a --force"):
         plans.refuse_losses("a", losses)
     (change,) = metadata.apply(metadata.index + 1, RemoveBroker("a", ""))
     assert isinstance(change, Rejected)
@@ -204,6 +203,31 @@ def test_the_last_in_sync_copy_is_never_dropped_without_a_word() -> None:
     assert the(metadata).isr == ("a",)
     (change,) = metadata.apply(metadata.index + 1, RemoveBroker("a", "", (At("s", 0, "a"),)))
     assert isinstance(change, Rejected), "to name the broker itself is no way around"
+
+
+def test_where_nobody_is_in_sync_no_copy_is_dropped_without_a_word() -> None:
+    """The last one in sync lost its disk: any of the others may have the most of what is left."""
+    metadata = cluster(1)
+    for broker in ("b", "c", "a"):
+        done(metadata, BrokerDied(broker, ("a",)) if broker != "a" else DiskLost("a", ABC))
+    assert (the(metadata).leader, the(metadata).isr) == ("", ())
+    losses = plans.removal_losses(metadata, "b")
+    with pytest.raises(FailedPrecondition, match=r"s/0 \(nobody is in sync, and b may have more than a, c\)"):
+        plans.refuse_losses("b", losses)
+    assert isinstance(metadata.apply(metadata.index + 1, RemoveBroker("b", ""))[0], Rejected)
+    assert "b" in the(metadata).replicas
+    done(metadata, plans.removal(metadata, everybody("a", "c"), "b", "", losses))
+    assert (the(metadata).leader, the(metadata).isr, the(metadata).replicas) == ("", (), ("a", "c"))
+    done(metadata, ElectLeader(At("s", 0, "c"), ()))
+    assert the(metadata).leader == "c"
+
+
+def test_by_force_a_partition_with_nobody_in_sync_and_no_other_replica_begins_empty() -> None:
+    metadata = cluster(1, 1)
+    done(metadata, DiskLost("a", ABC))
+    assert (the(metadata).leader, the(metadata).isr, the(metadata).replicas) == ("", (), ("a",))
+    done(metadata, plans.removal(metadata, everybody("b"), "a", "", plans.removal_losses(metadata, "a")))
+    assert (the(metadata).leader, the(metadata).isr, the(metadata).replicas) == ("b", ("b",), ("b",))
 
 
 def test_by_force_a_replica_that_lives_leads_next_and_the_epoch_says_so() -> None:

@@ -38,7 +38,7 @@ def check(streams: Streams, command: AdminCommand) -> None:
             last = [name_of(*key) for key in last_copies(streams, broker) if key not in named]
             if last:
                 raise FailedPrecondition(
-                    f"{broker} has the only in-sync copy of {some(last)}: committed messages would be lost"
+                    f"{broker} has the last good copy of {some(last)}: committed messages would be lost"
                 )
         case ElectLeader(at, isr):
             _check_election(streams, at, isr)
@@ -95,8 +95,14 @@ def hand_away(streams: Streams, broker: str, avoid: tuple[str, ...], index: int)
 
 
 def last_copies(streams: Streams, broker: str) -> list[tuple[str, int]]:
-    """Partitions with nobody but this broker in sync."""
-    return [(name, item.id) for name in sorted(streams) for item in streams[name] if item.isr == (broker,)]
+    """Partitions with nobody but this broker in sync; or with nobody at all, for then any replica may have the most of
+    what is left."""
+    return [
+        (name, item.id)
+        for name in sorted(streams)
+        for item in streams[name]
+        if item.isr == (broker,) or (not item.isr and broker in item.replicas)
+    ]
 
 
 def uncleanly(item: Partition, leader: str, index: int) -> Partition:
@@ -143,7 +149,7 @@ def _remove(streams: Streams, brokers: Brokers, command: RemoveBroker, index: in
                 isr=tuple(each for each in item.isr if each != broker),
                 epoch=Epoch(index),
             )
-            if not rest.isr and item.isr:
+            if not rest.isr and (item.isr or not rest.replicas):
                 rest = uncleanly(rest, elected[name, item.id], index)
             elif item.leader == broker:
                 leader = min(rest.isr, key=lambda server: (server in brokers.draining, leaders_of[server], server))

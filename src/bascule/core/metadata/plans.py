@@ -163,8 +163,11 @@ def removal_losses(metadata: Metadata, broker: str) -> list[Named]:
     """Partitions whose committed messages go with this broker, or may."""
     losses = []
     for name, partition in last_copies(metadata.streams, broker):
-        others = [each for each in metadata.streams[name].partitions[partition].replicas if each != broker]
-        what = f"what {', '.join(others)} lack is lost" if others else "everything in it is lost"
+        item = metadata.streams[name].partitions[partition]
+        others = ", ".join(each for each in item.replicas if each != broker)
+        what = f"what {others} lack is lost" if others else "everything in it is lost"
+        if others and not item.isr:
+            what = f"nobody is in sync, and {broker} may have more than {others}"
         losses.append(Named(name, partition, what))
     return losses
 
@@ -172,8 +175,9 @@ def removal_losses(metadata: Metadata, broker: str) -> list[Named]:
 def refuse_losses(broker: str, losses: list[Named]) -> None:
     if losses:
         raise FailedPrecondition(
-            f"{broker} has the only in-sync copy of {some([str(each) for each in losses])}: start it and wait until "
-            f"others are in sync, or give those messages up with `bascule cluster remove {broker} --force`"
+            f"{broker} has the last good copy of {some([str(each) for each in losses])}: start it and wait until "
+            "others are in sync (if nobody is, choose one with `bascule cluster elect`), or give those messages up "
+            f"with `bascule cluster remove {broker} --force`"
         )
 
 
