@@ -114,6 +114,13 @@ CLIENT_DECODE_BATCH = 4096  # records handed to the caller at once
 SPARK_BATCH_BYTES = 4 * MIB  # values of one Arrow record batch
 SPARK_BATCH_ROWS = 32_768
 
+# a cluster on one machine
+LOCAL_BROKERS = 9
+LOCAL_START_TIMEOUT_S = 60.0  # until every broker is a voter
+LOCAL_STOP_TIMEOUT_S = 20.0  # for brokers to stop in good order
+LOCAL_RESTART_S = 5.0  # before a broker that was killed is started again
+LOCAL_LAST_WORDS_BYTES = 4 * KIB  # of a log that are looked at for the last line
+
 # configuration
 MAX_ID_BYTES = 128  # of a server id and of the namespace: both are tokens of every internal subject
 CONFIG_MAX_BYTES = MIB

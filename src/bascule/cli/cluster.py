@@ -7,16 +7,20 @@ the last one stopped.
 from __future__ import annotations
 
 import asyncio
+import sys
+import time
 from collections.abc import Iterable
 
 import click
 
 from bascule import limits
 from bascule.cli.connect import ServerOption, connected
-from bascule.cli.output import CommandFailed
+from bascule.cli.output import CommandFailed, one_line
 from bascule.cli.tables import print_json, print_table
+from bascule.errors import BasculeError
 from bascule.wire.pb import admin_pb2 as pb
 
+WATCH_S = 1.0
 SHOWN = 20
 """Partitions of a kind that are listed for people; JSON has them all."""
 
@@ -55,16 +59,37 @@ def names(refs: Iterable[pb.PartitionRef]) -> str:
 @cluster.command(
     short_help="Members, controller, partitions in trouble.", epilog="Example: bascule cluster status --json"
 )
+@click.option("--watch", "-w", is_flag=True, help="Show it again every second until interrupted.")
 @JsonOption
 @ServerOption
-def status(as_json: bool, server: str) -> None:
+def status(watch: bool, as_json: bool, server: str) -> None:
     """Show the members, the controller, and the partitions that are not as they should be."""
 
     async def ask() -> pb.ClusterStatusResponse:
         async with connected(server) as client:
             return await client.admin.cluster_status()
 
-    answer = asyncio.run(ask())
+    if not watch:
+        _show(asyncio.run(ask()), as_json)
+        return
+    try:
+        while True:
+            began = time.monotonic()
+            try:
+                answer = asyncio.run(ask())
+            except BasculeError as error:  # the one that answers may be the one that was killed
+                click.echo(f"error: {one_line(str(error))}", err=True)
+            else:
+                if sys.stdout.isatty():
+                    click.clear()
+                _show(answer, as_json)
+                sys.stdout.flush()
+            time.sleep(max(0.0, began + WATCH_S - time.monotonic()))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _show(answer: pb.ClusterStatusResponse, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
@@ -97,8 +122,9 @@ def _role(member: pb.Member) -> str:
 
 
 def _state(member: pb.Member) -> str:
-    """In the order of what matters most."""
-    words = ["alive" if member.alive else "away"]
+    """In the order of what matters most. Who was never heard of has not begun: it is on its way in."""
+    joins = not member.alive and not member.voter and not member.port
+    words = ["alive" if member.alive else "joining" if joins else "away"]
     words += ["stopping"] if member.leaving else []
     words += ["removing"] if member.removing else ["draining"] if member.draining else []
     return ", ".join(words)

@@ -11,6 +11,8 @@ from bascule.client import Client
 from bascule.errors import NotFound
 
 DEFAULT_SERVER = "localhost:9292"
+PATIENCE_S = 3.0
+"""A broker that was started in the line before may take that long until it listens."""
 
 ServerOption = click.option(
     "--server",
@@ -26,7 +28,7 @@ ServerOption = click.option(
 
 @asynccontextmanager
 async def connected(server: str) -> AsyncIterator[Client]:
-    client = await Client.connect(server, timeout=1.0)
+    client = await Client.connect(server, timeout=PATIENCE_S)
     try:
         yield client
     finally:

@@ -1,33 +1,44 @@
 """`make demo`: the main job end to end, on free ports and in a temporary folder, in words for a newcomer.
 
-Messages reach one stream in the three ways there are: by a client over gRPC, as Liftbridge envelopes over
-NATS (with acks) and as plain NATS messages from a program that knows nothing of streams. They are read back
-by a subscriber and counted by Spark. Every part is the real thing. The last line says `demo ok` only if all
-three counts agree.
+Messages reach one replicated stream in the three ways there are: by a client over gRPC, as Liftbridge envelopes over
+NATS (with acks) and as plain NATS messages from a program that knows nothing of streams. Then the broker that leads
+is killed under a publisher, which goes on with the next leader. Everything is read back by a subscriber and counted by
+Spark. Every part is the real thing. The last line says `demo ok` only if all three counts agree.
+
+A publisher that loses its broker cannot know which of its last messages were stored. This one is alone with its
+stream, so the stream's end tells it, and nothing is stored twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import signal
 import socket
 import struct
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from bascule import limits
 from bascule.client import Client, Outgoing
-from bascule.errors import BasculeError
-from bascule.testing.processes import ProcessError, start_broker
+from bascule.errors import BasculeError, Unavailable, Unconfirmed
+from bascule.testing.processes import Process, ProcessError, free_port, poll, script
 from bascule.wire import envelope, kernels
 from bascule.wire.pb import api_pb2 as pb
 
 STREAM = "orders"
-BY_GRPC, BY_ENVELOPE, BY_PLAIN_NATS = 1000, 500, 250
+BY_GRPC, BY_ENVELOPE, BY_PLAIN_NATS, AT_FAIL_OVER = 1000, 500, 250, 2000
+BROKERS, RESTART_S = 3, 2
+KILL_AFTER = 500
+"""Acks into the last batch."""
+START_TIMEOUT_S = 90.0
 TIMEOUT_S = 30.0
 ACK_INBOX = "demo.acks"
 
@@ -54,16 +65,19 @@ def main() -> int:
 
 
 def _demo(folder: Path) -> tuple[int, int, int]:
-    _say(f"Starting a NATS server and a broker (data in {folder}) ...")
-    with start_broker(folder) as broker:
-        _say(f"  clients connect to {broker.address}, NATS programs to {broker.nats_url}")
-        published = asyncio.run(_publish(broker.address, broker.nats_url))
-        read = asyncio.run(_read_back(broker.address, published))
+    _say(f"Starting a NATS server and {BROKERS} brokers with `bascule up --brokers {BROKERS}` (data in {folder}) ...")
+    with _up(folder) as running:
+        cluster = _Cluster.of(running)
+        _say(f"  clients connect to {cluster.servers}")
+        _say(f"  NATS programs to   {cluster.nats_url}")
+        published = asyncio.run(_publish(cluster))
+        read = asyncio.run(_read_back(cluster.servers, published))
         _say("Reading the stream into a Spark DataFrame and counting by source (Spark takes a moment) ...")
-        counts = _count_with_spark(broker.address, folder / "spark.log")
+        counts = _count_with_spark(cluster.servers, folder / "spark.log")
         for source, count in counts:
-            _say(f"  {source:<16} {count:>6}")
-        broker.terminate()
+            _say(f"  {source:<20} {count:>6}")
+        asyncio.run(_see_all_in_sync(cluster.servers))
+        running.terminate()
     return published, read, sum(count for _, count in counts)
 
 
@@ -71,14 +85,54 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
+# --- the cluster ------------------------------------------------------------------------------------------
+
+
+def _up(folder: Path) -> Process:
+    command = [str(script("bascule")), "up", "--json", "--brokers", str(BROKERS), "--data-dir", str(folder / "data")]
+    command += ["--port", "0", "--nats-port", str(free_port()), "--restart-after", str(RESTART_S)]
+    return Process(command, folder / "up.log").start()
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    servers: str
+    nats_url: str
+    pids: dict[str, int]
+
+    @classmethod
+    def of(cls, running: Process) -> _Cluster:
+        """As it says of itself, once it runs."""
+
+        def addresses() -> list[str]:
+            return [line for line in running.logs().splitlines() if line.startswith("{")]
+
+        if not poll(lambda: bool(addresses()) or not running.running, START_TIMEOUT_S) or not addresses():
+            raise DemoError(f"the cluster did not start: {running.log_tail()}")
+        said = json.loads(addresses()[0])
+        return cls(
+            ",".join(broker["address"] for broker in said["brokers"]),
+            said["nats_url"],
+            {broker["id"]: broker["pid"] for broker in said["brokers"]},
+        )
+
+
+async def _see_all_in_sync(servers: str) -> None:
+    async with await Client.connect(servers) as client, asyncio.timeout(TIMEOUT_S):
+        while len((await client.fetch_metadata([STREAM])).streams[STREAM].partitions[0].isr) < BROKERS:
+            await asyncio.sleep(0.1)
+    _say(f"The killed broker was started again meanwhile and has caught up: {BROKERS} replicas are in sync.")
+
+
 # --- publishing -------------------------------------------------------------------------------------------
 
 
-async def _publish(address: str, nats_url: str) -> int:
-    async with await Client.connect(address) as client:
-        _say(f"Creating stream {STREAM}, which records the NATS subject {STREAM} ...")
-        await client.create_stream(STREAM)
-        _say(f"Publishing {BY_GRPC} messages with the client, each acked once it is on disk ...")
+async def _publish(cluster: _Cluster) -> int:
+    nats_url = cluster.nats_url
+    async with await Client.connect(cluster.servers) as client:
+        _say(f"Creating stream {STREAM}, which records the NATS subject {STREAM}, with a replica on each broker ...")
+        await client.create_stream(STREAM, replication_factor=BROKERS, min_isr=BROKERS - 1)
+        _say(f"Publishing {BY_GRPC} messages with the client, each acked once all replicas in sync have it on disk ...")
         orders = (Outgoing(b"order %d" % n, headers={"source": b"gRPC"}) for n in range(BY_GRPC))
         published = await client.publish_many(STREAM, orders)
         _say(f"Publishing {BY_ENVELOPE} messages as envelopes over NATS, which are acked the same way ...")
@@ -86,9 +140,46 @@ async def _publish(address: str, nats_url: str) -> int:
         _say(f"Publishing {BY_PLAIN_NATS} plain messages with NATS alone, which nobody acks ...")
         published += await asyncio.to_thread(_publish_plain, nats_url)
         async with asyncio.timeout(TIMEOUT_S):
-            while (await client.fetch_partition_metadata(STREAM)).high_watermark + 1 < published:
+            while await _stored(client) < published:
                 await asyncio.sleep(0.02)
-    return published
+        return published + await _publish_at_fail_over(cluster, client, published)
+
+
+async def _stored(client: Client) -> int:
+    return (await client.fetch_partition_metadata(STREAM, timeout=TIMEOUT_S)).high_watermark + 1
+
+
+async def _publish_at_fail_over(cluster: _Cluster, client: Client, before: int) -> int:
+    leader = (await client.fetch_partition_metadata(STREAM)).leader
+    _say(f"Publishing {AT_FAIL_OVER} more, and killing the broker that leads ({leader}) with SIGKILL meanwhile ...")
+    done, killed_at, lost, back_at = 0, 0.0, False, 0.0
+
+    def on_acks(acks: list[tuple[int, int]]) -> None:
+        nonlocal done, killed_at, back_at
+        done += len(acks)
+        if not killed_at and done >= KILL_AFTER:
+            os.kill(cluster.pids[leader], signal.SIGKILL)
+            killed_at = time.monotonic()
+        elif lost and not back_at:
+            back_at = time.monotonic()
+
+    async def rest() -> AsyncIterator[bytes | Outgoing]:
+        for number in range(done, AT_FAIL_OVER):
+            yield Outgoing(b"order at fail-over %d" % number, headers={"source": b"gRPC, fail-over"})
+            if not number % 100:
+                await asyncio.sleep(0.005)  # so that the kill finds it at work
+
+    async with asyncio.timeout(2 * TIMEOUT_S):
+        while done < AT_FAIL_OVER:
+            try:
+                await client.publish_many(STREAM, rest(), on_acks=on_acks)
+            except (Unconfirmed, Unavailable):
+                lost = True
+                done = await _stored(client) - before
+    now_leads = (await client.fetch_partition_metadata(STREAM)).leader
+    pause = f" after {back_at - killed_at:.1f} s" if back_at else ""
+    _say(f"  {leader} is dead; {now_leads} leads, with everything that was acked, and the publisher went on{pause}")
+    return done
 
 
 def _publish_envelopes(nats_url: str) -> int:
@@ -161,7 +252,7 @@ def _received(connection: socket.socket) -> bytes:
 
 async def _read_back(address: str, published: int) -> int:
     _say("Reading everything back from the start ...")
-    read = 0
+    read, values = 0, set[bytes]()
     async with await Client.connect(address) as client:
         subscription = client.subscribe(STREAM, start="earliest", stop=published - 1)
         async with asyncio.timeout(TIMEOUT_S):
@@ -169,6 +260,9 @@ async def _read_back(address: str, published: int) -> int:
                 if batch[0].offset != read:
                     raise DemoError(f"offset {read} should be next, and {batch[0].offset} came")
                 read += len(batch)
+                values.update(message.value for message in batch)
+    if len(values) != read:
+        raise DemoError(f"{read} messages were read, and only {len(values)} of them differ: some are stored twice")
     return read
 
 

@@ -43,6 +43,13 @@ def _header(text: str) -> tuple[str, bytes]:
 @click.argument("stream")
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
 @click.option("--create", is_flag=True, help="Create the stream first, on the NATS subject of its name, if missing.")
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=-1),
+    default=1,
+    show_default=True,
+    help="With --create: copies of the stream; -1 means one on every broker.",
+)
 @click.option("--key", "-k", help="Key of the messages; it chooses the partition.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
 @click.option("--partition", type=click.IntRange(min=0), help="Partition, instead of the key's. [default: 0]")
@@ -59,6 +66,7 @@ def pub(
     stream: str,
     messages: tuple[str, ...],
     create: bool,
+    replication_factor: int,
     key: str | None,
     headers: tuple[str, ...],
     partition: int | None,
@@ -67,13 +75,16 @@ def pub(
     server: str,
 ) -> None:
     """Publish messages to STREAM: each MESSAGE, or each line of stdin (without LF or CR LF) if there is none."""
+    copies = replication_factor if create else None
+    if replication_factor == 0:
+        raise click.UsageError("a stream needs a copy: --replication-factor 1 or more, or -1 for one on every broker")
     template = Outgoing(b"", key.encode() if key else None, dict(map(_header, headers)) or None)
     if not messages and sys.stdin.isatty():
         click.echo("Type messages, one per line; Ctrl-D ends.", err=True)
     with missing_stream_explained("`--create` creates it"):
         confirmed = Tally()
         try:
-            sent = asyncio.run(_publish(server, stream, messages, template, create, partition, ack, as_json, confirmed))
+            sent = asyncio.run(_publish(server, stream, messages, template, copies, partition, ack, as_json, confirmed))
         except KeyboardInterrupt:
             said = "no acks were asked for" if ack == "none" else f"{confirmed.count} messages are confirmed"
             click.echo(f"interrupted: {said}, what else was sent to {stream} may be stored or not", err=True)
@@ -104,7 +115,7 @@ async def _publish(
     stream: str,
     messages: tuple[str, ...],
     template: Outgoing,
-    create: bool,
+    copies: int | None,
     partition: int | None,
     ack: str,
     as_json: bool,
@@ -113,8 +124,8 @@ async def _publish(
     values = _arguments(messages) if messages else _lines()
     plain = template == Outgoing(b"")
     async with connected(server) as client:
-        if create:
-            await _create(client, stream)
+        if copies is not None:
+            await _create(client, stream, copies)
         shows_progress = not messages and not as_json and console().is_terminal and not sys.stdin.isatty()
         with _progress() if shows_progress else nullcontext(None) as advance:
             return await client.publish_many(
@@ -126,9 +137,9 @@ async def _publish(
             )
 
 
-async def _create(client: Client, stream: str) -> None:
+async def _create(client: Client, stream: str, copies: int) -> None:
     try:
-        await client.create_stream(stream)
+        await client.create_stream(stream, replication_factor=copies)
     except AlreadyExists:
         pass
     except InvalidArgument as error:

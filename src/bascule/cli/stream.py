@@ -140,6 +140,12 @@ def create(
     if replication_factor == 0:
         raise InvalidArgument("a stream needs a copy: --replication-factor 1 or more, or -1 for one on every broker")
 
+    if min_isr is not None and 0 < replication_factor < min_isr:
+        raise InvalidArgument(
+            f"--min-isr {min_isr} of {replication_factor} replicas can never be met, so nothing would be committed: "
+            f"--replication-factor {min_isr} or more, or a smaller --min-isr"
+        )
+
     async def ask() -> None:
         async with connected(server) as client:
             if min_isr is None:

@@ -25,6 +25,7 @@ Examples:
   bascule sub --last 10 orders
   bascule sub orders --follow --from new --json
   bascule sub orders --from 2026-01-31T12:00:00
+  bascule sub orders --replica b
 """
 
 
@@ -59,10 +60,18 @@ def parse_start(text: str) -> StartAt:
     help="earliest, latest, new, an offset, or a time (ISO 8601; local unless it names a zone). [default: earliest]",
 )
 @click.option("--partition", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--replica", default="", metavar="BROKER", help="Read from this broker's replica, not from the leader.")
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a line of JSON.")
 @ServerOption
 def sub(
-    stream: str, last: int | None, follow: bool, start: str | None, partition: int, as_json: bool, server: str
+    stream: str,
+    last: int | None,
+    follow: bool,
+    start: str | None,
+    partition: int,
+    replica: str,
+    as_json: bool,
+    server: str,
 ) -> None:
     """Print the messages of STREAM, oldest first."""
     if last is not None and start is not None:
@@ -71,7 +80,7 @@ def sub(
     write = _write_json if as_json else _write_values
     with missing_stream_explained(f"`bascule pub --create {stream} hello` makes one"):
         try:
-            asyncio.run(_read(server, stream, partition, position, last, follow, write))
+            asyncio.run(_read(server, stream, partition, position, last, follow, replica, write))
         except KeyboardInterrupt:
             raise SystemExit(130) from None
 
@@ -83,6 +92,7 @@ async def _read(
     position: StartAt,
     last: int | None,
     follow: bool,
+    replica: str,
     write: Callable[[list[Message]], None],
 ) -> None:
     async with connected(server) as client:
@@ -94,7 +104,7 @@ async def _read(
             return
         stop = None if follow else newest
         try:
-            async with client.subscribe(stream, partition, start=position, stop=stop) as subscription:
+            async with client.subscribe(stream, partition, start=position, stop=stop, replica=replica) as subscription:
                 async for batch in subscription.batches():
                     if last is not None:
                         batch = [message for message in batch if message.offset >= newest + 1 - last]

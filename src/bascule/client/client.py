@@ -251,10 +251,12 @@ class Client:
         stop: StopAt = None,
         reverse: bool = False,
         resume_paused: bool = False,
+        replica: str = "",
     ) -> Subscription:
         """Iterate the result for messages, or its `batches()`. Only committed messages are seen.
 
         `start`: "new", "earliest", "latest", an offset or a datetime; `stop`, inclusive: "latest", an offset,
-        a datetime, or None to go on for ever.
+        a datetime, or None to go on for ever. `replica`: the id of a broker to read from instead of the leader; it
+        may show a message a moment later, and never one that is not committed.
         """
-        return Subscription(self._cluster, Reading(stream, partition, start, stop, reverse, resume_paused))
+        return Subscription(self._cluster, Reading(stream, partition, start, stop, reverse, resume_paused, replica))

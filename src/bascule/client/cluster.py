@@ -156,10 +156,24 @@ class Cluster:
     async def leader(self, stream: str, partition: int, deadline: Deadline) -> Channel:
         """A connection to the partition's leader. Unavailable while it has none."""
         leader = (await self._partition(stream, partition, deadline)).leader
-        broker = self._metadata.brokers.get(leader)
-        if broker is None:
+        if leader not in self._metadata.brokers:
             self.forget(stream)
             raise Unavailable(f"partition {partition} of stream {stream} has no reachable leader right now")
+        return await self._broker(stream, leader)
+
+    async def replica(self, stream: str, partition: int, broker: str, deadline: Deadline) -> Channel:
+        """A connection to this broker, if it has the partition. Unavailable while it is away."""
+        replicas = (await self._partition(stream, partition, deadline)).replicas
+        if broker not in replicas:
+            self.forget(stream)
+            raise NotFound(f"broker {broker} has no replica of {stream}/{partition}: {', '.join(replicas)} have")
+        if broker not in self._metadata.brokers:
+            self.forget(stream)
+            raise Unavailable(f"broker {broker} is away")
+        return await self._broker(stream, broker)
+
+    async def _broker(self, stream: str, id: str) -> Channel:
+        broker = self._metadata.brokers[id]
         if len(self._metadata.brokers) == 1:
             return await self.connection(self._source)
         try:

@@ -65,10 +65,16 @@ class Reading:
     stop: StopAt
     reverse: bool
     resume_paused: bool
+    replica: str = ""
+    """The id of the broker to read from; empty for the leader."""
 
     def request(self, start: StartAt) -> bytes:
         request = pb.SubscribeRequest(
-            stream=self.stream, partition=self.partition, reverse=self.reverse, resume=self.resume_paused
+            stream=self.stream,
+            partition=self.partition,
+            reverse=self.reverse,
+            resume=self.resume_paused,
+            readISRReplica=bool(self.replica),
         )
         if isinstance(start, str):
             if start not in _STARTS:
@@ -164,10 +170,14 @@ class Subscription:
     async def _open(self, deadline: Deadline) -> None:
         if self._position == "new":
             self._position = await self._first_new(deadline)
-        channel = await self._cluster.leader(self._reading.stream, self._reading.partition, deadline)
+        reading = self._reading
+        if reading.replica:
+            channel = await self._cluster.replica(reading.stream, reading.partition, reading.replica, deadline)
+        else:
+            channel = await self._cluster.leader(reading.stream, reading.partition, deadline)
         call = channel.stream(SUBSCRIBE)
         try:
-            await call.send(_framed(self._reading.request(self._position)))
+            await call.send(_framed(reading.request(self._position)))
             call.half_close()
             first = b""
             while len(first) < len(_HANDSHAKE):

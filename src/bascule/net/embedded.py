@@ -25,7 +25,7 @@ import sysconfig
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bascule.errors import StartError
@@ -52,9 +52,15 @@ _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL), 0, 0, 0)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("the broker died before its NATS server started")
+    sys.exit("whoever started this died before it began")
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+def dying_with_us(command: Sequence[str]) -> list[str]:
+    """The command of a child that ends when the thread that starts it does, however that ended."""
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+
 
 _LEVELS = {
     "[FTL]": logging.ERROR,
@@ -170,9 +176,8 @@ class EmbeddedNats:
         binary = find_binary() if self._binary is None else os.path.abspath(self._binary)
         if not os.access(binary, os.X_OK):
             raise StartError(f"cannot run {binary} as the embedded NATS server: no such program")
-        shim = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
         port = ["--port", str(self._port)] if self._force_port else []
-        return [*shim, binary, "-c", config, *port, "--ports_file_dir", folder]
+        return dying_with_us([binary, "-c", config, *port, "--ports_file_dir", folder])
 
     def _config(self) -> str:
         """NATS cannot push back, so ours keeps more for a slow reader, and longer, than it would by itself."""

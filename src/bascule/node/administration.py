@@ -68,7 +68,7 @@ class ControllerAdministration:
                 plans.known(self.members, op.broker)
                 if op.broker not in metadata.brokers.draining:
                     return metadata.index
-                logger.warning("broker %s drains no more", op.broker)
+                logger.info("broker %s drains no more", op.broker)
                 return await self._cluster.propose(lambda: UndrainBroker(op.broker))
             case pb.REMOVE_BROKER:
                 return await self._remove(op.broker, op.force)
@@ -213,7 +213,7 @@ class ControllerAdministration:
         self._reported = counts
         if any(counts):
             logger.warning(
-                "%d partitions are under-replicated, %d have no live leader, %d are below their minimal in-sync set; "
+                "partitions under-replicated: %d, without a live leader: %d, below their minimal in-sync set: %d; "
                 "`bascule cluster status` names them",
                 *counts,
             )

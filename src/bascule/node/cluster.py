@@ -284,6 +284,9 @@ class Cluster:
         operation.epoch = partition.epoch
         try:
             await self._changes.make(request, ISR_TIMEOUT_S)
+        except FailedPrecondition as error:  # something was quicker, and the leader looks again: no news
+            logger.debug("%s: the in-sync set stays as it is: %s", replica.name, error)
+            return False
         except BasculeError as error:
             logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
             return False

@@ -160,7 +160,10 @@ class Controller:
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._tick)
         for broker in self._liveness.expired(self._clock.monotonic_ns()):
-            logger.warning("broker %s has not been heard of for %.1f s: it counts as dead", broker, SESSION_S)
+            if broker in self._leaving:
+                logger.info("broker %s has stopped, as it said", broker)
+            else:
+                logger.warning("broker %s has not been heard of for %.1f s: it counts as dead", broker, SESSION_S)
             self._burying[broker] = None
             self._spawn(self._bury(broker))
         self._rescue()

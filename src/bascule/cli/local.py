@@ -1,0 +1,218 @@
+"""A whole cluster on one machine: a NATS server and several brokers, real processes of this one.
+
+For trying replication and fail-over, not for production: one machine is one power supply and one disk. Each broker is
+a `bascule server` with a folder and a log file of its own below one folder. They end with this process, however it
+ends. A broker that was killed or stopped is started again after a while, as a service manager would; one that gave up
+by itself (a removed member, a port in use) is not, and its last words are shown.
+
+The first broker founds the cluster, unless another already has metadata of one: then its own disk was lost, and it
+must join.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import string
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bascule import limits
+from bascule.client import Client
+from bascule.errors import BasculeError, StartError
+from bascule.net.embedded import EmbeddedNats, OnDeath, dying_with_us
+from bascule.net.kept import KeptNats
+
+LOOPBACK = "127.0.0.1"
+POLL_S = 0.05
+ASK_S = 1.0
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class LocalBroker:
+    id: str
+    port: int
+    folder: Path
+    process: asyncio.subprocess.Process | None = None
+    given_up: bool = field(default=False, init=False)
+    """It ended by itself with an error."""
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder.with_name(f"{self.id}.log")
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "it was started"
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.returncode is None
+
+    @property
+    def has_metadata(self) -> bool:
+        return any((self.folder / "raft").glob("*"))
+
+    def last_words(self) -> str:
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - limits.LOCAL_LAST_WORDS_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+        return lines[-1].removeprefix("error: ") if lines else "it said nothing"
+
+
+class LocalCluster:
+    """`start` it once in an event loop; `stop` it, or die."""
+
+    def __init__(
+        self,
+        folder: Path,
+        brokers: int,
+        *,
+        ports: Callable[[int], int],
+        nats_port: int,
+        config: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        restart_after_s: float = limits.LOCAL_RESTART_S,
+        say: Say = lambda text: None,
+    ) -> None:
+        """`ports` gives the port of each broker by its number; `nats_port` 0 is a free one. `config` is a file of
+        further settings for every broker."""
+        self.folder = folder
+        self.brokers = [
+            LocalBroker(name, ports(number), folder / name)
+            for number, name in enumerate(string.ascii_lowercase[:brokers])
+        ]
+        self._nats_port = nats_port
+        self._config = config
+        self._environment = dict(environment or {})
+        self._restart_after_s = restart_after_s
+        self._say = say
+        self._nats = KeptNats(self._make_nats)
+        self._stack = AsyncExitStack()
+        self._keepers: list[asyncio.Task[None]] = []
+
+    @property
+    def nats_url(self) -> str:
+        return self._nats.url
+
+    @property
+    def servers(self) -> str:
+        """As `--server` and `Client.connect` take it."""
+        return ",".join(broker.address for broker in self.brokers)
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Returns when every broker is a live voter and takes clients. Raises StartError, with nothing left behind."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._stack.push_async_callback(self._nats.stop)
+            await self._nats.start()
+            self._stack.push_async_callback(self._end_brokers)
+            founded = any(broker.has_metadata for broker in self.brokers)
+            for number, broker in enumerate(self.brokers):
+                broker.log.write_bytes(b"")
+                await self._launch(broker, seed=number == 0 and not founded)
+            async with asyncio.timeout(limits.LOCAL_START_TIMEOUT_S):
+                await self._wait_ready()
+        except TimeoutError:
+            await self.stop()
+            raise StartError(
+                f"the cluster was not complete within {limits.LOCAL_START_TIMEOUT_S:g} s; see the logs in {self.folder}"
+            ) from None
+        except BaseException:
+            await self.stop()
+            raise
+        self._keepers = [asyncio.create_task(self._keep(broker)) for broker in self.brokers]
+
+    async def stop(self) -> None:
+        """Every broker in good order, then NATS."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await self._stack.aclose()
+
+    def _make_nats(self, port: int | None, on_death: OnDeath) -> EmbeddedNats:
+        return EmbeddedNats(port=self._nats_port if port is None else port, on_death=on_death)
+
+    async def _launch(self, broker: LocalBroker, *, seed: bool = False) -> None:
+        command = [sys.executable, "-m", "bascule.cli.main", "server", "--server-id", broker.id]
+        command += ["--data-dir", str(broker.folder), "--port", str(broker.port), "--nats-servers", self.nats_url]
+        command += ["--config", os.path.abspath(self._config)] if self._config else []
+        command += ["--raft-bootstrap-seed"] if seed else ["--no-raft-bootstrap-seed"]
+        environment = {
+            **os.environ,
+            **self._environment,
+            "LIFTBRIDGE_LISTEN": broker.address,
+            "LIFTBRIDGE_HOST": LOOPBACK,
+            "LIFTBRIDGE_NATS_EMBEDDED": "false",
+        }
+        with broker.log.open("ab") as log:
+            broker.process = await asyncio.create_subprocess_exec(
+                *dying_with_us(command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                process_group=0,  # Ctrl-C is for us alone: NATS must outlive the brokers
+            )
+
+    async def _wait_ready(self) -> None:
+        while not await self._complete():
+            for broker in self.brokers:
+                if not broker.running:
+                    raise StartError(f"broker {broker.id} did not start: {broker.last_words()}")
+            await asyncio.sleep(POLL_S)
+
+    async def _complete(self) -> bool:
+        """Asked of each broker, so that each is known to answer."""
+        wanted = {broker.id for broker in self.brokers}
+        for broker in self.brokers:
+            try:
+                async with await Client.connect(broker.address, timeout=ASK_S) as client:
+                    status = await client.admin.cluster_status(ASK_S)
+            except BasculeError:
+                return False
+            if not wanted <= {member.id for member in status.members if member.alive and member.voter}:
+                return False
+        return True
+
+    async def _end_brokers(self) -> None:
+        alive = [broker.process for broker in self.brokers if broker.process is not None and broker.running]
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in alive:
+                if process.returncode is None:
+                    process.send_signal(number)
+            try:
+                async with asyncio.timeout(limits.LOCAL_STOP_TIMEOUT_S):
+                    await asyncio.gather(*(process.wait() for process in alive))
+                return
+            except TimeoutError:
+                continue
+
+    # --- brokers that end -----------------------------------------------------------------------------------------
+
+    async def _keep(self, broker: LocalBroker) -> None:
+        while not broker.given_up:
+            assert broker.process is not None, "it was started"
+            code = await broker.process.wait()
+            if code > 0:
+                broker.given_up = True
+                self._say(f"broker {broker.id} ended and stays away: {broker.last_words()}")
+                return
+            how = f"was ended by {signal.Signals(-code).name}" if code else "has stopped"
+            self._say(f"broker {broker.id} {how}; it is started again in {self._restart_after_s:g} s")
+            await asyncio.sleep(self._restart_after_s)
+            await self._launch(broker)
+            self._say(f"broker {broker.id} is started again, as process {broker.pid}")
