@@ -22,7 +22,7 @@ $(VENV)/.kernels: $(VENV)/.ready $(wildcard src/bascule/wire/*.pyx src/bascule/w
 
 setup: $(VENV)/.kernels ## the virtual environment, with the kernels compiled
 
-demo: setup ## publish, read back, aggregate in Spark: the main job end to end
+demo: setup ## three brokers: publish, kill the leader, read back, aggregate in Spark
 	$(BIN)/python -m bascule.cli.demo
 
 # A client of 2021 needs a protobuf of its own time, so it gets an environment of its own.

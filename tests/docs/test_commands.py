@@ -8,18 +8,20 @@ commands that listen, and the environment tells the others.
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from bascule.testing.probe import call
-from bascule.testing.processes import HOST, free_port
+from bascule.testing.processes import HOST
 from bascule.wire.pb import health_pb2
 
 ROOT = Path(__file__).parent.parent.parent
@@ -67,11 +69,30 @@ def runnable(document: Path) -> list[Block]:
     return [block for block in blocks(document) if block.kind in kinds]
 
 
+def free_ports(count: int) -> list[int]:
+    """Ports in a row: the brokers of a local cluster take one after the other."""
+    for _ in range(100):
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind((HOST, 0))
+            ports = [int(first.getsockname()[1])]
+            try:
+                for _ in range(count - 1):
+                    following = stack.enter_context(socket.socket())
+                    following.bind((HOST, ports[-1] + 1))
+                    ports.append(ports[-1] + 1)
+            except (OSError, OverflowError):
+                continue
+            return ports
+    raise AssertionError(f"no {count} free ports in a row")
+
+
 class Reader:
     """Types what a document shows, in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
-        self.port, nats_port = free_port(), free_port()
+        *brokers, nats_port = free_ports(4)
+        self.port = brokers[0]
         self.outputs: dict[str, str] = {}
         self._folder = folder / "work"
         self._background: list[subprocess.Popen[bytes]] = []
@@ -89,7 +110,7 @@ class Reader:
         self._env = {
             **os.environ,
             "PATH": f"{programs}:{scripts}:{os.environ['PATH']}",
-            "BASCULE_SERVER": f"{HOST}:{self.port}",
+            "BASCULE_SERVER": ",".join(f"{HOST}:{port}" for port in brokers),
         }
 
     def run(self, block: Block) -> None:
@@ -140,7 +161,7 @@ class Reader:
             )
         self._background.append(process)
         deadline = time.monotonic() + READY_LIMIT_S
-        while not self._serves():
+        while not self._serves() or (" up " in command and "is running" not in Path(log.name).read_text()):
             said = Path(log.name).read_text()
             assert process.poll() is None, f"`{command}` ended: {said}"
             assert time.monotonic() < deadline, f"`{command}` is not ready: {said}"

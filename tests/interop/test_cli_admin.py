@@ -63,6 +63,7 @@ def test_a_factor_no_cluster_has_is_refused(broker: BrokerProcess, stream: str) 
         broker, "stream", "create", stream, "--replication-factor", "7", code=1
     )
     assert "a stream needs a copy" in run(broker, "stream", "create", stream, "--replication-factor", "0", code=1)
+    assert "can never be met" in run(broker, "stream", "create", stream, "--min-isr", "2", code=1)
 
 
 def test_the_status_of_one_broker(broker: BrokerProcess) -> None:

@@ -35,7 +35,7 @@ from bascule.wire.pb import api_pb2 as pb
 
 STREAM = "orders"
 BY_GRPC, BY_ENVELOPE, BY_PLAIN_NATS, AT_FAIL_OVER = 1000, 500, 250, 2000
-BROKERS, RESTART_S = 3, 2
+BROKERS, RESTART_S = 3, 5
 KILL_AFTER = 500
 """Acks into the last batch."""
 START_TIMEOUT_S = 90.0
@@ -178,7 +178,8 @@ async def _publish_at_fail_over(cluster: _Cluster, client: Client, before: int) 
                 done = await _stored(client) - before
     now_leads = (await client.fetch_partition_metadata(STREAM)).leader
     pause = f" after {back_at - killed_at:.1f} s" if back_at else ""
-    _say(f"  {leader} is dead; {now_leads} leads, with everything that was acked, and the publisher went on{pause}")
+    who = f"{leader} is dead; {now_leads} leads" if now_leads != leader else f"{leader} was started again and leads"
+    _say(f"  {who}, with everything that was acked, and the publisher went on{pause}")
     return done
 
 

@@ -17,7 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "server": ("bascule.cli.server:server", "Run a broker."),
     "stream": ("bascule.cli.stream:stream", "List, describe, create and delete streams."),
     "sub": ("bascule.cli.sub:sub", "Print the messages of a stream."),
-    "up": ("bascule.cli.up:up", "Run NATS and a broker on this machine."),
+    "up": ("bascule.cli.up:up", "Run NATS and a broker, or a cluster, on this machine."),
     "version": ("bascule.cli.version:version", "Show the versions of Bascule and what it runs on."),
 }
 """Name -> where the click command is, and its line in the help."""
@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 EPILOG = """\b
 Examples:
   bascule up
+  bascule up --brokers 3
   bascule pub --create orders 'first order'
   bascule sub orders --follow
   bascule server --embedded-nats --raft-bootstrap-seed

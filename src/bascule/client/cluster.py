@@ -158,7 +158,10 @@ class Cluster:
         leader = (await self._partition(stream, partition, deadline)).leader
         if leader not in self._metadata.brokers:
             self.forget(stream)
-            raise Unavailable(f"partition {partition} of stream {stream} has no reachable leader right now")
+            raise Unavailable(
+                f"partition {partition} of stream {stream} has no reachable leader right now; "
+                "`bascule cluster status` tells why"
+            )
         return await self._broker(stream, leader)
 
     async def replica(self, stream: str, partition: int, broker: str, deadline: Deadline) -> Channel:
