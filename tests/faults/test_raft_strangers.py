@@ -23,7 +23,7 @@ async def speak(broker: BrokerProcess) -> None:
     connection = await nats.connect(broker.nats_url)
     for name in NO_NAMES:
         join = internal.RaftJoinRequest(nodeID=name, incarnation="i").SerializeToString()
-        await connection.publish(f"{RAFT}.join", encode(MsgType.RAFT_JOIN_REQUEST, join), reply="stranger")
+        await connection.publish(f"{RAFT}.join", encode(MsgType.RAFT_JOIN_REQUEST, join, crc=True), reply="stranger")
         await connection.publish(f"{RAFT}.b0", encode_message(Heartbeat(name, "b0", 0, 0, 0, 1)))
         await connection.publish(f"{RAFT}.b0", encode_message(VoteRequest(name, "b0", 0, 9, 9, "i", True, False)))
         await connection.flush()

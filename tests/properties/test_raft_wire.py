@@ -5,8 +5,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bascule.errors import PeerError
+from bascule.wire.kernels import crc32c
 from bascule.wire.raft import (
     FORMAT_VERSION,
+    MESSAGE_VERSION,
     decode_membership,
     decode_message,
     decode_stored,
@@ -112,9 +114,14 @@ def test_a_save_comes_back_as_it_went(
     assert decode_stored(encode_stored(hard_state, snapshot, saved)) == (hard_state, snapshot, saved)
 
 
+def checked(content: bytes) -> bytes:
+    """As a message that arrived as it was sent."""
+    return bytes((MESSAGE_VERSION,)) + crc32c(content).to_bytes(4, "little") + content
+
+
 @given(st.binary())
 @example(b"")
-@example(bytes((FORMAT_VERSION, 1)))
+@example(bytes((MESSAGE_VERSION, 1)))
 def test_garbage_is_a_peer_error_and_nothing_else(data: bytes) -> None:
     for prefix in (b"", *(bytes((FORMAT_VERSION, kind)) for kind in range(11))):
         for decode in (decode_message, decode_stored, decode_membership):
@@ -122,10 +129,14 @@ def test_garbage_is_a_peer_error_and_nothing_else(data: bytes) -> None:
                 decode(prefix + data)
             except PeerError:
                 pass
+        try:
+            decode_message(checked(prefix[1:] + data))
+        except PeerError:
+            pass
 
 
 @given(messages, st.data())
-def test_a_message_cut_short_or_too_long_is_refused_and_a_changed_one_does_no_harm(
+def test_a_message_cut_short_too_long_or_changed_is_refused_and_a_forged_one_does_no_harm(
     message: Message, data: st.DataObject
 ) -> None:
     encoded = encode_message(message)
@@ -136,17 +147,19 @@ def test_a_message_cut_short_or_too_long_is_refused_and_a_changed_one_does_no_ha
     at = data.draw(st.integers(0, len(encoded) - 1))
     changed = bytearray(encoded)
     changed[at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(PeerError):
+        decode_message(bytes(changed))
     try:
-        again = decode_message(bytes(changed))
+        again = decode_message(checked(bytes(changed[5:])))
     except PeerError:
         return
-    assert encode_message(again) == bytes(changed), "one message has one encoding"
+    assert encode_message(again)[5:] == bytes(changed[5:]), "one message has one encoding"
 
 
 def test_a_newer_format_is_refused_with_the_reason() -> None:
     encoded = encode_message(TimeoutNow("a", "b", 1))
-    with pytest.raises(PeerError, match="of format 2, this broker knows 1; run the same release"):
-        decode_message(b"\2" + encoded[1:])
+    with pytest.raises(PeerError, match="of format 3, this broker knows 2; run the same release"):
+        decode_message(b"\3" + encoded[1:])
 
 
 def test_a_membership_that_cannot_be_is_refused_inside_an_entry_too() -> None:

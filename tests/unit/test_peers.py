@@ -1,5 +1,7 @@
 """Who is heard, and what a broker makes of another one under its own id."""
 
+import itertools
+
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.peers import DOUBLES, HEARTBEAT_S, SESSION_S, Peer, Peers
 from bascule.wire.envelope import MsgType, encode
@@ -26,6 +28,8 @@ class Mute:
 
     max_payload = 1 << 20
 
+    def send(self, commands: bytes) -> None: ...
+
 
 def make(now: Now) -> tuple[Peers, list[str]]:
     reasons: list[str] = []
@@ -35,9 +39,13 @@ def make(now: Now) -> tuple[Peers, list[str]]:
     return peers, reasons
 
 
-def hear(peers: Peers, name: str, boot: str = "other-boot") -> None:
-    info = pb.ServerInfoResponse(id=name, host="there", port=2, boot=boot).SerializeToString()
-    payload = encode(MsgType.SERVER_INFO_RESPONSE, info)
+beats = itertools.count(1)
+
+
+def hear(peers: Peers, name: str, boot: str = "other-boot", beat: int = 0, hears: str = "own-boot") -> None:
+    """A heartbeat, the next one if it has no number."""
+    info = pb.ServerInfoResponse(id=name, host="there", port=2, boot=boot, beat=beat or next(beats), hears=hears)
+    payload = encode(MsgType.SERVER_INFO_RESPONSE, info.SerializeToString(), crc=True)
     peers._on_batch(pack(NatsMessage(b"ns.raft.metadata.info", b"", payload)), 1)
 
 
@@ -79,3 +87,45 @@ def test_invented_brokers_are_forgotten_first() -> None:
             hear(peers, "b1")
     assert len(peers._heard) == RAFT_MAX_SERVERS
     assert "b1" in [peer.id for peer in peers.alive()]
+
+
+def test_echoes_of_an_earlier_life_end_nobody() -> None:
+    now = Now()
+    peers, reasons = make(now)
+    now.pass_s(2 * SESSION_S)
+    for _ in range(10 * DOUBLES):
+        hear(peers, "b0", "earlier-boot", hears="")
+        now.pass_s(HEARTBEAT_S)
+    assert reasons == []
+
+
+def test_what_a_dead_broker_said_does_not_keep_it_alive() -> None:
+    now = Now()
+    peers, _ = make(now)
+    for beat in range(1, 9):
+        hear(peers, "b1", beat=beat)
+    now.pass_s(2 * SESSION_S)
+    for beat in range(1, 9):
+        hear(peers, "b1", beat=beat)
+    assert peers.alive() == []
+
+
+def test_a_life_that_another_one_followed_does_not_come_back() -> None:
+    now = Now()
+    peers, _ = make(now)
+    lives: list[str] = []
+    peers.on_heard = lambda peer: lives.append(peer.boot)
+    for boot in ("first", "second", "first", "third", "second", "first", "third"):
+        hear(peers, "b1", boot)
+    assert lives == ["first", "second", "third", "third"]
+
+
+def test_heartbeats_with_a_wrong_bit_are_nobodys() -> None:
+    peers, _ = make(Now())
+    info = pb.ServerInfoResponse(id="b1", host="there", port=2, boot="boot", beat=1).SerializeToString()
+    payload = bytearray(encode(MsgType.SERVER_INFO_RESPONSE, info, crc=True))
+    for position in range(len(payload)):
+        changed = payload.copy()
+        changed[position] ^= 1
+        peers._on_batch(pack(NatsMessage(b"ns.raft.metadata.info", b"", bytes(changed))), 1)
+    assert peers.alive() == []

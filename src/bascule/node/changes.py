@@ -3,7 +3,11 @@
 Carried out here if this broker is the controller, else asked for over NATS, again and again until there is an answer
 or no time left: a request, or its answer, may be lost with the controller that had it. The next controller is asked
 the same operation, and makes the change if the last one did not (`core.metadata.operations`). Asked twice of the same
-one, the second waits for the outcome of the first.
+one, the second waits for the outcome of the first, or gets it.
+
+What changes roles and has no record of that kind (a drain, a removal, a hand-over) is guarded here: a late copy would
+do it again, perhaps days later. A controller knows what it carried out itself, and refuses what was asked before it
+began; who still waits then asks anew, behind a late copy nobody waits.
 
 A client that gives up stops waiting, not the change: half a stream must never be left behind.
 """
@@ -11,7 +15,10 @@ A client that gives up stops waiting, not the change: half a stream must never b
 import asyncio
 from collections.abc import Callable, Coroutine
 
+from google.protobuf.message import DecodeError
+
 from bascule.errors import DeadlineExceeded, Internal, Outdated, Status, Unavailable, by_status
+from bascule.limits import KEPT_OPERATIONS
 from bascule.node.metadata import MetadataStore
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
@@ -23,6 +30,16 @@ UNDECIDED = "the cluster did not decide in time; whether the change was made is 
 DEFAULT_TIMEOUT_S = 5.0
 ASK_EVERY_S = 0.5
 POLL_S = 0.02
+REPEATABLE = (
+    pb.BARRIER,
+    pb.CREATE_STREAM,
+    pb.DELETE_STREAM,
+    pb.SHRINK_ISR,
+    pb.EXPAND_ISR,
+    pb.CHANGE_LEADER,
+    pb.GIVE_WAY,
+)
+"""They change nothing, or name the one state they fit."""
 
 Execute = Callable[[pb.PropagatedRequest], Coroutine[object, object, int]]
 
@@ -38,6 +55,9 @@ class Changes:
         self._requests = requests
         self._execute = execute
         self._under_way: dict[str, asyncio.Task[int]] = {}
+        self._done: dict[str, int] = {}
+        """By id, what this broker has carried out in its present term."""
+        self._term = self._oldest = 0
 
     async def make(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
         """The index of the command that made it. Without a controller: the reason at once, or at the deadline. Asked
@@ -78,14 +98,30 @@ class Changes:
         id = request.operation.id or self._requests.new_id()
         task = self._under_way.get(id)
         if task is None:
+            if request.op not in REPEATABLE and (made := self._made(id, request.operation.since)):
+                return made
             task = self._under_way[id] = asyncio.get_running_loop().create_task(self._execute(request))
-            task.add_done_callback(lambda done: self._ended(id, done))
+            task.add_done_callback(lambda done: self._ended(id, request.op, done))
         return await asyncio.shield(task)
 
-    def _ended(self, id: str, task: "asyncio.Task[int]") -> None:
+    def _made(self, id: str, since: int) -> int:
+        """The index at which it was, if it was. Outdated if that cannot be told."""
+        if self._term != self._raft.raft.term:
+            self._term, self._oldest, self._done = self._raft.raft.term, self._store.metadata.index, {}
+        if made := self._done.get(id, 0):
+            return made
+        if since < self._oldest:
+            raise Outdated("this was asked before the present controller began; ask again")
+        return 0
+
+    def _ended(self, id: str, op: pb.Op, task: "asyncio.Task[int]") -> None:
         del self._under_way[id]
-        if not task.cancelled():
-            task.exception()  # whoever still waits has it too
+        if task.cancelled() or task.exception() is not None or op in REPEATABLE:
+            return  # whoever still waits has the reason
+        self._done[id] = task.result()
+        if len(self._done) > KEPT_OPERATIONS:
+            del self._done[next(iter(self._done))]
+            self._oldest = self._store.metadata.index
 
     async def _ask(self, request: pb.PropagatedRequest, timeout_s: float) -> int:
         if self._raft.raft.leader == self._own:
@@ -97,7 +133,10 @@ class Changes:
             MsgType.PROPAGATED_RESPONSE,
             max(timeout_s, POLL_S),
         )
-        response = pb.PropagatedResponse.FromString(data)
+        try:
+            response = pb.PropagatedResponse.FromString(data)
+        except DecodeError as error:
+            raise Unavailable(f"the answer of the controller cannot be read: {error}") from error
         if not response.HasField("error"):
             return response.index
         # Whoever is refused sees why: what was decided before is known here by then, an earlier try of this too.

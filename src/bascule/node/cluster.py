@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from google.protobuf.message import DecodeError
+
 from bascule.core.metadata.commands import (
     BeginLife,
     ChangeLeader,
@@ -40,18 +42,20 @@ from bascule.errors import (
     StartError,
     Unavailable,
 )
+from bascule.limits import MAX_PARTITIONS
 from bascule.node.changes import POLL_S, Changes
 from bascule.node.controller import Controller
+from bascule.node.garbage import GarbageLog
 from bascule.node.metadata import MetadataStore
 from bascule.node.peers import Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
 from bascule.ports import Bus, Clock
-from bascule.wire.envelope import MsgType
-from bascule.wire.envelope import decode as decode_envelope
+from bascule.wire.envelope import MsgType, decode_checked
 from bascule.wire.envelope import encode as encode_envelope
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.subjects import usable_subject, valid_stream_name, valid_stream_subject
 
 if TYPE_CHECKING:
     from bascule.node.replica import Replica
@@ -77,6 +81,16 @@ class NewStream:
     partitions: int
     replication_factor: int
     config: StreamConfig
+
+    def check(self) -> None:
+        """Once more by the controller: what it is asked came over NATS, and every broker will open what it makes."""
+        reason = valid_stream_name(self.name)
+        if reason or not valid_stream_subject(self.subject):
+            raise InvalidArgument(f"Name is invalid: {reason}" if reason else "Subject is invalid")
+        if not 1 <= self.partitions <= MAX_PARTITIONS or self.replication_factor < -1 or not self.replication_factor:
+            raise InvalidArgument(
+                f"Invalid partitions {self.partitions} or replicationFactor {self.replication_factor}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,7 @@ class Cluster:
         self.controller.orphaned_by = self._orphaned_by
         self._status: Callable[[int], bool] = lambda index: False
         self._proposing = asyncio.Lock()
+        self._garbage = GarbageLog(logger, "a question about a stream")
         raft.on_role = self.controller.role_changed
         peers.on_heard = self.controller.heard
 
@@ -329,6 +344,7 @@ class Cluster:
                 op = request.createStreamOp
                 config = StreamConfig.from_wire(op.config)
                 new = NewStream(op.name, op.subject, op.group, op.partitions, op.replicationFactor, config)
+                new.check()
                 index = await self.propose(lambda: CreateStream(self._place(new), operation))
                 await self._started(index)
                 return index
@@ -450,14 +466,18 @@ class Cluster:
 
     def _on_status(self, batch: bytes, count: int) -> None:
         for message in messages(batch):
-            payload = decode_envelope(message.payload, MsgType.PARTITION_STATUS_REQUEST)
-            if payload is None or not message.reply:
+            payload = decode_checked(message.payload, MsgType.PARTITION_STATUS_REQUEST)
+            if payload is None or not usable_subject(message.reply):
                 continue
-            request = pb.PartitionStatusRequest.FromString(payload)
+            try:
+                request = pb.PartitionStatusRequest.FromString(bytes(payload))
+            except DecodeError as error:
+                self._garbage.say(error)
+                continue
             leads = self._status(request.creationIndex)
             response = pb.PartitionStatusResponse(exists=leads, isLeader=leads)
             try:
-                answer = encode_envelope(MsgType.PARTITION_STATUS_RESPONSE, response.SerializeToString())
+                answer = encode_envelope(MsgType.PARTITION_STATUS_RESPONSE, response.SerializeToString(), crc=True)
                 self.bus.send(pub(message.reply, answer))
             except BusUnavailable:
                 pass  # asked again

@@ -18,7 +18,7 @@ from bascule.errors import BasculeError, BusUnavailable, Status, Unavailable
 from bascule.node.peers import HEARTBEAT_S, SESSION_S, Peer
 from bascule.node.raft import RaftDriver
 from bascule.ports import Bus, Clock, Subscription
-from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Membership
@@ -223,11 +223,11 @@ class Controller:
 
     def _on_join(self, batch: bytes, count: int) -> None:
         for message in messages(batch):
-            payload = decode(message.payload, MsgType.RAFT_JOIN_REQUEST)
+            payload = decode_checked(message.payload, MsgType.RAFT_JOIN_REQUEST)
             if payload is None or not usable_subject(message.reply):
                 continue
             try:
-                request = pb.RaftJoinRequest.FromString(payload)
+                request = pb.RaftJoinRequest.FromString(bytes(payload))
             except DecodeError:
                 continue
             self._reply(message.reply, MsgType.RAFT_JOIN_RESPONSE, pb.RaftJoinResponse(error=self._join(request)))
@@ -270,11 +270,11 @@ class Controller:
 
     def _on_propagate(self, batch: bytes, count: int) -> None:
         for message in messages(batch):
-            payload = decode(message.payload, MsgType.PROPAGATED_REQUEST)
+            payload = decode_checked(message.payload, MsgType.PROPAGATED_REQUEST)
             if payload is None or not usable_subject(message.reply):
                 continue
             try:
-                request = pb.PropagatedRequest.FromString(payload)
+                request = pb.PropagatedRequest.FromString(bytes(payload))
             except DecodeError:
                 continue
             self._spawn(self._carry_out(request, message.reply))
@@ -293,7 +293,7 @@ class Controller:
 
     def _reply(self, subject: bytes, kind: MsgType, message: "pb.PropagatedResponse | pb.RaftJoinResponse") -> None:
         try:
-            self._bus.send(pub(subject, encode(kind, message.SerializeToString())))
+            self._bus.send(pub(subject, encode(kind, message.SerializeToString(), crc=True)))
         except BusUnavailable:
             pass  # the asker asks again
 

@@ -11,8 +11,9 @@ from google.protobuf.message import DecodeError
 from bascule.errors import BasculeError, BusUnavailable, DeadlineExceeded, FailedPrecondition, Status, by_status
 from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
+from bascule.node.garbage import GarbageLog
 from bascule.node.replica import Replica
-from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import NatsMessage, messages, pub
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_subject
@@ -31,6 +32,7 @@ class Inquiries:
         self._environment = environment
         self._cluster = cluster
         self._find = find
+        self._garbage = GarbageLog(logger, "an inquiry")
 
     def listen(self) -> None:
         self._cluster.bus.subscribe(self._subject(self._environment.broker_id), self._on_batch)
@@ -72,7 +74,7 @@ class Inquiries:
     def tell_removed(self, broker: str, incarnation: str) -> None:
         request = pb.PropagatedRequest(op=pb.WAS_REMOVED)
         request.adminOp.broker, request.adminOp.incarnation = broker, incarnation
-        self._send(self._subject(broker), encode(MsgType.PROPAGATED_REQUEST, request.SerializeToString()))
+        self._send(self._subject(broker), encode(MsgType.PROPAGATED_REQUEST, request.SerializeToString(), crc=True))
 
     # --- being asked -----------------------------------------------------------------------------------------
 
@@ -81,17 +83,19 @@ class Inquiries:
             try:
                 self._answer(message)
             except DecodeError as error:
-                logger.warning("an inquiry that cannot be read: %s", error)
+                self._garbage.say(error)
 
     def _answer(self, message: NatsMessage) -> None:
-        inquiry = decode(message.payload, MsgType.PARTITION_STATUS_REQUEST)
+        inquiry = decode_checked(message.payload, MsgType.PARTITION_STATUS_REQUEST)
         if inquiry is not None and usable_subject(message.reply):
-            positions = self._positions(pb.PositionsRequest.FromString(inquiry))
-            self._send(message.reply, encode(MsgType.PARTITION_STATUS_RESPONSE, positions.SerializeToString()))
-        order = decode(message.payload, MsgType.PROPAGATED_REQUEST)
+            positions = self._positions(pb.PositionsRequest.FromString(bytes(inquiry)))
+            self._send(
+                message.reply, encode(MsgType.PARTITION_STATUS_RESPONSE, positions.SerializeToString(), crc=True)
+            )
+        order = decode_checked(message.payload, MsgType.PROPAGATED_REQUEST)
         if order is None:
             return
-        request = pb.PropagatedRequest.FromString(order)
+        request = pb.PropagatedRequest.FromString(bytes(order))
         if request.op == pb.WAS_REMOVED:
             self._was_removed(request.adminOp)
         elif request.op == pb.STOP_BROKER and usable_subject(message.reply):
@@ -100,7 +104,7 @@ class Inquiries:
                 self._stop()
             except BasculeError as error:
                 response.error.code, response.error.msg = error.status, str(error)
-            self._send(message.reply, encode(MsgType.PROPAGATED_RESPONSE, response.SerializeToString()))
+            self._send(message.reply, encode(MsgType.PROPAGATED_RESPONSE, response.SerializeToString(), crc=True))
 
     def _positions(self, request: pb.PositionsRequest) -> pb.PositionsResponse:
         response = pb.PositionsResponse(sync=str(self._environment.scheduler.mode))

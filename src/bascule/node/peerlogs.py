@@ -14,7 +14,7 @@ from bascule.limits import MAX_RECORD_BYTES
 from bascule.node.garbage import GarbageLog
 from bascule.node.requests import Requests
 from bascule.ports import Bus
-from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.repair import Question, Standing, Told, decode_question, decode_told, encode_question, encode_told
 from bascule.wire.subjects import usable_subject
@@ -113,11 +113,11 @@ class PeerLogs:
 
     def _on_batch(self, batch: bytes, count: int) -> None:
         for message in messages(batch):
-            payload = decode(message.payload, _KINDS[0])
+            payload = decode_checked(message.payload, _KINDS[0])
             if payload is None or not usable_subject(message.reply):
                 continue
             try:
-                question = decode_question(payload)
+                question = decode_question(bytes(payload))
             except PeerError as error:
                 self._garbage.say(error)
                 continue
@@ -129,7 +129,7 @@ class PeerLogs:
     async def _answer(self, question: Question, reply: bytes) -> None:
         try:
             told = await self._tell(question)
-            self._bus.send(pub(reply, encode(_KINDS[1], encode_told(told))))
+            self._bus.send(pub(reply, encode(_KINDS[1], encode_told(told), crc=True)))
         except (BusUnavailable, LogError) as error:
             logger.warning("no answer to %s: %s", question.asker, error)
 

@@ -3,6 +3,9 @@
 The heartbeat is an unasked ServerInfoResponse; a ServerInfoRequest makes everyone say it at once, so that a broker
 that just started knows the others without waiting.
 
+A heartbeat that comes late, twice, or out of a life that another one has followed is passed over: whoever plays back
+what was said earlier must not keep a dead broker alive, nor make two lives out of one.
+
 A broker that does not hear its own voice is deaf: its connection to NATS works one way only, so that it can serve
 nobody while it seems to live. It then speaks to itself alone, until it hears that; to the others it is silent.
 """
@@ -17,9 +20,10 @@ from google.protobuf.message import DecodeError
 from bascule.errors import BusUnavailable
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.ports import Bus, Clock
-from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.subjects import usable_token
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +32,10 @@ SESSION_S = 1.5
 DEAF_S = 0.8
 DOUBLES = 8
 """Heartbeats of another broker under our own id, after a session of ours, that make it sure. Who was there before the
-other one waits for twice as many: the copy ends, not the original."""
+other one waits for twice as many: the copy ends, not the original. They count if they say that they hear us: an echo of
+an earlier life cannot."""
+PAST_LIVES = 64
+"""Of one broker, remembered so that none of them comes back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,8 @@ class Peer:
     partition_count: int
     leader_count: int
     leaving: bool
+    beat: int = 0
+    hears: str = ""
 
 
 Describe = Callable[[], Peer]
@@ -53,6 +62,10 @@ class Peers:
         self._clock = clock
         self._describe = describe
         self._heard: dict[str, tuple[Peer, int]] = {}
+        self._past: dict[str, dict[str, None]] = {}
+        """By broker, the lives that another one followed."""
+        self._beats = 0
+        self._other_life = ""
         self._own_heard_at = 0
         self._started_at = 0
         self._doubles = 0
@@ -66,7 +79,7 @@ class Peers:
         self._bus.subscribe(self._own_subject, self._on_batch)
         self._own_heard_at = self._started_at = self._clock.monotonic_ns()
         request = pb.ServerInfoRequest(id=self._describe().id).SerializeToString()
-        self._send(encode(MsgType.SERVER_INFO_REQUEST, request), self._subject)
+        self._send(encode(MsgType.SERVER_INFO_REQUEST, request, crc=True), self._subject)
         self._beat()
 
     def stop(self) -> None:
@@ -96,6 +109,7 @@ class Peers:
     def say(self) -> None:
         """Now, not at the next beat."""
         me = self._describe()
+        self._beats += 1
         message = pb.ServerInfoResponse(
             id=me.id,
             host=me.host,
@@ -104,13 +118,19 @@ class Peers:
             partitionCount=me.partition_count,
             leaderCount=me.leader_count,
             leaving=me.leaving,
+            beat=self._beats,
+            hears=self._other_life,
         )
         subject = self._own_subject if self._deaf else self._subject
-        self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString()), subject)
+        self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString(), crc=True), subject)
 
     def _heard_own_id(self, peer: Peer) -> None:
-        """Another boot under our id is our last life's echo, or, if it goes on, another broker."""
-        if peer.boot == self._describe().boot:
+        """Another boot under our id is our last life's echo, or, if it hears us and goes on, another broker."""
+        if peer.boot == self.boot:
+            self._own_heard_at = self._clock.monotonic_ns()
+            return
+        self._other_life = peer.boot
+        if peer.hears != self.boot:
             return
         now, session_ns = self._clock.monotonic_ns(), int(SESSION_S * 1e9)
         age_ns = now - self._started_at
@@ -137,22 +157,55 @@ class Peers:
     def _on_batch(self, batch: bytes, count: int) -> None:
         now = self._clock.monotonic_ns()
         for message in messages(batch):
-            if decode(message.payload, MsgType.SERVER_INFO_REQUEST) is not None:
+            if decode_checked(message.payload, MsgType.SERVER_INFO_REQUEST) is not None:
                 self.say()
                 continue
-            payload = decode(message.payload, MsgType.SERVER_INFO_RESPONSE)
+            payload = decode_checked(message.payload, MsgType.SERVER_INFO_RESPONSE)
             if payload is None:
                 continue
             try:
-                info = pb.ServerInfoResponse.FromString(payload)
+                info = pb.ServerInfoResponse.FromString(bytes(payload))
             except DecodeError:
                 continue
-            peer = Peer(info.id, info.host, info.port, info.boot, info.partitionCount, info.leaderCount, info.leaving)
-            if peer.id == self._describe().id:
-                self._own_heard_at = now
-                self._heard_own_id(peer)
-            self._heard.pop(peer.id, None)
-            self._heard[peer.id] = (peer, now)
-            if len(self._heard) > RAFT_MAX_SERVERS:
-                del self._heard[next(iter(self._heard))]  # the one longest silent
-            self.on_heard(peer)
+            if usable_token(info.id):
+                self._heard_of(_peer(info), now)
+
+    def _heard_of(self, peer: Peer, now: int) -> None:
+        if peer.id == self._describe().id:
+            self._heard_own_id(peer)
+        elif self._is_old(peer):
+            return
+        self._heard.pop(peer.id, None)
+        self._heard[peer.id] = (peer, now)
+        if len(self._heard) > RAFT_MAX_SERVERS:
+            silent = next(iter(self._heard))  # for longest
+            del self._heard[silent]
+            self._past.pop(silent, None)
+        self.on_heard(peer)
+
+    def _is_old(self, peer: Peer) -> bool:
+        past = self._past.get(peer.id, {})
+        if peer.boot in past:
+            return True
+        last, _ = self._heard.get(peer.id, (peer, 0))
+        if last.boot == peer.boot:
+            return last is not peer and peer.beat <= last.beat
+        past = self._past.setdefault(peer.id, past)
+        past[last.boot] = None
+        if len(past) > PAST_LIVES:
+            del past[next(iter(past))]
+        return False
+
+
+def _peer(info: pb.ServerInfoResponse) -> Peer:
+    return Peer(
+        info.id,
+        info.host,
+        info.port,
+        info.boot,
+        info.partitionCount,
+        info.leaderCount,
+        info.leaving,
+        info.beat,
+        info.hears,
+    )

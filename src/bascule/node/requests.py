@@ -1,10 +1,13 @@
-"""One broker asks another and waits for the answer, over NATS."""
+"""One broker asks another and waits for the answer, over NATS.
+
+Both carry a checksum: a wrong bit must not become another question, such as the deletion of another stream.
+"""
 
 import asyncio
 
 from bascule.errors import DeadlineExceeded
 from bascule.ports import Bus, Random
-from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 
 
@@ -28,7 +31,7 @@ class Requests:
         arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._waiting[token] = (answer, arrived)
         try:
-            self._bus.send(pub(subject, encode(kind, request), self._prefix + token))
+            self._bus.send(pub(subject, encode(kind, request, crc=True), self._prefix + token))
             async with asyncio.timeout(timeout_s):
                 return await arrived
         except TimeoutError:
@@ -41,6 +44,6 @@ class Requests:
             kind, arrived = self._waiting.get(message.subject[len(self._prefix) :], (None, None))
             if kind is None or arrived is None or arrived.done():
                 continue
-            payload = decode(message.payload, kind)
+            payload = decode_checked(message.payload, kind)
             if payload is not None:
-                arrived.set_result(payload)
+                arrived.set_result(bytes(payload))

@@ -1,6 +1,7 @@
 """Raft's messages, entries and stored states as bytes.
 
-A message is: format version, kind, source, target, term, then the fields of its kind in the order of the dataclass.
+A message is: format version, checksum of all that follows, kind, source, target, term, then the fields of its kind in
+the order of the dataclass. The checksum is there because one wrong bit in a term or a match could never be undone.
 Integers are unsigned, little-endian, 64 bits; strings have a length of 16 bits, byte strings of 32. The indexes of an
 append's entries are not written: they follow `prev_index` without a gap, so no bytes can say otherwise.
 
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable
 
 from bascule import limits
 from bascule.errors import PeerError
+from bascule.wire.kernels import crc32c
 from bascule.wire.raft_messages import (
     AppendReply,
     AppendRequest,
@@ -33,6 +35,8 @@ from bascule.wire.raft_messages import (
 from bascule.wire.subjects import usable_token
 
 FORMAT_VERSION = 1
+"""Of what a server stores."""
+MESSAGE_VERSION = 2
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -206,16 +210,21 @@ def encode_message(message: Message) -> bytes:
             kind, body = 9, b""
         case _:
             raise TypeError(f"{type(message).__name__} has no place on the wire")
-    head = bytes((FORMAT_VERSION, kind)) + _text(message.source) + _text(message.target) + _number(message.term)
-    return head + body
+    head = bytes((kind,)) + _text(message.source) + _text(message.target) + _number(message.term)
+    content = head + body
+    return bytes((MESSAGE_VERSION,)) + _U32.pack(crc32c(content)) + content
 
 
 def decode_message(data: bytes) -> Message:
     """Raises PeerError, whatever the bytes."""
     reader = _Reader(data)
     version = reader.byte()
-    if version != FORMAT_VERSION:
-        raise PeerError(f"a Raft message of format {version}, this broker knows {FORMAT_VERSION}; run the same release")
+    if version != MESSAGE_VERSION:
+        raise PeerError(
+            f"a Raft message of format {version}, this broker knows {MESSAGE_VERSION}; run the same release"
+        )
+    if int.from_bytes(reader.take(4), "little") != crc32c(memoryview(data)[5:]):
+        raise PeerError("a Raft message whose checksum is wrong")
     read = _READERS.get(kind := reader.byte())
     if read is None:
         raise PeerError(f"a Raft message of an unknown kind, {kind}")

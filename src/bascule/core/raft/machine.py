@@ -172,6 +172,8 @@ class Raft:
         state = self._state
         if message.target != self.id or message.source == self.id:
             return
+        if message.term > state.term + limits.RAFT_TERM_LEAP:
+            return
         if message.term > state.term and not self._newer_term(message):
             return
         if message.term < state.term:

@@ -393,7 +393,7 @@ class ServerInfoRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class ServerInfoResponse(_message.Message):
-    __slots__ = ("id", "host", "port", "boot", "partitionCount", "leaderCount", "leaving")
+    __slots__ = ("id", "host", "port", "boot", "partitionCount", "leaderCount", "leaving", "beat", "hears")
     ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
@@ -401,6 +401,8 @@ class ServerInfoResponse(_message.Message):
     PARTITIONCOUNT_FIELD_NUMBER: _ClassVar[int]
     LEADERCOUNT_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    HEARS_FIELD_NUMBER: _ClassVar[int]
     id: str
     host: str
     port: int
@@ -408,7 +410,9 @@ class ServerInfoResponse(_message.Message):
     partitionCount: int
     leaderCount: int
     leaving: bool
-    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., boot: _Optional[str] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., leaving: bool = ...) -> None: ...
+    beat: int
+    hears: str
+    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., boot: _Optional[str] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., leaving: bool = ..., beat: _Optional[int] = ..., hears: _Optional[str] = ...) -> None: ...
 
 class PartitionStatusRequest(_message.Message):
     __slots__ = ("stream", "partition", "creationIndex")
