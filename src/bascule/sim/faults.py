@@ -244,6 +244,7 @@ class Faults:
         self._note(f"{host.name} is removed")
         done = False
         while not done:
+            await self._administer("DrainBroker", admin.DrainBrokerRequest(broker=host.name), host)
             answer = await self._administer("RemoveBroker", admin.RemoveBrokerRequest(broker=host.name), host)
             done = answer is not None and admin.RemoveBrokerResponse.FromString(answer).done
         cluster.remove(host, self._chance)
