@@ -1,6 +1,7 @@
 """What the simulator found in clusters, each in the fewest steps that show it."""
 
 import asyncio
+import errno
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -121,6 +122,31 @@ def test_the_first_of_a_dead_in_sync_set_that_comes_back_leads() -> None:
         await until(lambda: len(in_sync(second)) == 2)
         await publish(second, b"two")
         assert await watermark(leader(cluster)) == (Status.OK, 1)
+
+    run(main())
+
+
+def test_a_disk_that_was_full_when_a_log_had_to_be_cut_holds_its_replica_up_no_longer_than_that() -> None:
+    async def main() -> None:
+        cluster = await started(3)
+        await create(cluster.hosts["broker1"], 3, 2)
+        await publish(cluster.hosts["broker1"], b"one")
+        old = leader(cluster)
+        others = [host for host in cluster.hosts.values() if host is not old]
+        for other in others:
+            cluster.nats.sever(old.name, other.name)
+            cluster.nats.sever(other.name, old.name)
+        cluster.nats.publish(b"s", b"only the old leader keeps it, and not for long")
+        await until(lambda: leader(cluster) is not old)
+        await publish(others[0], b"two")
+        old.disk.misfortune = lambda path: errno.ENOSPC if path.startswith("quarantine/") else None
+        for other in others:
+            cluster.nats.mend(old.name, other.name)
+            cluster.nats.mend(other.name, old.name)
+        await asyncio.sleep(10)
+        assert len(in_sync(leader(cluster))) == 2
+        old.disk.misfortune = None
+        await until(lambda: len(in_sync(leader(cluster))) == 3)
 
     run(main())
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+CUT_AGAIN_S = 5.0
+
 
 class Following:
     def __init__(self, replica: "Replica") -> None:
@@ -104,10 +106,12 @@ class Following:
             self._log.end - end,
             end,
         )
-        try:
-            await self._replica.cut(end)
-        except (LogError, OSError, ValueError) as error:
-            logger.error("%s cannot be cut: %s", self._replica.name, error)
-            return
+        while True:
+            try:
+                await self._replica.cut(end)
+                break
+            except (LogError, OSError, ValueError) as error:
+                logger.error("%s cannot be cut, and gets nothing more until it is: %s", self._replica.name, error)
+            await asyncio.sleep(CUT_AGAIN_S)
         self._machine.step(WasCut(self._log.end))
         self._replica.environment.fetchers.start_over(self)
