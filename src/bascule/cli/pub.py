@@ -19,15 +19,15 @@ import click
 
 from bascule import limits
 from bascule.cli.connect import ServerOption, connected, missing_stream_explained
-from bascule.cli.output import console
+from bascule.cli.output import console, one_line
 from bascule.client import AckPolicy, Client, Outgoing
 from bascule.client.pipeline import OnAcks
-from bascule.errors import AlreadyExists, InvalidArgument
+from bascule.errors import AlreadyExists, BasculeError, InvalidArgument, Unconfirmed
 
 EPILOG = """\b
 Examples:
   bascule pub --create orders 'first order' 'second order'
-  seq 100000 | bascule pub orders
+  seq 100000 | bascule pub orders --retry 30
   bascule pub orders --key alice --header source=web 'third order'
 """
 
@@ -60,6 +60,15 @@ def _header(text: str) -> tuple[str, bytes]:
     show_default=True,
     help="Wait until the leader has it on disk, until all in-sync replicas do, or not at all.",
 )
+@click.option(
+    "--retry",
+    "retry_s",
+    type=click.FloatRange(min=0.0),
+    default=0.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="After a lost connection send again what is not confirmed, for so long; some of it may be stored twice.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print each ack as a line of JSON.")
 @ServerOption
 def pub(
@@ -71,6 +80,7 @@ def pub(
     headers: tuple[str, ...],
     partition: int | None,
     ack: str,
+    retry_s: float,
     as_json: bool,
     server: str,
 ) -> None:
@@ -84,7 +94,9 @@ def pub(
     with missing_stream_explained("`--create` creates it"):
         confirmed = Tally()
         try:
-            sent = asyncio.run(_publish(server, stream, messages, template, copies, partition, ack, as_json, confirmed))
+            sent = asyncio.run(
+                _publish(server, stream, messages, template, copies, partition, ack, retry_s, as_json, confirmed)
+            )
         except KeyboardInterrupt:
             said = "no acks were asked for" if ack == "none" else f"{confirmed.count} messages are confirmed"
             click.echo(f"interrupted: {said}, what else was sent to {stream} may be stored or not", err=True)
@@ -118,6 +130,7 @@ async def _publish(
     copies: int | None,
     partition: int | None,
     ack: str,
+    retry_s: float,
     as_json: bool,
     confirmed: Tally,
 ) -> int:
@@ -134,7 +147,14 @@ async def _publish(
                 partition=partition,
                 ack=AckPolicy[ack.upper()],
                 on_acks=confirmed.before(_printer(stream) if as_json else advance),
+                retry_s=retry_s,
+                on_retry=_say_retry,
             )
+
+
+def _say_retry(count: int, error: BasculeError) -> None:
+    reason = str(error).partition(": ")[0] if isinstance(error, Unconfirmed) else str(error)
+    click.echo(f"{one_line(reason)}; sending {count} again, some of which may be stored already", err=True)
 
 
 async def _create(client: Client, stream: str, copies: int) -> None:

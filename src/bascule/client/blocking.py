@@ -15,6 +15,7 @@ from typing import Any, TypeVar, Unpack
 from bascule import limits
 from bascule.client.client import Client, StreamOverrides
 from bascule.client.pipeline import OnAcks
+from bascule.client.retrying import OnRetry
 from bascule.client.subscription import Subscription
 from bascule.client.values import Ack, AckPolicy, Message, Metadata, Outgoing, Partition, StartAt, StopAt
 
@@ -121,10 +122,21 @@ class BlockingClient:
         ack: AckPolicy = AckPolicy.ALL,
         timeout: float = limits.CLIENT_ACK_TIMEOUT_S,
         on_acks: OnAcks | None = None,
+        retry_s: float = 0.0,
+        on_retry: OnRetry | None = None,
     ) -> int:
-        """The values are taken, and `on_acks` is called, in the client's own thread."""
+        """The values are taken, and `on_acks` and `on_retry` are called, in the client's own thread."""
         return self._run(
-            self._client.publish_many(stream, values, partition=partition, ack=ack, timeout=timeout, on_acks=on_acks)
+            self._client.publish_many(
+                stream,
+                values,
+                partition=partition,
+                ack=ack,
+                timeout=timeout,
+                on_acks=on_acks,
+                retry_s=retry_s,
+                on_retry=on_retry,
+            )
         )
 
     def subscribe(
@@ -135,8 +147,9 @@ class BlockingClient:
         start: StartAt = "new",
         stop: StopAt = None,
         reverse: bool = False,
+        replica: str = "",
     ) -> Iterator[Message]:
-        for batch in self.batches(stream, partition, start=start, stop=stop, reverse=reverse):
+        for batch in self.batches(stream, partition, start=start, stop=stop, reverse=reverse, replica=replica):
             yield from batch
 
     def batches(
@@ -147,9 +160,10 @@ class BlockingClient:
         start: StartAt = "new",
         stop: StopAt = None,
         reverse: bool = False,
+        replica: str = "",
     ) -> Iterator[list[Message]]:
         async def prepare() -> Subscription:
-            return self._client.subscribe(stream, partition, start=start, stop=stop, reverse=reverse)
+            return self._client.subscribe(stream, partition, start=start, stop=stop, reverse=reverse, replica=replica)
 
         batches = self._run(prepare()).batches()
         try:

@@ -20,6 +20,7 @@ from bascule.client.failures import Deadline, persist
 from bascule.client.pipeline import OnAcks, Pipeline, Values, check_values
 from bascule.client.publisher import PUBLISH_ASYNC, Publisher
 from bascule.client.requests import partition_for
+from bascule.client.retrying import OnRetry, Retrying
 from bascule.client.subscription import FETCH_PARTITION_METADATA, Reading, Subscription
 from bascule.client.values import (
     Ack,
@@ -32,7 +33,7 @@ from bascule.client.values import (
     parse_address,
     partition_of,
 )
-from bascule.errors import InvalidArgument, NotFound, Unavailable
+from bascule.errors import InvalidArgument, NotFound, PublishError, Unavailable, Unconfirmed
 from bascule.wire.pb import api_pb2 as pb
 
 
@@ -216,13 +217,45 @@ class Client:
         ack: AckPolicy = AckPolicy.ALL,
         timeout: float = limits.CLIENT_ACK_TIMEOUT_S,
         on_acks: OnAcks | None = None,
+        retry_s: float = 0.0,
+        on_retry: OnRetry | None = None,
     ) -> int:
         """Publish values (or `Outgoing`s, with key and headers) pipelined; the number of them, all confirmed.
 
         `timeout` bounds the wait for the next ack. `on_acks` is told (index, offset) of what was just
         confirmed, in batches. A PublishError names the refused message; Unconfirmed says how many are safe.
+
+        With `retry_s` a lost connection is no end: what has no ack is sent again, until nothing is confirmed for
+        that long. It may then be stored twice. `on_retry` is told how many, and why.
         """
         check_values(values)
+        if not retry_s or ack is AckPolicy.NONE:
+            return await self._publish_many(stream, values, partition, ack, timeout, on_acks)
+
+        lost = False
+
+        async def attempt(values: Values, on_acks: OnAcks) -> int:
+            nonlocal lost
+            try:
+                if lost:  # what is published while nobody leads waits for acks in vain
+                    await self.fetch_partition_metadata(stream, partition or 0, timeout)
+                return await self._publish_many(stream, values, partition, ack, timeout, on_acks)
+            except (Unavailable, Unconfirmed, PublishError):
+                lost = True
+                self._cluster.forget(stream)  # another broker may lead by now
+                raise
+
+        return await Retrying(on_acks, on_retry).run(values, attempt, retry_s)
+
+    async def _publish_many(
+        self,
+        stream: str,
+        values: Values,
+        partition: int | None,
+        ack: AckPolicy,
+        timeout: float,
+        on_acks: OnAcks | None,
+    ) -> int:
         deadline = Deadline(timeout)
         partitions = len((await self._cluster.stream(stream, deadline)).partitions)
         if partition is not None and not 0 <= partition < partitions:
