@@ -234,12 +234,15 @@ class CommitLog:
                     self._in_flight.append((segment, segment.appended))
             self._in_flight_bytes, self._waiting_bytes = self._waiting_bytes, 0
             self._waiting = []
-            for segment in self._sealed:
-                if _index_due(segment):
-                    writes.append(segment.index_write())
-                    self._in_flight_indexes.append(segment)
-            self._sealed = [segment for segment in self._sealed if not _index_due(segment)]
+            if self._sealed:
+                self._take_indexes(writes)
         return writes
+
+    def _take_indexes(self, writes: list[Write]) -> None:
+        due = [segment for segment in self._sealed if _index_due(segment)]
+        writes += [segment.index_write() for segment in due]
+        self._in_flight_indexes += due
+        self._sealed = [segment for segment in self._sealed if segment not in due]
 
     def settle(self, errors: list[OSError | None]) -> None:
         flights, self._in_flight = self._in_flight, []
@@ -257,14 +260,16 @@ class CommitLog:
                     self._unsynced.append(segment)
             elif self.failed is None:
                 self._fail(segment.path, failure, promised)
-        for segment, error in zip(indexes, errors[len(flights) :], strict=True):
-            self._index_stored(segment, error)
+        if indexes:
+            for segment, error in zip(indexes, errors[len(flights) :], strict=True):
+                self._index_stored(segment, error)
         if promised > self.promised_end:
             self.promised_end = promised
             if self.waiters.ended != "deleted":
                 self._on_promised(promised)
         self._enlist_for_indexes()
-        self._tell_settled()
+        if self._settled:
+            self._tell_settled()
 
     def take_unsynced(self) -> list[Write]:
         if self.failed is None and self.waiters.ended != "deleted":
@@ -286,7 +291,7 @@ class CommitLog:
         return self.failed is None and any(_index_due(segment) for segment in self._sealed)
 
     def _enlist_for_indexes(self) -> None:
-        if self._indexes_due():
+        if self._sealed and self._indexes_due():
             self._scheduler.enlist(self)
 
     def _index_stored(self, segment: Segment, error: OSError | None) -> None:

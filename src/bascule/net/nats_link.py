@@ -296,6 +296,8 @@ class Link(asyncio.BufferedProtocol):
     def _check_room(self, count: int) -> None:
         if self.lost is not None:
             raise BusUnavailable(str(self.lost))
+        if not self._paused and self._queued_bytes + count <= NATS_MAX_PENDING_BYTES - NATS_HIGH_WATER_BYTES:
+            return  # the transport holds less than what makes it pause us
         if self._pending_bytes() + count > NATS_MAX_PENDING_BYTES:
             raise BusUnavailable(
                 f"the NATS server takes too little: {self._pending_bytes()} bytes wait to be sent already"

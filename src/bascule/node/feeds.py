@@ -17,7 +17,6 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
 
 from bascule.core.partition.follower import judge
-from bascule.core.partition.leader import Fetched
 from bascule.errors import BusUnavailable, LogError, PeerError
 from bascule.limits import FEED_AT_HAND_BYTES
 from bascule.log.reader import Reader
@@ -313,7 +312,7 @@ class Feed:
         else:
             self._forget(key)
             place = self._places[key] = _Place(position, self._room)
-        leading.step(Fetched(self.follower, position.end, position.promised_end, now))
+        leading.fetched(self.follower, position.end, position.promised_end, now)
         if log.end > place.end:
             self._records_wait = True
             self._news[key] = None

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from bascule.core.partition.insync import InSync
 from bascule.core.partition.leader import (
     Append,
-    Arrived,
     AskExpand,
     AskShrink,
     DropAcks,
@@ -23,7 +22,6 @@ from bascule.core.partition.leader import (
     Identity,
     IsrChanged,
     Leader,
-    Promised,
     Reopened,
     SendAcks,
     SetReadonly,
@@ -111,7 +109,11 @@ class Leading:
         self._execute(self._machine.step(event))
 
     def promised(self, end: int) -> None:
-        self.step(Promised(end))
+        self._execute(self._machine.promised(end))
+
+    def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
+        """A follower has everything below `end`, and promises everything below `promised_end`."""
+        self._execute(self._machine.fetched(replica, end, promised_end, now))
 
     def failed(self) -> None:
         self._environment.feeds.went_back(self._replica)
@@ -139,7 +141,7 @@ class Leading:
             logger.warning("%s is readonly: dropped %d messages that came by NATS", self._name, count)
         else:
             self._replica.received(now)
-        self.step(Arrived(batch, now))
+        self._execute(self._machine.arrived(batch, now))
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -38,6 +38,7 @@ class InSync:
         self._min_isr = max(1, min_isr)
         self._leaving: dict[str, None] = {}
         self._joining: dict[str, None] = {}
+        self._counted = self._who_counts()
         assert self_id in self.isr, "a leader is a member of its own in-sync set"
 
     @property
@@ -86,6 +87,7 @@ class InSync:
                 self.followers[replica].answered_end = -1
         self._leaving = {}
         self._joining = {}
+        self._counted = self._who_counts()
         return self._advance()
 
     # --- who should be in --------------------------------------------------------------------------------------
@@ -127,7 +129,9 @@ class InSync:
             and follower.promised_end >= self.hw_end
             and now - follower.fetched_at <= max_lag_ns
         ]
-        self._joining.update(dict.fromkeys(back))
+        if back:
+            self._joining.update(dict.fromkeys(back))
+            self._counted = self._who_counts()
         return back
 
     def shrink_failed(self, replica: str) -> None:
@@ -135,11 +139,17 @@ class InSync:
         self._leaving.pop(replica, None)
 
     def _advance(self) -> bool:
-        if self.below_min_isr:
+        if len(self.isr) < self._min_isr:
             return False
-        counted = [replica for replica in (*self.isr, *self._joining) if replica != self._self_id]
-        reached = min([self._promised_end, *(self.followers[replica].promised_end for replica in counted)])
+        reached = self._promised_end
+        for follower in self._counted:
+            if follower.promised_end < reached:
+                reached = follower.promised_end
         if reached <= self.hw_end:
             return False
         self.hw_end = reached
         return True
+
+    def _who_counts(self) -> list[Follower]:
+        """Besides ourselves, for the high watermark."""
+        return [self.followers[replica] for replica in (*self.isr, *self._joining) if replica != self._self_id]

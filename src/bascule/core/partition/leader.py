@@ -15,6 +15,7 @@ The shape follows etcd's raft (step in, instructions out) and Kafka's partition 
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bascule.core.partition.insync import InSync
 from bascule.errors import AckError
@@ -93,21 +94,21 @@ class Tick:
 Event = Arrived | Promised | Failed | Reopened | SetReadonly | Fetched | IsrChanged | ShrinkFailed | Tick
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+# Effects of every batch are tuples: made in a third of the time a frozen dataclass takes.
+
+
+class Append(NamedTuple):
     records: bytes
     count: int
     next_offset: int
     last_timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendAcks:
+class SendAcks(NamedTuple):
     owed: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Expose:
+class Expose(NamedTuple):
     """Readers may see everything below `hw_end`."""
 
     hw_end: int
@@ -173,11 +174,12 @@ class Leader:
         self._owed_bytes = 0
 
     def step(self, event: Event) -> list[Effect]:
+        """What comes with every batch has a door of its own, too: `arrived`, `promised` and `fetched`."""
         match event:
             case Arrived(batch, now):
-                return self._arrived(batch, now)
+                return self.arrived(batch, now)
             case Promised(end):
-                return self._promised(end)
+                return self.promised(end)
             case Failed(promised_end):
                 return self._fail(promised_end)
             case Reopened(end, last_timestamp):
@@ -189,10 +191,9 @@ class Leader:
                 self.readonly = readonly
                 return []
             case Fetched(replica, end, promised_end, now):
-                risen = self.in_sync.fetched(replica, end, promised_end, self.end, now)
-                return self._committed(risen) + self._check_isr(now)
+                return self.fetched(replica, end, promised_end, now)
             case IsrChanged(isr, replicas, now):
-                return self._committed(self.in_sync.changed(isr, replicas, now))
+                return self._committed(self.in_sync.changed(isr, replicas, now), [])
             case ShrinkFailed(replica):
                 self.in_sync.shrink_failed(replica)
                 return []
@@ -211,7 +212,7 @@ class Leader:
             *(AskExpand(replica) for replica in self.in_sync.recovered(now, max_lag_ns)),
         ]
 
-    def _arrived(self, batch: bytes, now: int) -> list[Effect]:
+    def arrived(self, batch: bytes, now: int) -> list[Effect]:
         if self.readonly:
             return []
         identity = self.identity
@@ -235,40 +236,43 @@ class Leader:
             self.end = end
             self.last_timestamp = last_timestamp
             effects.append(Append(records, count, end, last_timestamp))
-            effects += self._owe(_Owed(end, leader_owed, all_owed))
+            size = len(leader_owed) + len(all_owed)
+            if self._owed_bytes + size > OWED_ACK_BYTES:
+                effects.append(DropAcks(size))
+                leader_owed, all_owed, size = b"", b"", 0
+            self._owed_bytes += size
+            self._unpromised.append(_Owed(end, leader_owed, all_owed))
         if error_owed:
             effects.append(SendAcks(error_owed))
         return effects
 
-    def _owe(self, owed: _Owed) -> list[Effect]:
-        size = len(owed.leader) + len(owed.all)
-        if self._owed_bytes + size > OWED_ACK_BYTES:
-            self._unpromised.append(_Owed(owed.end, b"", b""))
-            return [DropAcks(size)]
-        self._owed_bytes += size
-        self._unpromised.append(owed)
-        return []
-
-    def _promised(self, end: int) -> list[Effect]:
+    def promised(self, end: int) -> list[Effect]:
         payable: list[bytes] = []
-        while self._unpromised and self._unpromised[0].end <= end:
-            owed = self._unpromised.popleft()
+        unpromised = self._unpromised
+        while unpromised and unpromised[0].end <= end:
+            owed = unpromised.popleft()
             payable.append(owed.leader)
             if owed.all:
                 self._uncommitted.append(owed)
         return self._committed(self.in_sync.promised(end), payable)
 
-    def _committed(self, risen: bool, payable: list[bytes] | None = None) -> list[Effect]:
-        payable = payable or []
-        hw_end = self.in_sync.hw_end
-        while self._uncommitted and self._uncommitted[0].end <= hw_end:
-            payable.append(self._uncommitted.popleft().all)
-        return self._pay(payable) + ([Expose(hw_end)] if risen else [])
+    def fetched(self, replica: str, end: int, promised_end: int, now: int) -> list[Effect]:
+        risen = self.in_sync.fetched(replica, end, promised_end, self.end, now)
+        return self._committed(risen, []) + self._check_isr(now)
 
-    def _pay(self, payable: list[bytes]) -> list[Effect]:
-        acks = b"".join(payable)
-        self._owed_bytes -= len(acks)
-        return [SendAcks(acks)] if acks else []
+    def _committed(self, risen: bool, payable: list[bytes]) -> list[Effect]:
+        hw_end = self.in_sync.hw_end
+        uncommitted = self._uncommitted
+        while uncommitted and uncommitted[0].end <= hw_end:
+            payable.append(uncommitted.popleft().all)
+        effects: list[Effect] = []
+        acks = payable[0] if len(payable) == 1 else b"".join(payable)
+        if acks:
+            self._owed_bytes -= len(acks)
+            effects.append(SendAcks(acks))
+        if risen:
+            effects.append(Expose(hw_end))
+        return effects
 
     def _fail(self, promised_end: int) -> list[Effect]:
         self.failed = True
