@@ -120,6 +120,9 @@ class Bus(Protocol):
     def send_now(self, commands: bytes) -> None:
         """The same for what nothing follows in this turn of the event loop: it leaves at once, with what waits."""
 
+    def push(self) -> None:
+        """What was sent and still waits for the end of this turn leaves now."""
+
     def hold(self, held: bool) -> None:
         """Take no messages for a while. NATS keeps what it can and then cuts us off, so not for long."""
 

@@ -60,6 +60,9 @@ class SyncScheduler:
         self.waiting_bytes = 0
         self.on_pressure: Callable[[bool], None] | None = None
         """Told True when so much waits for the disk that whoever brings it should stop, and False when it may go on."""
+        self.on_told: Callable[[], None] | None = None
+        """Called when a round is over and all logs know, before the next one begins. Not for acks to publishers: the
+        disk should not wait while these leave."""
         self._pressed = False
         self.synced_folders: dict[str, None] = {}
         """What this process found when it started, and has made durable."""
@@ -176,3 +179,5 @@ class SyncScheduler:
                 log.settle_synced(answer) if synced else log.settle(answer)
             except Exception:  # one partition's fault must not keep the others from their promises
                 _log.exception("a partition failed while it was told that its records are stored")
+        if self.on_told is not None:
+            self.on_told()

@@ -137,6 +137,10 @@ class Connection:
             raise BusUnavailable(self._reason)
         self._link.write_now(commands)
 
+    def push(self) -> None:
+        if self._link is not None:
+            self._link.push()
+
     def hold(self, held: bool) -> None:
         self._held = held
         if self._link is not None:

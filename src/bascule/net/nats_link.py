@@ -293,6 +293,9 @@ class Link(asyncio.BufferedProtocol):
         self._queued_bytes += len(commands)
         self._write_out()
 
+    def push(self) -> None:
+        self._write_out()
+
     def _check_room(self, count: int) -> None:
         if self.lost is not None:
             raise BusUnavailable(str(self.lost))

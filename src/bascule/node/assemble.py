@@ -92,13 +92,15 @@ async def assemble(
         publishes_bus=buses.publishes,
         scheduler=scheduler,
         inboxes=Inboxes(namespace, own, random),
-        feeds=Feeds(own, namespace, buses.replication, clock),
+        feeds=Feeds(own, namespace, buses.replication, clock, buses.publishes.push),
         fetchers=Fetchers(own, namespace, buses.replication, settings.fetch_timeout_s, _session(boot)),
         peer_logs=PeerLogs(
             own, namespace, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)
         ),
         defaults=settings.defaults,
     )
+
+    scheduler.on_told = environment.fetchers.push
 
     def describe() -> Peer:
         held, led = broker.counts()

@@ -48,7 +48,11 @@ Find = Callable[["Key"], "Replica | None"]
 
 
 class Feeds:
-    def __init__(self, broker_id: str, namespace: str, bus: Bus, clock: Clock) -> None:
+    def __init__(
+        self, broker_id: str, namespace: str, bus: Bus, clock: Clock, on_reported: Callable[[], None] = lambda: None
+    ) -> None:
+        """`on_reported` is called when followers have reported and the acks that were owed are sent."""
+        self._on_reported = on_reported
         self._broker_id = broker_id
         self._namespace = namespace
         self._bus = bus
@@ -135,6 +139,11 @@ class Feeds:
                     request.follower, subject, self._bus, self._clock, self._find, self._wake
                 )
             feed.asked(request)
+        # A publisher may wait for the acks that this allows, and a follower for what comes next.
+        self._on_reported()
+        if self._soon is not None:
+            self._soon.cancel()
+            self._respond()
 
 
 class _Room:

@@ -89,6 +89,11 @@ class Fetchers:
         if fetcher is not None:
             fetcher.start_over()
 
+    def push(self) -> None:
+        """Reports that wait for the end of this turn leave now."""
+        for fetcher in self._fetchers.values():
+            fetcher.push()
+
     def close(self) -> None:
         """No partition is followed any more, and none will be."""
         self._closed = True
@@ -171,6 +176,11 @@ class Fetcher:
     def _send_soon(self) -> None:
         if self._soon is None:
             self._soon = self._loop.call_soon(self._send)
+
+    def push(self) -> None:
+        if self._soon is not None:
+            self._soon.cancel()
+            self._send()
 
     def _send(self) -> None:
         self._soon = None

@@ -206,6 +206,9 @@ class MemoryBus:
     def send_now(self, commands: bytes) -> None:
         self.send(commands)
 
+    def push(self) -> None:
+        """Nothing waits here."""
+
     def send(self, commands: bytes) -> None:
         if not self._connected:
             raise BusUnavailable(self.unavailable_reason)
