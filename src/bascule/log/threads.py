@@ -2,11 +2,18 @@
 
 The executor of the standard library puts two kinds of future, a condition and a work item around every call; a group
 commit is one call per batch, and at a few messages a batch that price is what a publisher waits for. Here a hop is
-one queue entry there and one `call_soon_threadsafe` back, and the waiting task goes on in that very turn of the loop: a
-future of the standard library would have it wait for the next one.
+one queue entry there and one ring of a bell back, and the waiting task goes on in that very turn of the loop: a future
+of the standard library would have it wait for the next one.
+
+The bell is an eventfd that the loop watches, rung without letting go of the interpreter. The standard library's
+`call_soon_threadsafe` lets go of it while it wakes the loop, and then the thread wants it back, for a few microseconds,
+while the loop is at work.
 """
 
 import asyncio
+import ctypes
+import os
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context
 from queue import SimpleQueue
@@ -14,7 +21,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 _Result = TypeVar("_Result")
-_Job = tuple[asyncio.AbstractEventLoop, "_Hop[Any]", Callable[..., Any], tuple[object, ...]]
+_Job = tuple["_Hop[Any]", Callable[..., Any], tuple[object, ...]]
 
 
 class Threads:
@@ -24,6 +31,7 @@ class Threads:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: list[Thread] = []
         self._busy = 0
+        self._bell = _Bell()
 
     async def run(self, work: Callable[..., _Result], *arguments: object) -> _Result:
         """The result of `work(*arguments)`, computed in one of the threads."""
@@ -32,9 +40,10 @@ class Threads:
             self._threads.append(thread)
             thread.start()
         loop = asyncio.get_running_loop()
+        self._bell.hang_in(loop)
         done: _Hop[_Result] = _Hop(loop=loop)
         self._busy += 1
-        self._jobs.put((loop, done, work, arguments))
+        self._jobs.put((done, work, arguments))
         try:
             return await done
         finally:
@@ -47,20 +56,18 @@ class Threads:
         for thread in self._threads:
             thread.join()
         self._threads = []
+        self._bell.take_down()
 
     def _serve(self) -> None:
         while (job := self._jobs.get()) is not None:
-            loop, done, work, arguments = job
+            done, work, arguments = job
             try:
                 result, error = work(*arguments), None
             except BaseException as caught:
                 result, error = None, caught
-            try:
-                loop.call_soon_threadsafe(_finish, done, result, error)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
+            self._bell.ring(done, result, error)
             # A thread that waits must not keep the last job's buffers alive.
-            del job, loop, done, work, arguments, result, error
+            del job, done, work, arguments, result, error
 
 
 class _Hop(asyncio.Future[_Result]):
@@ -97,3 +104,71 @@ def _finish(done: "_Hop[Any]", result: object, error: BaseException | None) -> N
     else:
         done.set_exception(error)
     done.wake()
+
+
+class _Bell:
+    """Tells the loop that hops are over. It lives as long as the threads, so that whoever rings holds no descriptor
+    that may be another file's by now. Where there is no eventfd the loop's own way does it."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._descriptor = -1
+        self._over: deque[tuple[_Hop[Any], object, BaseException | None]] = deque()
+
+    def hang_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """`loop` hears it from now on."""
+        if loop is self._loop or _ring is None:
+            return
+        if self._descriptor < 0:
+            self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._loop = loop
+        loop.add_reader(self._descriptor, self._heard)
+
+    def take_down(self) -> None:
+        """The threads have ended. Whoever still waits goes on at the next turn."""
+        while self._over:
+            _finish_in_loop(*self._over.popleft())
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._descriptor)
+        self._loop = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def ring(self, done: _Hop[Any], result: object, error: BaseException | None) -> None:
+        """By a thread."""
+        if _ring is None:
+            _finish_in_loop(done, result, error)
+        else:
+            self._over.append((done, result, error))
+            _ring(self._descriptor, 1)
+
+    def _heard(self) -> None:
+        try:
+            os.eventfd_read(self._descriptor)
+        except BlockingIOError:  # another loop was faster
+            return
+        while self._over:
+            done, result, error = self._over.popleft()
+            if done.get_loop() is self._loop:
+                _finish(done, result, error)
+            else:
+                _finish_in_loop(done, result, error)
+
+
+def _finish_in_loop(done: _Hop[Any], result: object, error: BaseException | None) -> None:
+    try:
+        done.get_loop().call_soon_threadsafe(_finish, done, result, error)
+    except RuntimeError:
+        pass  # the loop is closed: nobody waits any more
+
+
+def _find_ring() -> Callable[[int, int], object] | None:
+    """`eventfd_write` of the C library, called with the interpreter held: it never blocks."""
+    ring = getattr(ctypes.PyDLL(None), "eventfd_write", None) if hasattr(os, "eventfd") else None
+    if ring is not None:
+        ring.argtypes = (ctypes.c_int, ctypes.c_uint64)
+    return ring
+
+
+_ring = _find_ring()
