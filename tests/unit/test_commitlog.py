@@ -516,3 +516,33 @@ def test_an_index_that_cannot_be_written_is_no_failure_of_the_log(caplog: pytest
 
     asyncio.run(scenario())
     assert "File exists" in caplog.text
+
+
+def test_a_cut_that_the_disk_fails_at_any_step_leaves_a_log_that_is_what_its_files_are() -> None:
+    async def scenario() -> None:
+        for step in range(1, 40):
+            disk = MemoryDisk()
+            bench = await open_bench(disk, segment_max_bytes=100)
+            for number in range(8):
+                await bench.store(bodies(number, 1))
+            assert len(bench.log.segments) > 3
+            before = disk.steps
+            disk.fail_at(disk.steps + step)
+            try:
+                await bench.log.truncate(2, shown_too=True)
+            except OSError:
+                pass
+            whole = disk.steps < before + step
+            assert await bench.read_all() == numbered(0, bench.log.end), f"failed at step {step}"
+            disk.heal()
+            await bench.log.truncate(2, shown_too=True)
+            await bench.store(bodies(2, 3))
+            assert await bench.read_all() == numbered(0, 5), f"failed at step {step}"
+            disk.crash()
+            bench = await open_bench(disk)
+            assert await bench.read_all() == numbered(0, 5), f"failed at step {step}"
+            if whole:
+                return
+        raise AssertionError("the cut has more steps than were tried")
+
+    asyncio.run(scenario())

@@ -9,16 +9,18 @@ import pytest
 
 from bascule.errors import InvalidArgument, Status
 from bascule.node.cluster import NewStream
+from bascule.node.feeds import SILENCE_S
 from bascule.node.peers import DOUBLES, SESSION_S
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
-from bascule.wire.envelope import MsgType, encode
+from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import NatsMessage, messages, pack
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft import encode_message
 from bascule.wire.raft_messages import Heartbeat, VoteRequest
+from bascule.wire.replication import decode_request, encode_request
 from tests.unit.test_admin import another, answer, controller_of, create, partitions_of, publish, watch
 from tests.unit.test_cluster import Member, leader_of, three, until
 from tests.unit.test_metadata import a_stream
@@ -63,6 +65,8 @@ async def goes_on(members: dict[str, Member]) -> None:
     await until(lambda: all(len(item.isr) == 3 for item in partitions_of(members["a"])))
     for partition in range(3):
         await publish(members["a"], b"after", partition)
+    await asyncio.sleep(1)
+    await until(lambda: all(len(item.isr) == 3 for item in partitions_of(members["a"])))
     request = api.CreateStreamRequest(name="after", subject="after", replicationFactor=3)
     assert (await members["c"].call("CreateStream", request, timeout_s=10.0))[0] is Status.OK
 
@@ -91,6 +95,37 @@ def test_what_was_changed_on_its_way_changes_nothing() -> None:
         await asyncio.sleep(2)
         assert state(members) == before
         assert [member.broker.cluster.raft.raft.term for member in members.values()] == terms, "an election was forced"
+        await goes_on(members)
+
+    run(main())
+
+
+def test_what_is_played_back_changes_nothing() -> None:
+    """All of it, shuffled and doubled, after each broker has begun another life."""
+
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        heard = listen(nats)
+        await busy(members)
+        for name in "abc":
+            await asyncio.sleep(2)
+            members[name].kill()
+            await members[name].start()
+            await until(lambda: all(len(item.isr) == 3 for item in partitions_of(members["a"])))
+        await asyncio.sleep(2)
+        reasons = [watch(member) for member in members.values()]
+        captured, before = list(heard), state(members)
+        chance = random.Random(2)
+        for _ in range(2):
+            chance.shuffle(captured)
+            for number, (subject, reply, payload) in enumerate(captured):
+                nats.publish(subject, payload, reply)
+                if number % 200 == 0:
+                    await asyncio.sleep(0.01)
+        await asyncio.sleep(2)
+        assert state(members) == before
+        assert not any(reasons)
         await goes_on(members)
 
     run(main())
@@ -143,6 +178,50 @@ def test_heartbeats_of_an_earlier_life_neither_end_a_broker_nor_move_what_it_lea
             await asyncio.sleep(0.1)
         assert reasons == []
         assert [item.leader_epoch for item in partitions_of(victim)] == epochs
+
+    run(main())
+
+
+def test_a_follower_whose_copy_spoke_for_it_is_heard_again_when_that_has_ended() -> None:
+    """Its data folder was copied and started beside it: the copy's requests seemed to be those of its next life."""
+
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        await create(members)
+        leader = leader_of(members, "s")
+        heard = listen(nats, b"ns.replicate." + leader.name.encode())
+        for number in range(5):
+            await publish(leader, b"%d" % number)
+        subject, _, payload = heard[-1]
+        content = decode_checked(payload, MsgType.REPLICATION_REQUEST)
+        assert content is not None
+        request = decode_request(content)._replace(session=99, request_id=1, full=True)
+        nats.publish(subject, encode(MsgType.REPLICATION_REQUEST, encode_request(request), crc=True))
+        await asyncio.sleep(1.5 * SILENCE_S)
+        await goes_on(members)
+
+    run(main())
+
+
+def test_what_a_follower_promised_to_an_earlier_leader_counts_for_no_later_one() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        await create(members)
+        leader = leader_of(members, "s")
+        heard = listen(nats, b"ns.replicate." + leader.name.encode())
+        await publish(leader, b"x")
+        captured = list(heard)
+        leader.kill()
+        await leader.start()
+        await goes_on(members)
+        taken: list[str] = []
+        for follower, feed in leader.broker.environment.feeds._feeds.items():
+            feed.asked = lambda request, follower=follower: taken.append(follower)  # type: ignore[method-assign,misc]
+        for subject, reply, payload in captured:
+            leader.broker.environment.feeds._on_batch(pack(NatsMessage(subject, reply, payload)), 1)
+        assert taken == []
 
     run(main())
 

@@ -110,14 +110,15 @@ def test_what_a_dead_broker_said_does_not_keep_it_alive() -> None:
     assert peers.alive() == []
 
 
-def test_a_life_that_another_one_followed_does_not_come_back() -> None:
+def test_a_life_that_another_one_followed_comes_back_only_if_it_speaks_on() -> None:
+    """It does if the other one was a copy that has ended."""
     now = Now()
     peers, _ = make(now)
-    lives: list[str] = []
-    peers.on_heard = lambda peer: lives.append(peer.boot)
-    for boot in ("first", "second", "first", "third", "second", "first", "third"):
-        hear(peers, "b1", boot)
-    assert lives == ["first", "second", "third", "third"]
+    lives: list[tuple[str, int]] = []
+    peers.on_heard = lambda peer: lives.append((peer.boot, peer.beat))
+    for boot, beat in (("first", 7), ("second", 1), ("first", 6), ("first", 7), ("second", 2), ("first", 8)):
+        hear(peers, "b1", boot, beat)
+    assert lives == [("first", 7), ("second", 1), ("second", 2), ("first", 8)]
 
 
 def test_heartbeats_with_a_wrong_bit_are_nobodys() -> None:

@@ -23,7 +23,7 @@ u32 = st.integers(0, 2**32 - 1)
 ids = st.text(max_size=20)
 positions = st.builds(Position, u64, u32, u64, u64, u64, u64)
 answers = st.builds(Answer, u64, u32, st.sampled_from(Kind), u64, u64, u64, u64, u64, u64, u64, st.binary(max_size=50))
-requests = st.builds(FetchRequest, u64, u64, u64, ids, st.booleans(), st.lists(positions, max_size=5))
+requests = st.builds(FetchRequest, u64, u64, u64, u64, ids, st.booleans(), st.lists(positions, max_size=5))
 
 
 @given(requests)
@@ -31,14 +31,14 @@ def test_a_request_survives_the_wire(request: FetchRequest) -> None:
     assert decode_request(encode_request(request)) == request
 
 
-@given(u64, st.lists(answers, max_size=5), st.integers(33, 200))
+@given(u64, st.lists(answers, max_size=5), st.integers(41, 200))
 def test_a_response_survives_being_cut_into_parts(request_id: int, sent: list[Answer], max_part: int) -> None:
-    messages = [b"".join(pieces) for pieces in encode_parts(7, request_id, 9, encode_response(sent), max_part)]
+    messages = [b"".join(pieces) for pieces in encode_parts((7, 8), request_id, 9, encode_response(sent), max_part)]
     assert all(len(message) <= max_part for message in messages)
     parts = [decode_part(message) for message in messages]
-    assert [(item.session, item.request_id, item.number, item.part, item.parts) for item in parts] == [
-        (7, request_id, 9, number, len(messages)) for number in range(len(messages))
-    ]
+    assert [
+        (item.session, item.leader_session, item.request_id, item.number, item.part, item.parts) for item in parts
+    ] == [(7, 8, request_id, 9, number, len(messages)) for number in range(len(messages))]
     assert decode_response(b"".join(item.piece for item in parts)) == sent
 
 

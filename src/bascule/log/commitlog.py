@@ -435,11 +435,17 @@ class CommitLog:
 
     async def _truncate(self, end: int) -> None:
         while self.segments and self.segments[-1].base >= end:
-            await self._set_aside(self.segments[-1], 0)
-            await self._remove_files(self.segments[-1])
+            segment = self.segments[-1]
+            await self._set_aside(segment, 0)
+            await self._disk.remove(segment.path)
             self._forget_last()
+            self._ends_at(segment.base)  # now: should the disk fail before the rest, it has ended there all the same
+            await self._remove_files(segment)
         if self.segments and self.segments[-1].appended.end > end:
             await self._cut(self.segments[-1], end)
+        self._ends_at(end)
+
+    def _ends_at(self, end: int) -> None:
         self._start_fresh()
         self.end = self.promised_end = min(self.end, end)
         self.visible_end = min(self.visible_end, self.end)

@@ -92,7 +92,7 @@ async def assemble(
         publishes_bus=buses.publishes,
         scheduler=scheduler,
         inboxes=Inboxes(namespace, own, random),
-        feeds=Feeds(own, namespace, buses.replication, clock, buses.publishes.push),
+        feeds=Feeds(own, namespace, buses.replication, clock, _session(boot), buses.publishes.push),
         fetchers=Fetchers(own, namespace, buses.replication, settings.fetch_timeout_s, _session(boot)),
         peer_logs=PeerLogs(
             own, namespace, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)

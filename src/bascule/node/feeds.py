@@ -42,6 +42,9 @@ WATERMARK_ALONE_S = 0.005
 ENVELOPE_BYTES = 64
 KEPT_SESSIONS = 64
 """Of one follower, over: so many restarts ago nothing is on its way any more."""
+SILENCE_S = 10.0
+"""A life that seemed over and speaks on is believed when the one that followed it has been silent for so long: that was
+a copy of its folder, started by mistake. What a dead one had still on its way has arrived long before."""
 
 T = TypeVar("T")
 Find = Callable[["Key"], "Replica | None"]
@@ -49,10 +52,17 @@ Find = Callable[["Key"], "Replica | None"]
 
 class Feeds:
     def __init__(
-        self, broker_id: str, namespace: str, bus: Bus, clock: Clock, on_reported: Callable[[], None] = lambda: None
+        self,
+        broker_id: str,
+        namespace: str,
+        bus: Bus,
+        clock: Clock,
+        session: int,
+        on_reported: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_reported` is called when followers have reported and the acks that were owed are sent."""
         self._on_reported = on_reported
+        self._session = session
         self._broker_id = broker_id
         self._namespace = namespace
         self._bus = bus
@@ -132,11 +142,14 @@ class Feeds:
             if request.follower not in self._members():
                 logger.debug("a fetch request of %r, who is no member", request.follower)
                 continue
+            subject = response_subject(self._namespace, request.follower, self._broker_id)
+            if request.leader_session != self._session:
+                self._introduce(subject, request)
+                continue
             feed = self._feeds.get(request.follower)
             if feed is None:
-                subject = response_subject(self._namespace, request.follower, self._broker_id)
                 feed = self._feeds[request.follower] = Feed(
-                    request.follower, subject, self._bus, self._clock, self._find, self._wake
+                    request.follower, subject, self._session, self._bus, self._clock, self._find, self._wake
                 )
             feed.asked(request)
         # A publisher may wait for the acks that this allows, and a follower for what comes next.
@@ -144,6 +157,15 @@ class Feeds:
         if self._soon is not None:
             self._soon.cancel()
             self._respond()
+
+    def _introduce(self, subject: bytes, request: FetchRequest) -> None:
+        """Say who we are to who does not know, or speaks to an earlier life of ours."""
+        sessions = (request.session, self._session)
+        for part in encode_parts(sessions, request.request_id, 0, [], self._bus.max_payload):
+            try:
+                self._bus.send(pub_pieces(subject, encode_checked(MsgType.REPLICATION_RESPONSE, part)))
+            except BusUnavailable as error:
+                logger.debug("no answer to %s this time: %s", request.follower, error)
 
 
 class _Room:
@@ -207,9 +229,17 @@ class Feed:
     """The conversation with one following broker."""
 
     def __init__(
-        self, follower: str, subject: bytes, bus: Bus, clock: Clock, find: Find, wake: "Callable[[Feed], None]"
+        self,
+        follower: str,
+        subject: bytes,
+        own_session: int,
+        bus: Bus,
+        clock: Clock,
+        find: Find,
+        wake: "Callable[[Feed], None]",
     ) -> None:
         self._wake = wake
+        self._own_session = own_session
         self.follower = follower
         self._subject = subject
         self._bus = bus
@@ -220,7 +250,8 @@ class Feed:
         self._news: dict[Key, None] = {}
         self._at_once: list[Answer] = []
         self._session = 0
-        self._past_sessions: dict[int, None] = {}
+        self._past_sessions: dict[int, int] = {}
+        """With the last request of each."""
         self._request_id = 0
         self._fulls = 0
         """How often everything was asked for: what was collected before is not taken after."""
@@ -230,7 +261,7 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         self._watermark_timer: asyncio.TimerHandle | None = None
         self._idle_timer = self._loop.call_later(IDLE_ANSWER_S, self._check_idle)
-        self._sent_at = self._loop.time()
+        self._sent_at = self._asked_at = self._loop.time()
         self._reading: asyncio.Task[None] | None = None
 
     def close(self) -> None:
@@ -268,12 +299,12 @@ class Feed:
 
     def asked(self, request: FetchRequest) -> None:
         if request.session != self._session:
-            if request.session in self._past_sessions:
+            if self._is_over(request):
                 return  # late words of a life that ended: what it promised may be gone
             self._begin(request.session)
         elif request.request_id <= self._request_id:
             return  # late, or twice: a newer one is here
-        self._request_id = request.request_id
+        self._request_id, self._asked_at = request.request_id, self._loop.time()
         if request.full:
             self._start_over()
         elif self._taken < request.taken <= self._number:
@@ -283,10 +314,15 @@ class Feed:
             self._place(position, now)
         self._consider()
 
+    def _is_over(self, request: FetchRequest) -> bool:
+        last = self._past_sessions.get(request.session)
+        return last is not None and (request.request_id <= last or self._loop.time() < self._asked_at + SILENCE_S)
+
     def _begin(self, session: int) -> None:
         """The follower lives anew."""
+        self._past_sessions.pop(session, None)
         if self._session:
-            self._past_sessions[self._session] = None
+            self._past_sessions[self._session] = self._request_id
         while len(self._past_sessions) > KEPT_SESSIONS:
             del self._past_sessions[next(iter(self._past_sessions))]
         self._session = session
@@ -463,7 +499,8 @@ class Feed:
         if any(answer.records for answer in answers):
             self._awaited = self._number
         max_part = self._bus.max_payload - ENVELOPE_BYTES
-        parts = encode_parts(self._session, self._request_id, self._number, encode_response(answers), max_part)
+        sessions = (self._session, self._own_session)
+        parts = encode_parts(sessions, self._request_id, self._number, encode_response(answers), max_part)
         if self._records_wait or self._at_once or self._news:
             self._consider()
         return [pub_pieces(self._subject, encode_checked(MsgType.REPLICATION_RESPONSE, part)) for part in parts]

@@ -120,6 +120,7 @@ class Fetcher:
         self, broker_id: str, subject: bytes, bus: Bus, timeout_s: float, session: int, request_ids: Iterator[int]
     ) -> None:
         self._session = session
+        self._leader_session = 0
         self._request_ids = request_ids
         self._broker_id = broker_id
         self._subject = subject
@@ -195,7 +196,8 @@ class Fetcher:
         if full:
             self._full, self._pieces, self._taken = False, [], 0
             self._full_id, self._full_at = self._request_id, now
-        request = FetchRequest(self._session, self._request_id, self._taken, self._broker_id, full, positions)
+        sessions = (self._session, self._leader_session)
+        request = FetchRequest(*sessions, self._request_id, self._taken, self._broker_id, full, positions)
         try:
             payload = encode_checked(MsgType.REPLICATION_REQUEST, [encode_request(request)])
             self._bus.send_now(pub_pieces(self._subject, payload))
@@ -213,8 +215,13 @@ class Fetcher:
     # --- answers ---------------------------------------------------------------------------------------------
 
     def take_part(self, payload: memoryview) -> None:
-        session, request_id, number, part, parts, piece = decode_part(payload)
+        session, leader_session, request_id, number, part, parts, piece = decode_part(payload)
         if session != self._session or not 0 < self._full_id <= request_id <= self._request_id:
+            return
+        if leader_session != self._leader_session:
+            if request_id == self._request_id:  # the answer to what was just asked, by another life
+                self._leader_session = leader_session
+                self.start_over()
             return
         self._heard_at = self._loop.time()
         if number <= self._taken or (number == self._taken + 1 and part < len(self._pieces)):

@@ -33,7 +33,6 @@ class Following:
         self.key = replica.key
         self._replica = replica
         self._log = log
-        self._cutting: asyncio.Task[None] | None = None
         self._machine = Follower(
             *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, replica.certain_end
         )
@@ -43,8 +42,6 @@ class Following:
 
     def stop(self) -> None:
         self._replica.environment.fetchers.unfollow(self)
-        if self._cutting is not None:
-            self._cutting.cancel()
 
     @property
     def hw_end(self) -> int:
@@ -94,7 +91,7 @@ class Following:
                 case Expose(hw_end):
                     self._log.set_visible_end(hw_end)
                 case Cut(end):
-                    self._cutting = asyncio.get_running_loop().create_task(self._cut(end))
+                    self._replica.begin_cut(self._cut(end))
                 case Distrust(reason):
                     logger.error("%s: not taken from %s: %s", self._replica.name, self.leader, reason)
 
@@ -113,5 +110,8 @@ class Following:
             except (LogError, OSError, ValueError) as error:
                 logger.error("%s cannot be cut, and gets nothing more until it is: %s", self._replica.name, error)
             await asyncio.sleep(CUT_AGAIN_S)
-        self._machine.step(WasCut(self._log.end))
-        self._replica.environment.fetchers.start_over(self)
+            if self._replica.following is not self:
+                return  # whoever leads now says where to cut
+        if self._replica.following is self:
+            self._machine.step(WasCut(self._log.end))
+            self._replica.environment.fetchers.start_over(self)

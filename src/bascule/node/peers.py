@@ -3,8 +3,8 @@
 The heartbeat is an unasked ServerInfoResponse; a ServerInfoRequest makes everyone say it at once, so that a broker
 that just started knows the others without waiting.
 
-A heartbeat that comes late, twice, or out of a life that another one has followed is passed over: whoever plays back
-what was said earlier must not keep a dead broker alive, nor make two lives out of one.
+A heartbeat that comes late or twice is passed over: whoever plays back what was said earlier must not keep a dead
+broker alive, nor make two lives out of one.
 
 A broker that does not hear its own voice is deaf: its connection to NATS works one way only, so that it can serve
 nobody while it seems to live. It then speaks to itself alone, until it hears that; to the others it is silent.
@@ -35,7 +35,7 @@ DOUBLES = 8
 other one waits for twice as many: the copy ends, not the original. They count if they say that they hear us: an echo of
 an earlier life cannot."""
 PAST_LIVES = 64
-"""Of one broker, remembered so that none of them comes back."""
+"""Of one broker, remembered with their last heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,8 @@ class Peers:
         self._clock = clock
         self._describe = describe
         self._heard: dict[str, tuple[Peer, int]] = {}
-        self._past: dict[str, dict[str, None]] = {}
-        """By broker, the lives that another one followed."""
+        self._past: dict[str, dict[str, int]] = {}
+        """By broker, its lives, each with the number of its last heartbeat."""
         self._beats = 0
         self._other_life = ""
         self._own_heard_at = 0
@@ -184,16 +184,13 @@ class Peers:
         self.on_heard(peer)
 
     def _is_old(self, peer: Peer) -> bool:
-        past = self._past.get(peer.id, {})
-        if peer.boot in past:
+        lives = self._past.setdefault(peer.id, {})
+        if peer.beat <= lives.get(peer.boot, 0):
             return True
-        last, _ = self._heard.get(peer.id, (peer, 0))
-        if last.boot == peer.boot:
-            return last is not peer and peer.beat <= last.beat
-        past = self._past.setdefault(peer.id, past)
-        past[last.boot] = None
-        if len(past) > PAST_LIVES:
-            del past[next(iter(past))]
+        lives.pop(peer.boot, None)  # the order is that of the last words
+        lives[peer.boot] = peer.beat
+        if len(lives) > PAST_LIVES:
+            del lives[next(iter(lives))]
         return False
 
 

@@ -57,6 +57,9 @@ class Replica:
         self._settled = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._reopening = False
+        self._cutting: asyncio.Task[None] | None = None
+        self._ended = False
+        self._storing_epochs = asyncio.Lock()
 
     @classmethod
     async def open(cls, environment: Environment, stream: Stream, partition: Partition) -> "Replica":
@@ -98,6 +101,12 @@ class Replica:
         if (self.following is not None or self._coming_to_lead is not None) and same_term:
             return
         self.resign()
+        self._begin_role()
+
+    def _begin_role(self) -> None:
+        stream, partition = self.stream, self.partition
+        if self._cutting is not None:
+            return  # when the cut is over: half cut, a log is nobody's to go on from
         self.repair.mend()
         if not partition.leader:
             return
@@ -142,17 +151,20 @@ class Replica:
             self.following = None
 
     async def close(self) -> None:
-        self._end()
+        await self._end()
         await self.log.close()
 
     async def delete(self) -> None:
-        self._end()
+        await self._end()
         await self.log.delete()
 
-    def _end(self) -> None:
+    async def _end(self) -> None:
+        self._ended = True
         self.resign()
         for task in self._tasks:
             task.cancel()
+        if self._cutting is not None:
+            await asyncio.gather(self._cutting, return_exceptions=True)
 
     # --- what others ask -------------------------------------------------------------------------------------
 
@@ -211,16 +223,30 @@ class Replica:
 
     async def _save_epochs(self) -> None:
         try:
-            await stored_epochs.save(self.environment.disk, self.log.folder, self.epochs)
+            async with self._storing_epochs:
+                await stored_epochs.save(self.environment.disk, self.log.folder, self.epochs)
         except OSError as error:
             logger.warning(
                 "%s: its epochs are not stored (%s); the next start reads them from the log", self.name, error
             )
 
+    def begin_cut(self, work: Coroutine[object, object, None]) -> None:
+        """It goes on to its end, whatever role comes meanwhile; that begins then."""
+        self._cutting = asyncio.get_running_loop().create_task(work)
+        self._cutting.add_done_callback(self._cut_ended)
+
+    def _cut_ended(self, task: asyncio.Task[None]) -> None:
+        self._cutting = None
+        if not (self._ended or task.cancelled() or self.leading or self.following or self._coming_to_lead):
+            self._begin_role()
+            self.environment.on_writable(self.stream.name, self.partition.id)
+
     async def cut(self, end: int) -> None:
-        await stored_epochs.forget(self.environment.disk, self.log.folder)
-        await self.log.truncate(end, shown_too=self._given_up)
-        self._saved_epoch = 0
+        async with self._storing_epochs:  # those on their way there are not what they will be
+            await stored_epochs.forget(self.environment.disk, self.log.folder)
+            await self.log.truncate(end, shown_too=self._given_up)
+            self.epochs.cut(self.log.end)
+            self._saved_epoch = 0
 
     def on_failed(self, error: LogError) -> None:
         """The log cannot be written: say so, and try to open it again from time to time."""

@@ -8,6 +8,10 @@ came from, and one of exactly the largest size must still replicate. Responses a
 was the last one taken: the leader may then send more without being asked, and a number or a part that is missing means:
 ask for everything again.
 
+Both name the lives of both: a request is believed by the very life of the leader it was meant for. Who does not know it
+yet is told by an empty response with the number 0, and asks again. So what a follower promised in an earlier life,
+played back to a leader that has not heard of that life, promises nothing.
+
 Answers carry records exactly as they stand in the log. Everything else is fixed-width little-endian: a request for a
 thousand partitions is one `bytes.join`, not a thousand protobuf messages.
 """
@@ -19,9 +23,11 @@ from typing import NamedTuple
 
 from bascule.errors import PeerError
 
-_REQUEST = struct.Struct("<QQQBHI")  # session, request id, taken, full, length of the follower's id, entries
+_REQUEST = struct.Struct(
+    "<QQQQBHI"
+)  # session, leader's session, request id, taken, full, length of the follower's id, entries
 _POSITION = struct.Struct("<QIQQQQ")
-_PART = struct.Struct("<QQQII")  # session, request id, number, part, parts
+_PART = struct.Struct("<QQQQII")  # session, leader's session, request id, number, part, parts
 _ANSWER = struct.Struct("<QIBQQQQQQQI")
 
 
@@ -67,6 +73,8 @@ class Answer(NamedTuple):
 class FetchRequest(NamedTuple):
     session: int
     """One life of one follower: what an earlier one said or was told is not this one's."""
+    leader_session: int
+    """The life of the leader that this is said to; 0 if it is not known yet."""
     request_id: int
     taken: int
     """The number of the last response that was taken; 0 if none was."""
@@ -79,10 +87,11 @@ class FetchPart(NamedTuple):
     """One piece of a response."""
 
     session: int
+    leader_session: int
     request_id: int
     """Of the newest request the leader knew."""
     number: int
-    """Of the response, counted from 1 on."""
+    """Of the response, counted from 1 on; 0 says only which life of the leader to ask."""
     part: int
     parts: int
     piece: bytes | memoryview
@@ -90,15 +99,15 @@ class FetchPart(NamedTuple):
 
 def encode_request(request: FetchRequest) -> bytes:
     follower = request.follower.encode()
-    session, request_id, taken, _, full, positions = request
-    head = _REQUEST.pack(session, request_id, taken, full, len(follower), len(positions))
+    session, leader_session, request_id, taken, _, full, positions = request
+    head = _REQUEST.pack(session, leader_session, request_id, taken, full, len(follower), len(positions))
     return b"".join([head, follower, *(_POSITION.pack(*position) for position in positions)])
 
 
 def decode_request(data: bytes | memoryview) -> FetchRequest:
     """Raises PeerError for anything that is not exactly a request."""
     try:
-        session, request_id, taken, full, id_length, count = _REQUEST.unpack_from(data)
+        session, leader_session, request_id, taken, full, id_length, count = _REQUEST.unpack_from(data)
         start = _REQUEST.size + id_length
         follower = bytes(data[_REQUEST.size : start]).decode()
         if len(data) != start + count * _POSITION.size:
@@ -106,7 +115,7 @@ def decode_request(data: bytes | memoryview) -> FetchRequest:
         positions = [Position(*fields) for fields in _POSITION.iter_unpack(data[start:])]
     except (struct.error, ValueError) as error:
         raise PeerError(f"a fetch request cannot be decoded: {error}") from error
-    return FetchRequest(session, request_id, taken, follower, bool(full), positions)
+    return FetchRequest(session, leader_session, request_id, taken, follower, bool(full), positions)
 
 
 def encode_response(answers: Iterable[Answer]) -> list[bytes]:
@@ -135,24 +144,26 @@ def decode_response(data: bytes | memoryview) -> list[Answer]:
     return answers
 
 
-def encode_parts(session: int, request_id: int, number: int, response: list[bytes], max_part: int) -> list[list[bytes]]:
+def encode_parts(
+    sessions: tuple[int, int], request_id: int, number: int, response: list[bytes], max_part: int
+) -> list[list[bytes]]:
     """The response in messages of at most `max_part` bytes each, themselves in pieces; one, if it is empty."""
     step = max_part - _PART.size
     if sum(map(len, response)) <= step:
-        return [[_PART.pack(session, request_id, number, 0, 1), *response]]
+        return [[_PART.pack(*sessions, request_id, number, 0, 1), *response]]
     whole = b"".join(response)
     starts = range(0, len(whole), step)
     return [
-        [_PART.pack(session, request_id, number, part, len(starts)), whole[start : start + step]]
+        [_PART.pack(*sessions, request_id, number, part, len(starts)), whole[start : start + step]]
         for part, start in enumerate(starts)
     ]
 
 
 def decode_part(data: bytes | memoryview) -> FetchPart:
     try:
-        session, request_id, number, part, parts = _PART.unpack_from(data)
+        session, leader_session, request_id, number, part, parts = _PART.unpack_from(data)
     except struct.error as error:
         raise PeerError(f"a part of a fetch response cannot be decoded: {error}") from error
     if part >= parts:
         raise PeerError(f"a fetch response has no part {part} of {parts}")
-    return FetchPart(session, request_id, number, part, parts, data[_PART.size :])
+    return FetchPart(session, leader_session, request_id, number, part, parts, data[_PART.size :])
