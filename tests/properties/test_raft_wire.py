@@ -162,6 +162,19 @@ def test_a_newer_format_is_refused_with_the_reason() -> None:
         decode_message(b"\3" + encoded[1:])
 
 
+def test_a_newer_format_on_disk_is_refused_with_the_reason() -> None:
+    encoded = encode_stored(HardState(1, "a", 0, ""), None, [])
+    with pytest.raises(PeerError, match="stored in format 2, this broker knows 1; run the release that wrote it"):
+        decode_stored(b"\2" + encoded[1:])
+
+
+def test_a_chunk_that_is_no_part_of_its_snapshot_is_refused() -> None:
+    snapshot = Snapshot(5, 1, Membership(("a",)), b"0123456789")
+    for offset, total in ((0, 9), (1, 10), (1 << 62, 10), (0, 1 << 62)):
+        with pytest.raises(PeerError, match="a snapshot's chunk"):
+            decode_message(encode_message(SnapshotRequest("a", "b", 1, snapshot, offset, total)))
+
+
 def test_a_membership_that_cannot_be_is_refused_inside_an_entry_too() -> None:
     for membership in (
         Membership(("a", "a")),

@@ -38,6 +38,18 @@ def test_what_is_written_but_not_promised_does_not_count() -> None:
     assert not machine.fetched("b", 10, 0, 10, 1)
 
 
+def test_a_follower_that_claims_more_than_it_has_or_the_leader_has_is_not_believed() -> None:
+    machine = in_sync(("me", "b"))
+    machine.promised(10)
+    machine.fetched("b", 5, 1 << 60, 10, 1)
+    assert machine.hw_end == 5, "it promises what it does not have"
+    epochs = EpochHistory([(1, 0), (3, 6)])
+    for end, last_epoch, cut_to in ((11, 3, (3, 10)), (1 << 60, 3, (3, 10)), (7, 1, (1, 6)), (10, 4, (3, 10))):
+        position = Position(7, 0, 3, end, end, last_epoch)
+        assert f.judge(position, epochs, 10) == cut_to
+    assert f.judge(Position(7, 0, 3, 10, 1 << 60, 3), epochs, 10) is None
+
+
 def test_a_wiped_follower_never_pulls_the_high_watermark_down() -> None:
     machine = in_sync(("me", "b"))
     machine.promised(10)
