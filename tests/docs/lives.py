@@ -13,6 +13,7 @@ from unittest import mock
 
 from bascule.core.metadata.commands import BeginRemoval, Command, DrainBroker, UndrainBroker
 from bascule.core.metadata.state import Metadata
+from bascule.core.partition import leader as leader_events
 from bascule.core.raft.machine import Raft
 from bascule.log.commitlog import CommitLog
 from bascule.node.broker import Broker
@@ -361,6 +362,9 @@ def way_of_a_message(*, slow_leader: bool) -> dict[str, list[Moment]]:
 
     with (
         note(Leading, "step", "leader", lambda args: [args[0]]),
+        note(Leading, "_on_batch", "leader", lambda args: [leader_events.Arrived(*args)]),
+        note(Leading, "promised", "leader", lambda args: [leader_events.Promised(*args)]),
+        note(Leading, "fetched", "leader", lambda args: [leader_events.Fetched(*args)]),
         note(Leading, "_execute", "leader", lambda args: args[0]),
         note(Following, "answered", "follower", lambda args: [Answered()]),
         note(Following, "promised", "follower", lambda args: [Promised()]),

@@ -325,13 +325,14 @@ def test_whatever_is_asked_every_partition_has_a_leader_in_sync_among_its_replic
         metadata.apply(index, command)
         for stream in metadata.streams.values():
             for item in stream:
-                assert item.leader in item.isr
+                assert item.leader in item.isr or (item.leader, item.isr) == ("", ()), "only a lost disk leaves nobody"
                 assert set(item.isr) <= set(item.replicas)
                 assert len(set(item.replicas)) == len(item.replicas)
                 assert len(set(item.isr)) == len(item.isr)
             if stream.name in before and before[stream.name].creation_index == stream.creation_index:
                 for item, old in zip(stream, before[stream.name], strict=True):
                     assert item.epoch >= old.epoch
+                    assert item.isr or not old.isr or isinstance(command, DiskLost)
                     if item.unclean_epoch == old.unclean_epoch and not isinstance(command, ExpandIsr):
                         assert set(item.isr) <= set(old.isr), "only its leader brings a replica into sync"
                     if item.leader != old.leader:
