@@ -82,7 +82,7 @@ _LIKELY = {
     "members": 0.25,
 }
 RELAXED = (SyncMode("interval", 100_000_000), SyncMode("os"))
-NEEDS_SYNC = ("power", "double", "blackout", "contest", "eio")
+NEEDS_SYNC = ("power", "double", "blackout", "contest", "eio", "wipe")
 """What relaxed syncing does not promise to survive."""
 
 
