@@ -51,7 +51,7 @@ def expose_before_sync() -> Iterator[None]:
 @contextmanager
 def reuse_offset_after_damage() -> Iterator[None]:
     """Recovery takes every bad record for a torn tail, cuts there, and gives the offsets out again."""
-    with _replaced(Scan, "damaged", property(lambda self: False)):
+    with _replaced(Scan, "torn_at", property(lambda self: self.bad[0][0] if self.bad else None)):
         yield
 
 

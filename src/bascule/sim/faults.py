@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from bascule.errors import Status
+from bascule.errors import PeerError, Status
 from bascule.sim.history import StreamInfo
 from bascule.sim.host import Host
 from bascule.sim.readers import watch
@@ -17,6 +17,8 @@ from bascule.sim.world import World
 from bascule.testing.bus import MemoryBus
 from bascule.wire.kernels import decode_records, scan_records
 from bascule.wire.pb import admin_pb2 as admin
+from bascule.wire.raft import decode_message
+from bascule.wire.raft_messages import VoteRequest
 from bascule.wire.record import FRAME_PREFIX_BYTES, Record
 
 Fault = Callable[[Host], Coroutine[Any, Any, None]]
@@ -181,27 +183,48 @@ class Faults:
             await self._come_back(other)
 
     async def _contest(self, host: Host) -> None:
-        """Two rivals do not hear each other; those who vote for them lose power again and again, and now and then hear
-        only one of them: who forgets a vote gives it twice."""
+        """Two rivals that do not hear each other ask the third for its vote; it loses power as soon as it has given it
+        to one, and then hears the other: who forgets a vote gives it twice."""
         hosts = list(self._world.cluster.hosts.values())
+        if len(hosts) != 3 or any(not other.buses for other in hosts):
+            return
         self._chance.shuffle(hosts)
-        one, two, *voters = hosts
-        self._note(f"{one.name} and {two.name} contest the votes of {', '.join(voter.name for voter in voters)}")
-        nats = self._world.nats
-        nats.sever(one.name, two.name)
-        nats.sever(two.name, one.name)
-        for _ in range(self._chance.randint(6, 12)):
-            unheard = self._chance.choice((one, two))
-            for voter in voters:
-                nats.sever(unheard.name, voter.name)
-                self.crashes += 1
-                voter.power_off(self._chance)
-                voter.boot()
-            await asyncio.sleep(self._chance.uniform(0.02, 0.4))
-            for voter in voters:
-                nats.mend(unheard.name, voter.name)
-        nats.mend(one.name, two.name)
-        nats.mend(two.name, one.name)
+        hosts.sort(key=lambda other: other.raft is not None and other.raft.is_leader)
+        first, second, voter = hosts
+        self._note(f"{first.name} and {second.name} contest the vote of {voter.name}")
+        nats, late = self._world.nats, second.buses[0]
+        pairs = ((first.name, second.name), (second.name, first.name))
+        for pair in pairs:
+            nats.sever(*pair)
+        self._lose_power(voter)
+        late.up.hold("contest")
+        # A leader's word would tell the voter what it has forgotten: it hears only questions.
+        nats.swallows = lambda source, target, message: (
+            (source, target) == (first.name, voter.name) and not _asks_for_a_vote(message.payload)
+        )
+        await asyncio.sleep(1.2)
+        voter.boot()
+        await self._soon(lambda: first.raft is not None and first.raft.is_leader)
+        self._lose_power(voter)
+        voter.boot()
+        await self._soon(lambda: voter.raft is not None)
+        await asyncio.sleep(self._chance.uniform(0.05, 0.4))
+        late.up.release("contest")
+        await asyncio.sleep(1.0)
+        nats.swallows = None
+        for pair in pairs:
+            nats.mend(*pair)
+
+    @staticmethod
+    async def _soon(condition: Callable[[], bool]) -> None:
+        for _ in range(2000):
+            if condition():
+                return
+            await asyncio.sleep(0.001)
+
+    def _lose_power(self, host: Host) -> None:
+        self.crashes += 1
+        host.power_off(self._chance)
 
     async def _wipe(self, host: Host) -> None:
         """A disk is lost for good: one at a time, for the contract says no more."""
@@ -419,6 +442,13 @@ class Faults:
     def _part_of(self, path: str, record: Record) -> Part | None:
         stream: StreamInfo | None = self._world.history.streams.get(record.stream)
         return None if stream is None else Part(stream.name, stream.incarnation, record.partition)
+
+
+def _asks_for_a_vote(payload: bytes) -> bool:
+    try:
+        return isinstance(decode_message(payload), VoteRequest)
+    except PeerError:
+        return False
 
 
 def record_starts(data: bytes) -> list[int]:

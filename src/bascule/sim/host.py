@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from bascule.core.raft.machine import Raft
 from bascule.errors import BasculeError, Status
 from bascule.node.broker import Broker
 from bascule.node.replica import Replica
@@ -57,6 +58,8 @@ class Host:
         self.disk = MemoryDisk()
         self.clock = VirtualClock(loop)
         self.broker: Broker | None = None
+        self.raft: Raft | None = None
+        """Of its process, from the moment there is one."""
         self.buses: list[MemoryBus] = []
         self.wanted = True
         """Whether it is started again when it ends."""
@@ -170,7 +173,7 @@ class Host:
     def _end_process(self) -> None:
         life, self._life = self._life, None
         self._changed.set()
-        self.broker, self._methods = None, {}
+        self.broker, self.raft, self._methods = None, None, {}
         buses, self.buses = self.buses, []
         for bus in buses:
             bus.abandon()

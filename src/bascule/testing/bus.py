@@ -68,6 +68,8 @@ class MemoryNats:
         self._next_sid = 1
         self._turns: dict[bytes, int] = {}
         self._severed: dict[tuple[str, str], None] = {}
+        self.swallows: Callable[[str, str, NatsMessage], bool] | None = None
+        """Asked for each message, with the hosts it comes from and goes to: whether it is lost."""
 
     def connect(self, name: str = "", host: str = "") -> "MemoryBus":
         bus = MemoryBus(self, name, host)
@@ -101,7 +103,9 @@ class MemoryNats:
             entry = pack(message)
             for subscription in self._receivers(message.subject):
                 self.routed += 1
-                if (host, subscription.bus.host) in self._severed:
+                if (host, subscription.bus.host) in self._severed or (
+                    self.swallows is not None and self.swallows(host, subscription.bus.host, message)
+                ):
                     self.lost += 1
                 elif self.weather is not None and self.weather.harsh:
                     self._brave(self.weather, subscription, entry)
