@@ -8,7 +8,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from bascule.core.metadata.commands import Command
 from bascule.errors import Status
+from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.controller import Controller
 from bascule.sim.cluster import Cluster
 from bascule.sim.host import Host
@@ -166,3 +168,19 @@ def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     assert "ask again" in controller._join(request)
     log.commit = 7
     assert controller._join(request) == ""
+
+
+def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
+    raft: Any = SimpleNamespace(membership=Membership(("a",)), raft=SimpleNamespace(id="a"))
+    nothing: Any = None
+
+    async def submit(command: Command) -> None:
+        pass
+
+    async def main() -> None:
+        controller = Controller(raft, nothing, nothing, "ns", 0, submit, nothing)
+        for life in range(3 * RAFT_MAX_SERVERS):
+            await controller._record_loss("c", f"life {life}")
+        assert len(controller._disks_lost) == RAFT_MAX_SERVERS
+
+    run(main())

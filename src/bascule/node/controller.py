@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 from bascule.core.liveness import Liveness
 from bascule.core.metadata.commands import BrokerDied, Command, DiskLost
 from bascule.errors import BasculeError, BusUnavailable, Status, Unavailable
+from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.peers import HEARTBEAT_S, SESSION_S, Peer
 from bascule.node.raft import RaftDriver
 from bascule.ports import Bus, Clock, Subscription
@@ -263,6 +264,8 @@ class Controller:
         try:
             await self._submit(DiskLost(broker, self.living()))
             self._disks_lost[broker, incarnation] = None
+            while len(self._disks_lost) > RAFT_MAX_SERVERS:  # whoever is forgotten asks again
+                del self._disks_lost[next(iter(self._disks_lost))]
         except BasculeError as error:
             logger.warning("the lost disk of %s is not recorded yet: %s", broker, error)
 
