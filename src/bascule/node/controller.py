@@ -133,6 +133,8 @@ class Controller:
         single broker ends, for it was most likely founded by mistake; of two such the one that came last."""
         now = self._clock.monotonic_ns()
         first = self._strangers.setdefault(peer.id, now)
+        if len(self._strangers) > RAFT_MAX_SERVERS:
+            del self._strangers[next(iter(self._strangers))]
         patience_ns = min(first - self._began_at, int(STRANGER_S * 1e9))
         if self._others:
             if first == now:
