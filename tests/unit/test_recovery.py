@@ -12,6 +12,7 @@ from bascule.errors import LogError
 from bascule.log.disk import FileDisk
 from bascule.log.index import FileIndex
 from bascule.log.quarantine import Quarantine
+from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, ManualClock, open_bench
 from bascule.testing.records import encode, split
@@ -55,6 +56,7 @@ def test_a_torn_tail_is_cut_set_aside_and_its_offset_used_again(caplog: pytest.L
         disk.put(segment(0), disk.content(segment(0)) + torn)
         bench = await open_bench(disk)
         assert bench.log.end == 10
+        assert bench.log.tail is Tail.UNSURE
         assert await bench.read_all() == numbered(*range(10))
         assert aside(disk) == [torn]
         await bench.store(bodies(10, 1))
@@ -73,6 +75,9 @@ def test_a_tail_of_zeros_is_cut_and_not_kept() -> None:
         bench = await open_bench(disk)
         assert await bench.read_all() == numbered(*range(10))
         assert aside(disk) == []
+        assert bench.log.tail is Tail.UNSURE
+        await bench.close()
+        assert (await open_bench(disk)).log.tail is Tail.SURE
 
     asyncio.run(scenario())
 

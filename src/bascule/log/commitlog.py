@@ -32,6 +32,7 @@ from bascule.log.reader import Healing, Reader, ReverseReader
 from bascule.log.recovery import Recovery, rewrite, scan_segment, sync_parents
 from bascule.log.segment import Mark, Segment
 from bascule.log.sync import SyncScheduler
+from bascule.log.tail import Tail
 from bascule.log.waiters import Waiters
 from bascule.ports import Clock, Disk, Write
 from bascule.wire import kernels
@@ -72,6 +73,8 @@ class CommitLog:
         self.waiters = Waiters()
         self.damaged: dict[Segment, None] = {}
         """Segments that are known to lack records which another replica may have."""
+        self.tail = Tail.SURE
+        """What this start found out about the end of the log."""
         self.on_damage: OnDamage | None = None
         self.changing = asyncio.Lock()
         """Held by whoever replaces, cuts or removes files that are there."""
@@ -109,10 +112,15 @@ class CommitLog:
         `replicated` one stays where it is, to be refilled.
         """
         log = cls(disk, scheduler, folder, config, clock, on_promised, on_failed)
+
+        async def recover(here: Disk) -> list[Segment]:
+            recovery = Recovery(here, Quarantine(here, clock), folder, replicated)
+            found = await recovery.run()
+            log.tail = recovery.tail
+            return found
+
         try:
-            segments = await disk.together(
-                lambda here: Recovery(here, Quarantine(here, clock), folder, replicated).run()
-            )
+            segments = await disk.together(recover)
             for segment in segments:
                 segment.belongs_to(disk)
             await sync_parents(disk, folder, segments, scheduler.synced_folders)

@@ -28,6 +28,7 @@ from bascule.log.chunk import Chunk, read_chunk
 from bascule.log.index import Footer, MemoryIndex, read_footer
 from bascule.log.quarantine import Quarantine
 from bascule.log.segment import NAME_DIGITS, Segment, index_path, segment_path
+from bascule.log.tail import Tail
 from bascule.ports import Disk, Write
 from bascule.wire import kernels
 
@@ -171,6 +172,7 @@ class Recovery:
         self._replicated = replicated
         self._unsynced: list[Write] = []
         self._indexes: dict[str, None] = {}
+        self.tail = Tail.SURE
 
     async def run(self) -> list[Segment]:
         """The folder's segments, oldest first; the last one may be empty, and has its index in memory."""
@@ -224,6 +226,8 @@ class Recovery:
         await self._disk.evict(path)
         size = await self._disk.size(path) or 0
         scan = await scan_segment(self._disk, path, base, size, limit)
+        if limit is None and scan.torn_at is not None:
+            self.tail = Tail.UNSURE
         if scan.bad:  # what was evicted is synced; what is repaired has changed
             scan = await self._repair(path, scan, limit)
             self._unsynced.append(Write(path, scan.size, []))
