@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check bench footprint scale fuzz faults simulate proto wheel clean setup
+.PHONY: help demo test check bench footprint scale fuzz faults simulate mutate proto wheel clean setup
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -54,8 +54,11 @@ fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers too (SECONDS=600 
 faults: setup ## kills, pauses, cuts and wiped disks of three real brokers under load (ONLY= ROUNDS= JSON=1)
 	$(BIN)/python -m tools.faults $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(JSON),--json)
 
-simulate: setup ## seeded runs of brokers and clients under faults (SEEDS=100 FIRST_SEED=1 BROKERS= BUG= JOBS=1)
-	$(BIN)/python -m bascule.sim --seeds $(or $(SEEDS),100) --first-seed $(or $(FIRST_SEED),1) --jobs $(or $(JOBS),1) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(BUG),--bug $(BUG))
+simulate: setup ## seeded runs of brokers and clients under faults (SEEDS=100 FIRST_SEED=1 BROKERS= FAULTS= BUG= JOBS=1)
+	$(BIN)/python -m bascule.sim --seeds $(or $(SEEDS),100) --first-seed $(or $(FIRST_SEED),1) --jobs $(or $(JOBS),1) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(BUG),--bug $(BUG))
+
+mutate: setup ## plants every bug of the catalogue and sees whether anything finds it (ONLY= SEEDS=200 FIRST_SEED= JOBS=2)
+	$(BIN)/python -m tools.mutate --jobs $(or $(JOBS),2) $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST_SEED),--first-seed $(FIRST_SEED))
 
 # Generated with an older compiler on purpose: the code then runs on every protobuf from 6.31 on.
 proto: ## generate the Python code of the .proto files

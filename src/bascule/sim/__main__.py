@@ -18,39 +18,43 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--bug", default="", choices=["", *BUGS], help="plant this bug; finding it ends the run")
     parser.add_argument("--brokers", type=int, default=0, help="this many; 0 = three or five, as the seed says")
+    parser.add_argument(
+        "--faults", default="", help="families of faults, with commas between them; else as the seed says"
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes to spread the seeds over")
     parser.add_argument("--verbose", action="store_true", help="a line per seed")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
+    families = tuple(filter(None, options.faults.split(",")))
     total = Total()
-    for result in results(seeds, options.bug, options.brokers, options.jobs):
+    for result in results(seeds, options.bug, options.brokers, families, options.jobs):
         total.add(result)
         if options.verbose:
             print(f"seed={result.seed} {line(result)} faults={result.faults} digest={result.digest[:16]}", flush=True)
         if result.violations:
-            report(result, options.bug, options.brokers)
+            report(result, options.bug, options.brokers, options.faults)
             break
     print(total)
     return 1 if total.violations else 0
 
 
-def results(seeds: Iterable[int], bug: str, brokers: int, jobs: int) -> Iterator[Result]:
+def results(seeds: Iterable[int], bug: str, brokers: int, families: tuple[str, ...], jobs: int) -> Iterator[Result]:
     """In the order of the seeds, however many processes work on them."""
     if jobs <= 1:
-        yield from (run_seed(seed, bug, brokers) for seed in seeds)
+        yield from (run_seed(seed, bug, brokers, families) for seed in seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(partial(run_seed, bug=bug, brokers=brokers), seeds)
+        yield from pool.map(partial(run_seed, bug=bug, brokers=brokers, families=families), seeds)
 
 
-def report(result: Result, bug: str, brokers: int) -> None:
+def report(result: Result, bug: str, brokers: int, faults: str) -> None:
     print(f"\nseed {result.seed} violates the contract:")
     for violation in result.violations:
         print(f"  {violation}")
     print("\nthe last events around it (time in seconds, partition, offset):")
     for event in result.timeline:
         print(event)
-    more = f" BUG={bug}" * bool(bug) + f" BROKERS={brokers}" * bool(brokers)
+    more = f" BUG={bug}" * bool(bug) + f" BROKERS={brokers}" * bool(brokers) + f" FAULTS={faults}" * bool(faults)
     print(f"\nsee it again: make simulate SEEDS=1 FIRST_SEED={result.seed}{more}")
 
 

@@ -54,10 +54,10 @@ class Result:
     timeline: list[str] = field(default_factory=list)
 
 
-def run_seed(seed: int, bug: str = "", brokers: int = 0) -> Result:
+def run_seed(seed: int, bug: str = "", brokers: int = 0, families: tuple[str, ...] = ()) -> Result:
     loop = VirtualLoop()
     trace = Trace(loop)
-    simulation = Simulation(scenario(seed, brokers), trace)
+    simulation = Simulation(scenario(seed, brokers, families), trace)
     gc.collect()
     gc.disable()  # when cycles are found must not decide anything
     try:
@@ -65,7 +65,10 @@ def run_seed(seed: int, bug: str = "", brokers: int = 0) -> Result:
             stack.enter_context(_captured_logs(trace, simulation))
             if bug:
                 stack.enter_context(BUGS[bug]())
-            run(simulation.bounded(loop), loop)
+            try:
+                run(simulation.bounded(loop), loop)
+            except Exception as error:
+                simulation.problems.append(Violation("crash", f"the run ended with {error!r}"))
     finally:
         gc.enable()
     return simulation.result()

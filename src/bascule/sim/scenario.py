@@ -86,13 +86,13 @@ NEEDS_SYNC = ("power", "double", "blackout", "contest", "eio", "wipe")
 """What relaxed syncing does not promise to survive."""
 
 
-def scenario(seed: int, brokers: int = 0) -> Scenario:
-    """With that many brokers; 0 = three or five, as the seed says."""
+def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Scenario:
+    """With that many brokers; 0 = three or five, as the seed says. With faults of these families; () = the same."""
     chance = random.Random(f"{seed} {brokers} scenario")
     brokers = brokers or chance.choice(CLUSTER_SIZES)
-    control = seed % CONTROL_EVERY == 0
+    control = seed % CONTROL_EVERY == 0 and not families
     sync = chance.choice(RELAXED) if chance.random() < 0.15 else GROUP
-    faults = _faults(chance, brokers, sync)
+    faults = _faults(chance, brokers, sync, families)
     disk_may_be_lost = "wipe" in faults
     return Scenario(
         seed=seed,
@@ -116,12 +116,14 @@ def scenario(seed: int, brokers: int = 0) -> Scenario:
     )
 
 
-def _faults(chance: random.Random, brokers: int, sync: SyncMode) -> tuple[str, ...]:
+def _faults(chance: random.Random, brokers: int, sync: SyncMode, chosen: tuple[str, ...]) -> tuple[str, ...]:
     kinds = {**KINDS}
     if brokers > 1:
         for name, more in CLUSTER_KINDS.items():
             kinds[name] = (*kinds.get(name, ()), *more)
     families = [name for name in kinds if chance.random() < _LIKELY[name]]
+    if chosen:
+        families = [name for name in chosen if name in kinds]
     faults = tuple(kind for name in families for kind in kinds[name])
     if sync.relaxed:
         faults = tuple(kind for kind in faults if kind not in NEEDS_SYNC)
