@@ -221,11 +221,14 @@ def test_a_corrupt_configuration_is_refused(tmp_path: Path, content: bytes, told
     assert told in the_line(*seeded(tmp_path), "-c", str(config))
 
 
-def test_a_new_folder_without_a_seed_is_refused(tmp_path: Path) -> None:
-    args = [arg for arg in seeded(tmp_path) if arg != "--raft-bootstrap-seed"]
-    line = the_line(*args)
-    assert "failed to join metadata Raft group" in line
-    assert "--raft-bootstrap-seed" in line
+def test_a_new_folder_without_a_seed_waits_and_says_for_whom(tmp_path: Path) -> None:
+    with BrokerProcess(tmp_path / "broker", seed=False) as process:
+        process.start()
+        assert poll(lambda: "no controller answers in namespace liftbridge-default" in process.logs())
+        assert process.running
+        assert "--raft-bootstrap-seed" not in process.logs(), "there may be a cluster that is away"
+        process.terminate()
+        assert process.exit_code == 0
 
 
 # --- restarts ---------------------------------------------------------------------------------------------------------

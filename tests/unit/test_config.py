@@ -13,6 +13,7 @@ from bascule.log.sync import SyncMode
 from bascule.node.config import Address, Config, load
 from bascule.node.config.durations import UNIT_NS
 from bascule.node.config.settings import BY_KEY, SECTIONS, SETTINGS, Kind, Setting, nearest
+from bascule.wire.subjects import RESERVED_IDS
 
 SECOND = UNIT_NS["s"]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -236,6 +237,8 @@ def test_settings_and_sections_without_a_value_are_unset(tmp_path: Path) -> None
         ("batch.max.messages: 0", ["at least 1"]),
         ("clustering.server.id: a b", ["spaces or periods"]),
         ("clustering.server.id: a.b", ["spaces or periods"]),
+        *((f"clustering.server.id: {word}", ["internal subjects", "another id"]) for word in RESERVED_IDS),
+        ("clustering.raft.bootstrap.peers: [a, join]", ["internal subjects"]),
         ("clustering.namespace: 'a*'", ["* or >"]),
         ("clustering.namespace: '>'", ["* or >"]),
         ('clustering.namespace: "a\\r\\nPUB"', ["spaces or periods"]),

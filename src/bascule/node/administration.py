@@ -228,9 +228,12 @@ class ControllerAdministration:
             self._inquiries.tell_removed(*life)
         return bool(lives)
 
+    def removed(self, broker: str, incarnation: str) -> bool:
+        return (broker, incarnation) in self._cluster.metadata.brokers.removed
+
     def refusal(self, broker: str, incarnation: str) -> str:
         brokers = self._cluster.metadata.brokers
-        if (broker, incarnation) in brokers.removed:
+        if self.removed(broker, incarnation):
             return f"{broker} was removed from this cluster: empty its data folder to have it join as a new member"
         if broker in brokers.removing and incarnation != self._cluster.raft.membership.incarnation_of(broker):
             return f"{broker} is being removed: finish that with `bascule cluster remove {broker}` first"

@@ -50,6 +50,7 @@ from bascule.node.metadata import MetadataStore
 from bascule.node.peers import Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
+from bascule.node.waiting import Waiting
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, decode_checked
 from bascule.wire.envelope import encode as encode_envelope
@@ -66,7 +67,6 @@ STARTED_TIMEOUT_S = 3.0
 """How long a new stream's leaders are waited for: one may have just died, and the stream exists all the same."""
 ISR_TIMEOUT_S = 1.0
 """Of what is asked again anyway: while a change of the in-sync set is pending the larger set must commit."""
-JOIN_TRIES = 10
 JOIN_EVERY_S = 1.0
 STATUS_EVERY_S = 0.1
 
@@ -186,10 +186,12 @@ class Cluster:
             await asyncio.sleep(POLL_S)
 
     async def _join(self) -> None:
+        """However long it takes: who is to be a member of a cluster that does not answer waits for it. It must not end,
+        nor found another cluster. StartError if asking again cannot help."""
         subject = f"{self.config.namespace}.raft.metadata.join".encode()
         request = pb.RaftJoinRequest(nodeID=self.config.broker_id, incarnation=self.config.incarnation)
-        reason = "no cluster answered"
-        for _ in range(JOIN_TRIES):
+        waiting = Waiting(self._clock, "waiting to join the cluster")
+        while True:
             try:
                 data = await self.requests.ask(
                     subject,
@@ -198,16 +200,21 @@ class Cluster:
                     MsgType.RAFT_JOIN_RESPONSE,
                     JOIN_EVERY_S,
                 )
-                reason = pb.RaftJoinResponse.FromString(data).error
-                if not reason:
+                response = pb.RaftJoinResponse.FromString(data)
+                if not response.error:
                     return
-            except (DeadlineExceeded, BusUnavailable) as error:
-                reason = str(error)
+                if response.final:
+                    raise StartError(f"the cluster does not let this broker in: {response.error}")
+                waiting.say(response.error)
+            except (DeadlineExceeded, DecodeError):
+                waiting.say(
+                    f"no controller answers in namespace {self.config.namespace}; start more of its brokers, a "
+                    "majority of its voters is needed, or check nats.servers and clustering.namespace. How a new "
+                    "cluster is founded: docs/operations.md"
+                )
+            except BusUnavailable as error:
+                waiting.say(f"NATS is away: {error}")
             await asyncio.sleep(JOIN_EVERY_S / 4)
-        raise StartError(
-            f"failed to join metadata Raft group: {reason}; "
-            "start the first broker of a cluster with --raft-bootstrap-seed"
-        )
 
     async def caught_up(self) -> None:
         """Returns when this broker knows everything the cluster had decided when it asked, however long that takes."""

@@ -23,13 +23,15 @@ from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Membership
-from bascule.wire.subjects import usable_subject, usable_token
+from bascule.wire.subjects import usable_id, usable_subject
 
 logger = logging.getLogger(__name__)
 
 STRANGER_S = 2.0
 RESCUE_EVERY_S = 0.5
-CHANGING = "the membership is changing; ask again"
+DOUBLE_S = 4 * SESSION_S
+"""A broker that asks to join under the id of a live member for so long is another broker."""
+CHANGING = "the membership is changing"
 
 
 class Administrator(Protocol):
@@ -40,6 +42,9 @@ class Administrator(Protocol):
 
     def tell(self, broker: str) -> bool:
         """Whether this broker, no member, was one and was removed; it is told so."""
+
+    def removed(self, broker: str, incarnation: str) -> bool:
+        """Whether this life of a broker is never let in again."""
 
     def refusal(self, broker: str, incarnation: str) -> str:
         """Why this life of a broker is not let in; empty if it is."""
@@ -67,6 +72,8 @@ class Controller:
         self._leaving: dict[str, None] = {}
         self._burying: dict[str, None] = {}
         self._strangers: dict[str, int] = {}
+        self._doubles: dict[tuple[str, str], int] = {}
+        """Broker and incarnation of those who ask to join under the name of a live member, and since when."""
         self._began_at = 0
         self.on_fatal: Callable[[str], None] = lambda reason: None
         self.orphaned_by: Callable[[tuple[str, ...]], list[str]] = lambda alive: []
@@ -233,11 +240,19 @@ class Controller:
                 request = pb.RaftJoinRequest.FromString(bytes(payload))
             except DecodeError:
                 continue
-            self._reply(message.reply, MsgType.RAFT_JOIN_RESPONSE, pb.RaftJoinResponse(error=self._join(request)))
+            if not usable_id(request.nodeID):
+                answer = pb.RaftJoinResponse(error=f"{request.nodeID!r} cannot be the id of a broker", final=True)
+            elif self._is_double(request):
+                error = (
+                    f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
+                )
+                answer = pb.RaftJoinResponse(error=error, final=True)
+            else:
+                answer = pb.RaftJoinResponse(error=self._join(request), final=self._was_removed(request))
+            self._reply(message.reply, MsgType.RAFT_JOIN_RESPONSE, answer)
 
     def _join(self, request: pb.RaftJoinRequest) -> str:
-        if not usable_token(request.nodeID):
-            return f"{request.nodeID!r} cannot be the id of a broker: choose another clustering.server.id"
+        """Empty once it is a member; else what it waits for."""
         if reason := self._refusal(request.nodeID, request.incarnation):
             return reason
         membership = self._raft.membership
@@ -247,10 +262,10 @@ class Controller:
             log = self._raft.raft.log
             return "" if log.membership_index <= log.commit else CHANGING
         if known and (request.nodeID == self._raft.raft.id or self._liveness.alive(request.nodeID)):
-            return f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
+            return f"a broker named {request.nodeID} is in the cluster and was heard just now"
         if (request.nodeID, request.incarnation) not in self._disks_lost:
             self._spawn(self._record_loss(request.nodeID, request.incarnation))
-            return "its empty disk is put on record first; ask again"
+            return "its empty disk is put on record first"
         try:
             base = membership.without(request.nodeID) if request.nodeID in membership.voters else membership
             if base is not membership:
@@ -260,6 +275,25 @@ class Controller:
         except Unavailable as error:
             return str(error)
         return CHANGING
+
+    def _was_removed(self, request: pb.RaftJoinRequest) -> bool:
+        administrator = self.administrator
+        return administrator is not None and administrator.removed(request.nodeID, request.incarnation)
+
+    def _is_double(self, request: pb.RaftJoinRequest) -> bool:
+        """A broker that lost its disk asks while its last life is still heard, for a session at most. One that asks for
+        longer while a broker of its name goes on is another one."""
+        name, life = request.nodeID, (request.nodeID, request.incarnation)
+        membership = self._raft.membership
+        named = name in membership.everyone and membership.incarnation_of(name) != request.incarnation
+        if not named or not (name == self._raft.raft.id or self._liveness.alive(name)):
+            self._doubles.pop(life, None)
+            return False
+        now = self._clock.monotonic_ns()
+        first = self._doubles.setdefault(life, now)
+        if len(self._doubles) > RAFT_MAX_SERVERS:
+            del self._doubles[next(iter(self._doubles))]
+        return now - first >= int(DOUBLE_S * 1e9)
 
     async def _record_loss(self, broker: str, incarnation: str) -> None:
         """Who comes without a state has no data either, whatever the metadata remembers of a broker of that name."""

@@ -8,6 +8,7 @@ from bascule.errors import StartError
 from bascule.log.checkpoint import read_checkpoint, write_checkpoint
 from bascule.ports import Disk, Random
 from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.subjects import usable_id
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,11 @@ def _unreadable(why: str) -> StartError:
 async def settle(disk: Disk, random: Random, configured: str) -> str:
     """The stored id, or a new one for a new folder."""
     stored = await load(disk)
+    if (stored or configured) and not usable_id(stored or configured):
+        raise StartError(
+            f"{stored or configured!r} cannot be the id of a broker: it is a word of internal subjects, or no single "
+            "token of one; start with another clustering.server.id and an empty data folder"
+        )
     if stored is not None:
         if configured and configured != stored:
             logger.warning(

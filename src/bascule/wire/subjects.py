@@ -15,6 +15,9 @@ _UNUSABLE = bytes(range(0x21)) + b"\x7f*>"
 _MAX_STREAM_SUBJECT_BYTES = MAX_SUBJECT_BYTES - len(f".{MAX_PARTITIONS - 1}")
 _NOT_IN_NAMES = ("/", "\\", "*", ">")
 _WHOLE_NAMES_REFUSED = (".", "..")
+RESERVED_IDS = ("admin", "bootstrap", "info", "join", "propagate", "status")
+"""Words that stand in internal subjects where the id of a broker does, `<namespace>.raft.metadata.<id>`: a broker with
+such an id would take what is said to the whole cluster for messages to itself."""
 
 
 def usable_subject(subject: bytes) -> bool:
@@ -32,6 +35,11 @@ def usable_token(name: str) -> bool:
     """It can stand in a subject between two periods, as the ids of servers do."""
     token = name.encode("utf-8", "surrogatepass")
     return len(token) <= MAX_ID_BYTES and b"." not in token and usable_subject(token)
+
+
+def usable_id(name: str) -> bool:
+    """A broker may have this id."""
+    return usable_token(name) and name not in RESERVED_IDS
 
 
 def valid_stream_subject(subject: str) -> bool:

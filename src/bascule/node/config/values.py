@@ -16,6 +16,7 @@ from bascule.limits import MAX_ID_BYTES
 from bascule.log.sync import SyncMode
 from bascule.node.config.durations import format_duration, parse_duration
 from bascule.node.config.settings import INT64_MAX, Kind, Setting
+from bascule.wire.subjects import RESERVED_IDS
 
 NATS_PORT = 4222
 _MAX_SHOWN = 100
@@ -176,14 +177,20 @@ def _check_token(text: str) -> str:
     return text
 
 
-def _token(setting: Setting, text: str) -> str:
-    if not text and setting.default:
-        raise ValueError("it must not be empty")
+def _check_id(text: str) -> str:
+    if text in RESERVED_IDS:
+        raise ValueError(f"internal subjects use the words {', '.join(RESERVED_IDS)}: choose another id")
     return _check_token(text)
 
 
-def _tokens(items: list[str]) -> tuple[str, ...]:
-    return tuple(_check_token(item) for item in items)
+def _token(setting: Setting, text: str) -> str:
+    if not text and setting.default:
+        raise ValueError("it must not be empty")
+    return _check_id(text) if setting.key == "clustering.server.id" else _check_token(text)
+
+
+def _ids(items: list[str]) -> tuple[str, ...]:
+    return tuple(_check_id(item) for item in items)
 
 
 def _servers(items: list[str]) -> tuple[str, ...]:
@@ -234,6 +241,6 @@ _PARSERS: dict[Kind, Callable[[Setting, str], Value]] = {
     Kind.SYNC: _sync,
 }
 _LIST_PARSERS: dict[Kind, Callable[[list[str]], tuple[str, ...]]] = {
-    Kind.TOKENS: _tokens,
+    Kind.TOKENS: _ids,
     Kind.SERVERS: _servers,
 }

@@ -373,18 +373,24 @@ class ServerState(_message.Message):
     def __init__(self, serverID: _Optional[str] = ...) -> None: ...
 
 class RaftJoinRequest(_message.Message):
-    __slots__ = ("nodeID", "incarnation")
+    __slots__ = ("nodeID", "incarnation", "cluster")
     NODEID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     nodeID: str
     incarnation: str
-    def __init__(self, nodeID: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
+    cluster: str
+    def __init__(self, nodeID: _Optional[str] = ..., incarnation: _Optional[str] = ..., cluster: _Optional[str] = ...) -> None: ...
 
 class RaftJoinResponse(_message.Message):
-    __slots__ = ("error",)
+    __slots__ = ("error", "final", "cluster")
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
     error: str
-    def __init__(self, error: _Optional[str] = ...) -> None: ...
+    final: bool
+    cluster: str
+    def __init__(self, error: _Optional[str] = ..., final: bool = ..., cluster: _Optional[str] = ...) -> None: ...
 
 class ServerInfoRequest(_message.Message):
     __slots__ = ("id",)
@@ -393,7 +399,7 @@ class ServerInfoRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class ServerInfoResponse(_message.Message):
-    __slots__ = ("id", "host", "port", "boot", "partitionCount", "leaderCount", "leaving", "beat", "hears")
+    __slots__ = ("id", "host", "port", "boot", "partitionCount", "leaderCount", "leaving", "beat", "hears", "cluster", "commit", "members")
     ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
@@ -403,6 +409,9 @@ class ServerInfoResponse(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     HEARS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
     id: str
     host: str
     port: int
@@ -412,7 +421,10 @@ class ServerInfoResponse(_message.Message):
     leaving: bool
     beat: int
     hears: str
-    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., boot: _Optional[str] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., leaving: bool = ..., beat: _Optional[int] = ..., hears: _Optional[str] = ...) -> None: ...
+    cluster: str
+    commit: int
+    members: int
+    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., boot: _Optional[str] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., leaving: bool = ..., beat: _Optional[int] = ..., hears: _Optional[str] = ..., cluster: _Optional[str] = ..., commit: _Optional[int] = ..., members: _Optional[int] = ...) -> None: ...
 
 class PartitionStatusRequest(_message.Message):
     __slots__ = ("stream", "partition", "creationIndex")

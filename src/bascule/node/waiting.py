@@ -1,0 +1,30 @@
+"""What a broker waits for, said in its log: at once when it changes, else every few seconds, with since when."""
+
+import logging
+
+from bascule.ports import Clock
+
+logger = logging.getLogger(__name__)
+
+SAY_EVERY_S = 10.0
+
+
+class Waiting:
+    def __init__(self, clock: Clock, what: str) -> None:
+        self._clock = clock
+        self._what = what
+        self._since = clock.monotonic_ns()
+        self._said_at = 0
+        self.reason = ""
+        """The newest; empty until something was waited for."""
+
+    @property
+    def text(self) -> str:
+        since_s = (self._clock.monotonic_ns() - self._since) / 1e9
+        return f"{self._what} for {since_s:.0f} s: {self.reason}"
+
+    def say(self, reason: str) -> None:
+        now = self._clock.monotonic_ns()
+        if reason != self.reason or now - self._said_at >= int(SAY_EVERY_S * 1e9):
+            self.reason, self._said_at = reason, now
+            logger.warning("%s", self.text)
