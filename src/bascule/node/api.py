@@ -5,18 +5,26 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from bascule.core.metadata.streams import Partition, Stream, StreamConfig
-from bascule.errors import FailedPrecondition, Internal, InvalidArgument, NotFound, Unavailable, Unimplemented
-from bascule.limits import MAX_PARTITIONS
+from bascule.core.metadata.streams import StreamConfig
+from bascule.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+    Unimplemented,
+)
+from bascule.limits import GRPC_MAX_MESSAGE_BYTES, GRPC_SMALL_REQUEST_BYTES, MAX_PARTITIONS, METADATA_NAMES
 from bascule.net.grpc import Handler
 from bascule.node.broker import Broker
 from bascule.node.cluster import NewStream
+from bascule.node.descriptions import Descriptions, describe_partition, positions_of
 from bascule.node.environment import RESERVED_STREAMS, Address
 from bascule.node.peers import SESSION_S
-from bascule.node.replica import Replica
 from bascule.node.subscribe import subscribe
 from bascule.ports import Call
-from bascule.wire.grpc import frame
+from bascule.wire.grpc import frame, too_large
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject
 
@@ -39,27 +47,32 @@ class Api:
     def __init__(self, broker: Broker, address: Address) -> None:
         self._broker = broker
         self._address = address
+        self._descriptions = Descriptions(lambda: broker.cluster.metadata, broker.replica_of)
 
     def methods(self) -> Mapping[str, Handler]:
         publisher = self._broker.publisher
         methods: dict[str, Handler] = {
             "CreateStream": self._unary(api.CreateStreamRequest, self.create_stream),
             "DeleteStream": self._unary(api.DeleteStreamRequest, self.delete_stream),
-            "FetchMetadata": self._unary(api.FetchMetadataRequest, self.fetch_metadata),
+            "FetchMetadata": self.fetch_metadata,
             "FetchPartitionMetadata": self._unary(api.FetchPartitionMetadataRequest, self.fetch_partition_metadata),
-            "Publish": self._unary(api.PublishRequest, publisher.publish),
-            "PublishToSubject": self._unary(api.PublishToSubjectRequest, publisher.publish_to_subject),
+            "Publish": self._unary(api.PublishRequest, publisher.publish, GRPC_MAX_MESSAGE_BYTES),
+            "PublishToSubject": self._unary(
+                api.PublishToSubjectRequest, publisher.publish_to_subject, GRPC_MAX_MESSAGE_BYTES
+            ),
             "PublishAsync": publisher.publish_async,
             "Subscribe": self.subscribe,
             **{name: _not_yet(name) for name in LATER},
         }
         return {f"/proto.API/{name}": handler for name, handler in methods.items()}
 
-    def _unary(self, request_type: type[Request], method: Unary[Request]) -> Handler:
+    def _unary(
+        self, request_type: type[Request], method: Unary[Request], most: int = GRPC_SMALL_REQUEST_BYTES
+    ) -> Handler:
         async def handle(call: Call) -> None:
             if self._broker.stopping:
                 raise Unavailable("the broker is stopping")
-            request = await receive(call, request_type)
+            request = await receive(call, request_type, most)
             response = await method(request, call)
             call.write(frame(response.SerializeToString()))
 
@@ -109,19 +122,22 @@ class Api:
 
     # --- metadata -----------------------------------------------------------------------------------------------
 
-    async def fetch_metadata(self, request: api.FetchMetadataRequest, call: Call) -> api.FetchMetadataResponse:
-        metadata = self._broker.cluster.metadata
-        names = request.streams or sorted(metadata.streams)
-        response = api.FetchMetadataResponse(brokers=[self._describe_self(), *self._describe_others()])
-        for name in names:
-            stream = metadata.stream(name)
-            if stream is None:
-                response.streamMetadata.add(name=name, error=api.StreamMetadata.UNKNOWN_STREAM)
-            else:
-                response.streamMetadata.append(self._describe_stream(stream))
-        for group in request.groups:
-            response.groupMetadata.add(groupId=group, error=api.ConsumerGroupMetadata.UNKNOWN_GROUP)
-        return response
+    async def fetch_metadata(self, call: Call) -> None:
+        """Each stream once, in the order of its first mention. Large answers leave as the client takes them."""
+        if self._broker.stopping:
+            raise Unavailable("the broker is stopping")
+        request = await receive(call, api.FetchMetadataRequest)
+        if max(len(request.streams), len(request.groups)) > METADATA_NAMES:
+            raise ResourceExhausted(f"at most {METADATA_NAMES} streams and groups can be asked for at a time")
+        answer = await self._descriptions.of(tuple(dict.fromkeys(request.streams)))
+        head = api.FetchMetadataResponse(
+            brokers=[self._describe_self(), *self._describe_others()],
+            groupMetadata=[
+                api.ConsumerGroupMetadata(groupId=group, error=api.ConsumerGroupMetadata.UNKNOWN_GROUP)
+                for group in dict.fromkeys(request.groups)
+            ],
+        )
+        await self._descriptions.send(call, head.SerializeToString(), answer)
 
     def _describe_self(self) -> api.Broker:
         held, led = self._broker.counts()
@@ -146,15 +162,6 @@ class Api:
             if peer.id in self._broker.cluster.servers
         ]
 
-    def _describe_stream(self, stream: Stream) -> api.StreamMetadata:
-        message = api.StreamMetadata(
-            name=stream.name, subject=stream.subject, creationTimestamp=stream.creation_timestamp
-        )
-        for item in stream:
-            replica = self._broker.replica(stream.name, item.id)
-            message.partitions[item.id].CopyFrom(describe_partition(item, replica))
-        return message
-
     async def fetch_partition_metadata(
         self, request: api.FetchPartitionMetadataRequest, call: Call
     ) -> api.FetchPartitionMetadataResponse:
@@ -167,7 +174,7 @@ class Api:
         if not await self._broker.confirm_leads(replica):
             raise FailedPrecondition("The request should be sent to partition leader")
         await replica.settled(SESSION_S)
-        return api.FetchPartitionMetadataResponse(metadata=describe_partition(replica.partition, replica))
+        return api.FetchPartitionMetadataResponse(metadata=describe_partition(replica.partition, positions_of(replica)))
 
     # --- reading ------------------------------------------------------------------------------------------------
 
@@ -177,37 +184,16 @@ class Api:
         await subscribe(self._broker, await receive(call, api.SubscribeRequest), call)
 
 
-async def receive(call: Call, request_type: type[Request]) -> Request:
+async def receive(call: Call, request_type: type[Request], most: int = GRPC_SMALL_REQUEST_BYTES) -> Request:
     data = await call.receive()
     if data is None:
         raise Internal("the call ended before its request arrived")
+    if len(data) > most:
+        raise too_large(len(data), most)
     try:
         return request_type.FromString(data)
     except DecodeError as error:
         raise Internal(f"grpc: error unmarshalling request: {error}") from error
-
-
-def describe_partition(partition: Partition, replica: Replica | None) -> api.PartitionMetadata:
-    """With the local log's positions; a broker without the partition reports it as empty (-1)."""
-    never = api.PartitionEventTimestamps()
-    received = never
-    if replica is not None:
-        received = api.PartitionEventTimestamps(
-            firstTimestamp=replica.first_received, latestTimestamp=replica.latest_received
-        )
-    return api.PartitionMetadata(
-        id=partition.id,
-        leader=partition.leader,
-        replicas=partition.replicas,
-        isr=partition.isr,
-        highWatermark=replica.hw_end - 1 if replica else -1,
-        newestOffset=replica.log.end - 1 if replica else -1,
-        paused=partition.paused,
-        readonly=partition.readonly,
-        messagesReceivedTimestamps=received,
-        pauseTimestamps=never,
-        readonlyTimestamps=never,
-    )
 
 
 def _check_group(group: str) -> None:

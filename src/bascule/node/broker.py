@@ -9,7 +9,15 @@ from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
 
 from bascule.core.metadata.commands import PartitionName
-from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, Repeated, StreamCreated, StreamDeleted
+from bascule.core.metadata.state import (
+    Change,
+    Metadata,
+    PartitionsChanged,
+    Rejected,
+    Repeated,
+    StreamCreated,
+    StreamDeleted,
+)
 from bascule.core.metadata.streams import Stream
 from bascule.core.partition.leader import Tick
 from bascule.errors import BasculeError, BusUnavailable, LogError
@@ -57,6 +65,8 @@ class Broker:
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
         self._behind = 0
+        self._counted_at: tuple[Metadata, int] | None = None
+        self._counts = (0, 0)
         self._tasks: dict[asyncio.Task[None], None] = {}
 
     # --- life ----------------------------------------------------------------------------------------------
@@ -197,6 +207,9 @@ class Broker:
     def replica(self, stream: str, partition: int) -> Replica | None:
         known = self.cluster.metadata.stream(stream)
         return self._replicas.get((known.creation_index, partition)) if known else None
+
+    def replica_of(self, key: Key) -> Replica | None:
+        return self._replicas.get(key)
 
     async def confirm_leads(self, replica: Replica) -> bool:
         """Whether this broker still leads: one that was cut off may have been replaced without knowing. Raises
@@ -389,15 +402,19 @@ class Broker:
             await disk.sync_folder("streams")
 
     def counts(self) -> tuple[int, int]:
-        """Partitions this broker holds, and leads."""
-        own = self.environment.broker_id
-        held = [
-            item
-            for stream in self.cluster.metadata.streams.values()
-            for item in stream
-            if not item.paused and own in item.replicas
-        ]
-        return len(held), sum(item.leader == own for item in held)
+        """Partitions this broker holds, and leads. Every heartbeat says it, so that it is counted once a change."""
+        metadata = self.cluster.metadata
+        if self._counted_at != (metadata, metadata.index):
+            own = self.environment.broker_id
+            held = [
+                item
+                for stream in metadata.streams.values()
+                for item in stream
+                if not item.paused and own in item.replicas
+            ]
+            self._counted_at = (metadata, metadata.index)
+            self._counts = (len(held), sum(item.leader == own for item in held))
+        return self._counts
 
     async def _flush_quietly(self, flush: Awaitable[None]) -> None:
         try:

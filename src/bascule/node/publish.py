@@ -25,6 +25,7 @@ from bascule.limits import (
     GRPC_MAX_MESSAGE_BYTES,
     MAX_SUBJECT_BYTES,
     PUBLISH_OUTSTANDING_ACKS,
+    PUBLISH_SINGLY,
     SUBSCRIBER_BUFFER_BYTES,
 )
 from bascule.node.environment import Environment
@@ -77,6 +78,7 @@ class Publisher:
         self._refusal = refusal
         self._bus = environment.publishes_bus
         self._inboxes = environment.inboxes
+        self._singly = asyncio.Lock()
 
     # --- unary ------------------------------------------------------------------------------------------------
 
@@ -207,15 +209,23 @@ class Publisher:
             call.send_headers()
             carry = b""
             while (data := await call.receive_frames()) is not None:
-                carry = self._route(session, inbox, carry + data if carry else data, self._routes.table)
+                carry, singled_out, problem = self._route(
+                    session, inbox, carry + data if carry else data, self._routes.table
+                )
+                await self._publish_each(session, inbox, singled_out)
+                if problem is not None:
+                    raise problem
                 await session.room()
                 await self._bus.drained()
             await session.settled(CLOSE_WAIT_S)
         finally:
             self._inboxes.close(inbox)
 
-    def _route(self, session: "_Session", inbox: bytes, data: bytes, table: Table) -> bytes:
-        """One read: route what is whole, answer what cannot go out, return the unfinished rest."""
+    def _route(
+        self, session: "_Session", inbox: bytes, data: bytes, table: Table
+    ) -> tuple[bytes, list[bytes], BasculeError | None]:
+        """One read: route what is whole. What is left: the unfinished rest, requests that need an answer of their own,
+        and what is wrong with the stream as a whole."""
         consumed, commands, _, awaiting, exceptions, problem = route_publishes(
             data, 0, len(data), table, inbox, self._bus.max_payload, GRPC_MAX_MESSAGE_BYTES
         )
@@ -226,11 +236,17 @@ class Publisher:
                 # With no routes every request comes back singled out, and is told so.
                 return self._route(session, inbox, data, {})
             session.outstanding += awaiting
-        for request in exceptions:
-            self._publish_singly(session, inbox, api.PublishRequest.FromString(request))
-        if problem:
-            raise _problem(problem, data, consumed)
-        return data[consumed:]
+        return data[consumed:], exceptions, _problem(problem, data, consumed) if problem else None
+
+    async def _publish_each(self, session: "_Session", inbox: bytes, requests: list[bytes]) -> None:
+        """One by one, some in a turn of the event loop, over all streams: a read may hold 200,000 of them."""
+        for first in range(0, len(requests), PUBLISH_SINGLY):
+            async with self._singly:
+                for request in requests[first : first + PUBLISH_SINGLY]:
+                    self._publish_singly(session, inbox, api.PublishRequest.FromString(request))
+                session.send_refusals()
+                await asyncio.sleep(0)
+            await session.room()
 
     def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
         try:
@@ -251,6 +267,7 @@ class _Session:
     def __init__(self, call: Call) -> None:
         self.outstanding = 0
         self._call = call
+        self._refusals: list[bytes] = []
         self._changed = asyncio.Event()
 
     def on_frames(self, frames: bytes, count: int) -> None:
@@ -266,8 +283,12 @@ class _Session:
             asyncError=api.PublishAsyncError(code=code, message=message),
             ack=api.Ack(),
         )
-        if not self._call.ended:
-            self._call.write(frame(response.SerializeToString()))
+        self._refusals.append(frame(response.SerializeToString()))
+
+    def send_refusals(self) -> None:
+        refusals, self._refusals = self._refusals, []
+        if refusals and not self._call.ended:
+            self._call.write(b"".join(refusals))
 
     async def room(self) -> None:
         """Returns when more may be read: acks are neither too many nor stuck behind a client that does not read."""

@@ -185,7 +185,12 @@ def unknown_encoding(encoding: str) -> Unimplemented:
 
 def frame(message: bytes) -> bytes:
     """One message with its prefix."""
-    return b"\x00" + len(message).to_bytes(4, "big") + message
+    return frame_head(len(message)) + message
+
+
+def frame_head(size: int) -> bytes:
+    """The prefix of a message of this many bytes."""
+    return b"\x00" + size.to_bytes(4, "big")
 
 
 def too_large(size: int, max_message: int) -> ResourceExhausted:
