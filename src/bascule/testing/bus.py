@@ -65,6 +65,9 @@ class MemoryNats:
         """Messages the weather or a severed route took."""
         self._buses: list[MemoryBus] = []
         self._subscriptions: dict[int, _Subscription] = {}
+        self._by_subject: dict[bytes, dict[int, _Subscription]] = {}
+        """Those to literal subjects, which are most."""
+        self._wildcards: dict[int, _Subscription] = {}
         self._next_sid = 1
         self._turns: dict[bytes, int] = {}
         self._severed: dict[tuple[str, str], None] = {}
@@ -117,14 +120,22 @@ class MemoryNats:
         sub(subject, sid, queue)  # for its checks
         self._next_sid += 1
         self._subscriptions[sid] = subscription = _Subscription(bus, sid, subject, queue, on_batch)
+        if subject.endswith(b">") or b"*" in subject:
+            self._wildcards[sid] = subscription
+        else:
+            self._by_subject.setdefault(subject, {})[sid] = subscription
         return subscription
 
     def remove(self, sid: int) -> None:
-        self._subscriptions.pop(sid, None)
+        subscription = self._subscriptions.pop(sid, None)
+        if subscription is not None:
+            self._wildcards.pop(sid, None)
+            self._by_subject.get(subscription.subject, {}).pop(sid, None)
 
     def forget(self, bus: "MemoryBus") -> None:
         self._buses = [other for other in self._buses if other is not bus]
-        self._subscriptions = {sid: item for sid, item in self._subscriptions.items() if item.bus is not bus}
+        for sid in [sid for sid, item in self._subscriptions.items() if item.bus is bus]:
+            self.remove(sid)
 
     def knows(self, sid: int) -> bool:
         return sid in self._subscriptions
@@ -159,8 +170,14 @@ class MemoryNats:
 
     def _receivers(self, subject: bytes) -> Iterator["_Subscription"]:
         groups: dict[bytes, list[_Subscription]] = {}
-        for subscription in list(self._subscriptions.values()):
-            if not (subscription.active and subscription.bus.connected and matches(subscription.subject, subject)):
+        matching = dict(self._by_subject.get(subject, {}))
+        tokens = subject.split(b".")
+        for sid, subscription in self._wildcards.items():
+            if subscription.matches(tokens):
+                matching[sid] = subscription
+        for sid in sorted(matching):
+            subscription = matching[sid]
+            if not (subscription.active and subscription.bus.connected):
                 continue
             if subscription.queue:
                 groups.setdefault(subscription.queue, []).append(subscription)
@@ -355,6 +372,16 @@ class _Subscription:
         """Whether the server has heard of it."""
         self._on_batch = on_batch
         self._life = Life.current()
+        self._tokens = subject.split(b".")
+        self._open = self._tokens[-1] == b">"
+        if self._open:
+            self._tokens.pop()
+
+    def matches(self, given: list[bytes]) -> bool:
+        wanted = self._tokens
+        if len(given) <= len(wanted) if self._open else len(given) != len(wanted):
+            return False
+        return all(want in (b"*", have) for want, have in zip(wanted, given, strict=False))
 
     def activate(self) -> None:
         self.active = True

@@ -27,13 +27,16 @@ SECTOR_BYTES = 512
 _Work = Callable[[Write], None]
 
 
-class _File:
-    __slots__ = ("data", "durable", "unsynced")
+class StoredFile:
+    """`version` counts the changes of durable bytes other than growth: who has read some of them may have to again."""
+
+    __slots__ = ("data", "durable", "unsynced", "version")
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = bytearray()
         self.unsynced: list[tuple[int, bytes | None]] = []  # (position, bytes), or (size, None) for a truncation
+        self.version = 0
 
     def change(self, position: int, piece: bytes | None) -> None:
         _apply(self.data, position, piece)
@@ -41,14 +44,19 @@ class _File:
 
     def sync(self) -> None:
         for position, piece in self.unsynced:
-            _apply(self.durable, position, piece)
+            self._harden(position, piece)
         self.unsynced = []
+
+    def _harden(self, position: int, piece: bytes | None) -> None:
+        if position < len(self.durable):
+            self.version += 1
+        _apply(self.durable, position, piece)
 
     def crash(self, chance: random.Random | None) -> None:
         if chance is not None:
             for position, piece in self.unsynced:
                 for start, part in _survivors(position, piece, chance):
-                    _apply(self.durable, start, part)
+                    self._harden(start, part)
         self.data = bytearray(self.durable)
         self.unsynced = []
 
@@ -87,10 +95,14 @@ class MemoryDisk:
         self.misfortune: Callable[[str], int | None] | None = None
         """Asked at every step, with the path: the number of an error, or None."""
         self._faults: dict[int, int] = {}
-        self._files: dict[str, _File] = {}
-        self._durable_files: dict[str, _File] = {}
+        self._files: dict[str, dict[str, StoredFile]] = {}
+        """By folder, then by path."""
+        self._durable_files: dict[str, dict[str, StoredFile]] = {}
         self._folders: dict[str, None] = {"": None}
         self._durable_folders: dict[str, None] = {"": None}
+        self._folders_version = 0
+        self._synced_folders: dict[str, int] = {}
+        """With the version of `_folders` that each one's entries were synced at."""
         self._crashes = 0
         self._under_way: dict[int, list[Write]] = {}
         self._commits = 0
@@ -113,7 +125,7 @@ class MemoryDisk:
         """The process ends in the middle of what it does: of a write under way any first part may be done."""
         for writes in self._under_way.values():
             for write in writes:
-                file = self._files.get(write.path)
+                file = self._find(write.path)
                 length = sum(map(len, write.buffers))
                 if file is not None and length and len(file.data) == write.position + length and chance.random() < 0.5:
                     file.change(write.position + chance.randrange(length), None)
@@ -125,14 +137,28 @@ class MemoryDisk:
         file = self._file(path)
         file.data[position] ^= 1 << bit
         file.durable[position] ^= 1 << bit
+        file.version += 1
+
+    def cut_off(self, path: str, size: int) -> None:
+        """The file at rest ends here, as if nothing had ever been behind it."""
+        file = self._file(path)
+        del file.data[size:], file.durable[size:]
+        file.unsynced = []
+        file.version += 1
 
     def durable(self, path: str) -> bytes:
         """What of the file is surely on the device."""
         return bytes(self._file(path).durable)
 
+    def stored(self, folder: str, durable: bool) -> dict[str, StoredFile]:
+        """The files of a folder that are surely on the device, or all that are there; by path."""
+        if not durable:
+            return self._files.get(folder, {})
+        return self._durable_files.get(folder, {}) if self._reachable(folder) else {}
+
     @property
     def used_bytes(self) -> int:
-        return sum(len(file.data) for file in self._files.values())
+        return sum(len(file.data) for files in self._files.values() for file in files.values())
 
     def crash(self, chance: random.Random | None = None) -> None:
         """Lose power: keep what is durable, and by chance more."""
@@ -142,31 +168,32 @@ class MemoryDisk:
             for folder in list(self._folders):
                 if chance.random() < 0.5:
                     self._make_durable(folder)
-        for file in self._files.values():
-            file.crash(chance)
-        for file in self._durable_files.values():
-            file.crash(None)
+        for files in self._files.values():
+            for file in files.values():
+                file.crash(chance)
+        for files in self._durable_files.values():
+            for file in files.values():
+                file.crash(None)
         self._durable_folders = {path: None for path in self._durable_folders if self._reachable(path)}
-        self._durable_files = {
-            path: file for path, file in self._durable_files.items() if self._reachable(_parent(path))
-        }
-        self._files = dict(self._durable_files)
+        self._durable_files = {path: files for path, files in self._durable_files.items() if self._reachable(path)}
+        self._files = {path: dict(files) for path, files in self._durable_files.items()}
         self._folders = dict(self._durable_folders)
+        self._folders_version += 1
 
     def copy(self) -> "MemoryDisk":
         """Another disk that holds the same, all of it durable."""
         other = MemoryDisk()
-        for path, file in self._files.items():
-            other.put(path, bytes(file.data))
+        for path in self.paths():
+            other.put(path, bytes(self._file(path).data))
         return other
 
     def put(self, path: str, data: bytes) -> None:
         """A durable file, whatever was there before."""
         self._make_folders(_parent(path))
-        file = _File()
+        file = StoredFile()
         file.change(0, data)
         file.sync()
-        self._files[path] = file
+        self._files.setdefault(_parent(path), {})[path] = file
         for folder in _parents(path):
             self._make_durable(folder)
 
@@ -174,7 +201,7 @@ class MemoryDisk:
         return bytes(self._file(path).data)
 
     def paths(self) -> list[str]:
-        return sorted(self._files)
+        return sorted(path for files in self._files.values() for path in files)
 
     # --- the port -----------------------------------------------------------------------------------------
 
@@ -201,7 +228,7 @@ class MemoryDisk:
         return errors
 
     def read_cached(self, path: str, position: int, length: int) -> bytes | None:
-        file = self._files.get(path)
+        file = self._find(path)
         return bytes(file.data[position : position + length]) if self.cached and file is not None else None
 
     async def read(self, path: str, position: int, length: int) -> bytes:
@@ -216,19 +243,20 @@ class MemoryDisk:
     async def evict(self, path: str) -> None:
         await self._take_time()
         self._step(path)
-        file = self._files.get(path)
+        file = self._find(path)
         if file is not None:
             file.sync()
             file.data = bytearray(file.durable)
 
     async def size(self, path: str) -> int | None:
-        file = self._files.get(path)
+        file = self._find(path)
         return None if file is None else len(file.data)
 
     async def list(self, folder: str) -> list[str]:
         await self._take_time()
         self._step(folder)
-        return sorted(_name(path) for path in (*self._files, *self._folders) if path and _parent(path) == folder)
+        folders = (path for path in self._folders if path and _parent(path) == folder)
+        return sorted(_name(path) for path in (*self._files.get(folder, {}), *folders))
 
     async def make_folder(self, folder: str) -> None:
         await self._take_time()
@@ -248,20 +276,28 @@ class MemoryDisk:
         await self._take_time()
         self._step(source)
         if source in self._folders:
+            self._folders_version += 1
             for path in [path for path in self._folders if _inside(path, source)]:
                 del self._folders[path]
                 self._folders[target + path[len(source) :]] = None
-            for path in [path for path in self._files if _inside(path, source)]:
-                self._files[target + path[len(source) :]] = self._files.pop(path)
+            for folder in [path for path in self._files if _inside(path, source)]:
+                moved = self._files.pop(folder)
+                self._files[target + folder[len(source) :]] = {
+                    target + path[len(source) :]: file for path, file in moved.items()
+                }
         else:
-            self._files[target] = self._file(source)
-            del self._files[source]
+            file = self._file(source)
+            del self._files[_parent(source)][source]
+            self._files.setdefault(_parent(target), {})[target] = file
 
     async def remove(self, path: str) -> None:
         await self._take_time()
         self._step(path)
-        self._files = {name: file for name, file in self._files.items() if not _inside(name, path)}
-        self._folders = {name: None for name in self._folders if not _inside(name, path)}
+        self._files.get(_parent(path), {}).pop(path, None)
+        if path in self._folders:
+            self._folders_version += 1
+            self._files = {name: files for name, files in self._files.items() if not _inside(name, path)}
+            self._folders = {name: None for name in self._folders if not _inside(name, path)}
 
     async def sync_folder(self, folder: str) -> None:
         await self._take_time()
@@ -293,15 +329,15 @@ class MemoryDisk:
         return None
 
     def _write(self, write: Write) -> None:
-        if write.create and write.path in self._files:
+        if write.create and self._find(write.path) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), write.path)
         if not write.create:
             self._file(write.path)
         self._step(write.path)
         if write.create:
             self._make_folders(_parent(write.path))
-            self._files[write.path] = _File()
-        file = self._files[write.path]
+            self._files.setdefault(_parent(write.path), {})[write.path] = StoredFile()
+        file = self._file(write.path)
         data = b"".join(write.buffers)
         more = max(write.position + len(data) - len(file.data), 0)
         if self.capacity_bytes is not None and self.used_bytes + more > self.capacity_bytes:
@@ -323,30 +359,39 @@ class MemoryDisk:
         for folder in _parents(write.path):
             self._make_durable(folder)
 
-    def _file(self, path: str) -> _File:
-        file = self._files.get(path)
+    def _find(self, path: str) -> StoredFile | None:
+        return self._files.get(_parent(path), {}).get(path)
+
+    def _file(self, path: str) -> StoredFile:
+        file = self._find(path)
         if file is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return file
 
     def _make_folders(self, folder: str) -> None:
-        for path in (*reversed(_parents(folder)), folder):
-            self._folders[path] = None
+        if folder not in self._folders:
+            self._folders_version += 1
+            for path in (*reversed(_parents(folder)), folder):
+                self._folders[path] = None
 
     def _make_durable(self, folder: str) -> None:
         """The entries of this folder are on the device as they are now."""
+        if self._synced_folders.get(folder) != self._folders_version:
+            self._synced_folders[folder] = self._folders_version
+            self._make_folders_durable(folder)
+        self._durable_files[folder] = dict(self._files.get(folder, {}))
+
+    def _make_folders_durable(self, folder: str) -> None:
         gone = [
             path for path in self._durable_folders if path and _parent(path) == folder and path not in self._folders
         ]
-        self._durable_folders = {
-            path: None for path in self._durable_folders if not any(_inside(path, one) for one in gone)
-        }
-        self._durable_files = {
-            path: file
-            for path, file in self._durable_files.items()
-            if _parent(path) != folder and not any(_inside(path, one) for one in gone)
-        }
-        self._durable_files.update({path: file for path, file in self._files.items() if _parent(path) == folder})
+        if gone:
+            self._durable_folders = {
+                path: None for path in self._durable_folders if not any(_inside(path, one) for one in gone)
+            }
+            self._durable_files = {
+                path: files for path, files in self._durable_files.items() if not any(_inside(path, one) for one in gone)
+            }
         self._durable_folders.update({path: None for path in self._folders if path and _parent(path) == folder})
 
     def _reachable(self, folder: str) -> bool:
