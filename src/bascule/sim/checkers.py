@@ -83,7 +83,7 @@ class Checker:
         if ack.ackPolicy == api.LEADER and stream.replication > 1:
             return  # one broker's word, which goes with it: the policy says so
         self._name(part, ack.offset, sent)
-        if ack.ackPolicy == api.ALL:
+        if ack.ackPolicy == api.ALL or stream.replication == 1:
             known = self.known(part)
             known.hw_end = max(known.hw_end, ack.offset + 1)
 
@@ -226,6 +226,14 @@ class View:
         if self.seen and (record.offset >= self.last if reverse else record.offset <= self.last):
             self._checker.violate("order", f"served after {self.last}", self.part, record.offset)
         self.last = record.offset
+
+    def without_holes(self, when: str) -> None:
+        """A full read has every offset there is: one that was given to nobody would be a record that got lost."""
+        damaged = self._checker.known(self.part).damaged
+        missing = [offset for offset in range(max(self.seen, default=-1)) if offset not in self.seen]
+        if missing and not damaged:
+            text = f"{when} {len(missing)} offsets name nothing, and later ones do"
+            self._checker.violate("hole", text, self.part, missing[0])
 
     def covered(self, low: int, high: int) -> None:
         """The read claims to have everything from `low` to before `high`."""

@@ -51,7 +51,7 @@ class Builder:
         scheduler.on_pressure = buses.streams.hold
         broker = await assemble(settings, host.disk, host.clock, chance, buses, scheduler, host)
         broker.cluster.on_fatal(host.die)
-        host.raft = broker.cluster.raft.raft
+        host.node, host.raft = broker, broker.cluster.raft.raft
         self._watch_elections(broker, host.name)
         await broker.start()
         return broker, {**Api(broker, host).methods(), **AdminApi(broker, host).methods()}

@@ -233,6 +233,7 @@ class Faults:
         self._wiping = True
         self._note(f"{host.name} loses its disk")
         self.crashes += 1
+        self._world.omniscience.lost(host, asyncio.get_running_loop().time())
         host.wipe()
         await self._come_back(host)
         await self._refilled()
@@ -429,6 +430,7 @@ class Faults:
         position, bit = self._chance.randrange(start, end), self._chance.randrange(8)
         self._note(f"bit {bit} of byte {position - start} of {part} @{record.offset} flips, in {path}")
         host.disk.flip(path, position, bit)
+        self._world.omniscience.destroyed(host, path.rpartition("/")[0], record.offset)
         if not self._copies(part, host):
             self._world.checker.known(part).damaged[record.offset] = None
 

@@ -58,6 +58,8 @@ class Host:
         self.disk = MemoryDisk()
         self.clock = VirtualClock(loop)
         self.broker: Broker | None = None
+        self.node: Broker | None = None
+        """The same, from the moment it is put together."""
         self.raft: Raft | None = None
         """Of its process, from the moment there is one."""
         self.buses: list[MemoryBus] = []
@@ -173,7 +175,7 @@ class Host:
     def _end_process(self) -> None:
         life, self._life = self._life, None
         self._changed.set()
-        self.broker, self.raft, self._methods = None, None, {}
+        self.broker, self.node, self.raft, self._methods = None, None, None, {}
         buses, self.buses = self.buses, []
         for bus in buses:
             bus.abandon()

@@ -19,6 +19,7 @@ from bascule.sim.churn import Churn
 from bascule.sim.faults import Faults
 from bascule.sim.history import StreamInfo
 from bascule.sim.inspection import compare_metadata, compare_replicas
+from bascule.sim.omniscience import watching
 from bascule.sim.publishers import (
     AsyncPublisher,
     NatsPublisher,
@@ -98,6 +99,11 @@ class Simulation:
         self._world = World(self.plan, self.trace)
         self._faults = Faults(self._world)
         self._prepare_disks()
+        with watching(self._world.omniscience, loop):
+            await self._run()
+        self.trace.note("phase", f"over after {loop.turns} turns, {self._world.nats.routed} messages")
+
+    async def _run(self) -> None:
         await self._begin()
         await asyncio.sleep(self.plan.duration_s)
         self.trace.note("phase", "peace")
@@ -105,7 +111,6 @@ class Simulation:
         await self._resume()
         self._world.publishing = False
         await self._reckon()
-        self.trace.note("phase", f"over after {loop.turns} turns, {self._world.nats.routed} messages")
 
     def result(self) -> Result:
         checker = self._world.checker
@@ -262,6 +267,8 @@ class Simulation:
                 different = sorted(forward.seen.keys() ^ backward.seen.keys())
                 text = f"{when} a read backwards gives other records: {different[:5]}"
                 world.checker.violate("I1/I4", text, part, different[0])
+            else:
+                forward.without_holes(when)
             await watch(world, part)
 
     async def _tried(self, read: Callable[[World, Part, float], Awaitable[View | None]], part: Part) -> View | None:

@@ -11,6 +11,7 @@ from bascule.sim.checkers import Checker
 from bascule.sim.cluster import Cluster
 from bascule.sim.history import History, StreamInfo
 from bascule.sim.host import Answer, Host
+from bascule.sim.omniscience import Omniscience
 from bascule.sim.scenario import Scenario
 from bascule.sim.trace import Part, Trace
 from bascule.testing.bus import MemoryNats
@@ -32,6 +33,7 @@ class World:
         self.checker.repeats = scenario.harsh
         self.nats = MemoryNats(weather=scenario.weather())
         self.cluster = Cluster(scenario, self.nats, trace)
+        self.omniscience = Omniscience(self.cluster, self.checker, scenario.sync.relaxed)
         self.publishing = True
         self.reading = True
         self._tasks: list[asyncio.Task[Any]] = []

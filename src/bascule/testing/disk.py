@@ -28,7 +28,7 @@ _Work = Callable[[Write], None]
 
 
 class StoredFile:
-    """`version` counts the changes of durable bytes other than growth: who has read some of them may have to again."""
+    """`version` counts the changes other than growth: who has read some of its bytes may have to read them again."""
 
     __slots__ = ("data", "durable", "unsynced", "version")
 
@@ -39,6 +39,8 @@ class StoredFile:
         self.version = 0
 
     def change(self, position: int, piece: bytes | None) -> None:
+        if position < len(self.data):
+            self.version += 1
         _apply(self.data, position, piece)
         self.unsynced.append((position, piece))
 
@@ -57,6 +59,12 @@ class StoredFile:
             for position, piece in self.unsynced:
                 for start, part in _survivors(position, piece, chance):
                     self._harden(start, part)
+        self.go_back()
+
+    def go_back(self) -> None:
+        """Reads see what is durable, and nothing else."""
+        if len(self.data) != len(self.durable):
+            self.version += 1
         self.data = bytearray(self.durable)
         self.unsynced = []
 
@@ -246,7 +254,7 @@ class MemoryDisk:
         file = self._find(path)
         if file is not None:
             file.sync()
-            file.data = bytearray(file.durable)
+            file.go_back()
 
     async def size(self, path: str) -> int | None:
         file = self._find(path)
@@ -390,7 +398,9 @@ class MemoryDisk:
                 path: None for path in self._durable_folders if not any(_inside(path, one) for one in gone)
             }
             self._durable_files = {
-                path: files for path, files in self._durable_files.items() if not any(_inside(path, one) for one in gone)
+                path: files
+                for path, files in self._durable_files.items()
+                if not any(_inside(path, one) for one in gone)
             }
         self._durable_folders.update({path: None for path in self._folders if path and _parent(path) == folder})
 

@@ -1,0 +1,238 @@
+"""What neither clients nor brokers can see: whether what is exposed is really there.
+
+Whenever a broker lets readers see more of a log, that broker's disk is looked at, and if it leads the partition, those
+of its whole in-sync set:
+
+- I15: every record below the high watermark is durable on every member of the in-sync set (relaxed: written).
+- I8: at each offset all of them have the same record, now and not only at the end.
+
+Which set counts is what the newest metadata anywhere says about the leader's term: a leader that has not heard of a
+change yet must commit with the larger set.
+
+Bytes that this run destroyed are excused: single records that were flipped or cut off, until they are there again; and
+all that was on a disk that was lost, as long as the in-sync set is the one of that moment: who is let in later has to
+have everything.
+
+Files are read from where they had been read before, for they grow at their ends; whatever else changes one counts as a
+new version of it.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from bascule.core.metadata.streams import Partition
+from bascule.log.commitlog import CommitLog
+from bascule.node.replica import Replica
+from bascule.sim.checkers import Checker
+from bascule.sim.cluster import Cluster
+from bascule.sim.host import Host
+from bascule.sim.trace import Part
+from bascule.testing.disk import StoredFile
+from bascule.wire.kernels import decode_records, scan_records
+from bascule.wire.record import FRAME_PREFIX_BYTES, Record
+
+UNDER_WAY_S = 1.0
+"""What a broker reported before its disk was lost may arrive for so long."""
+_EPOCH_AND_CRC_BYTES = 12
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How much of a file was read, and which records it has."""
+
+    file: StoredFile
+    version: int
+    size: int = 0
+    good_size: int = 0
+    """Up to where records follow each other without a gap."""
+    offsets: list[int] = field(default_factory=list)
+
+
+class Copy:
+    """The records of one partition on one disk: of each offset the epoch and the checksum."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, bytes] = {}
+        self.verified_end = 0
+        """Up to here it was compared with what was exposed."""
+        self.disk: object = None
+        self._seen: dict[str, _Seen] = {}
+
+    def refresh(self, files: dict[str, StoredFile], durable: bool) -> None:
+        for path in [path for path, seen in self._seen.items() if files.get(path) is not seen.file]:
+            self._forget(path)
+        for path, file in files.items():
+            if not path.endswith(".log"):
+                continue
+            seen = self._seen.get(path)
+            if seen is not None and seen.version != file.version:
+                self._forget(path)
+                seen = None
+            if seen is None:
+                seen = self._seen[path] = _Seen(file, file.version)
+            data = file.durable if durable else file.data
+            if len(data) > seen.size:
+                self._read(seen, bytes(data))
+
+    def forget_all(self) -> None:
+        self.records, self._seen, self.verified_end = {}, {}, 0
+
+    def _forget(self, path: str) -> None:
+        for offset in self._seen.pop(path).offsets:
+            self.records.pop(offset, None)
+        self.verified_end = 0
+
+    def _read(self, seen: _Seen, data: bytes) -> None:
+        position = seen.good_size
+        while position < len(data):
+            good = scan_records(data, position, len(data), 0)[0]
+            if good > position:
+                if position == seen.good_size:
+                    seen.good_size = good
+                self._take(seen, data, position, good)
+                position = good
+            else:
+                position += 1  # damage: whole records may follow
+        seen.size = len(data)
+
+    def _take(self, seen: _Seen, data: bytes, start: int, end: int) -> None:
+        position = start
+        for entry in decode_records(data, start, end, 1 << 30)[1]:
+            offset = Record._make(entry).offset
+            length = int.from_bytes(data[position + 1 : position + FRAME_PREFIX_BYTES], "big")
+            position += FRAME_PREFIX_BYTES + length
+            if offset not in self.records:
+                seen.offsets.append(offset)
+            self.records[offset] = data[position - _EPOCH_AND_CRC_BYTES : position]
+
+
+class Omniscience:
+    def __init__(self, cluster: Cluster, checker: Checker, relaxed: bool) -> None:
+        self._cluster = cluster
+        self._checker = checker
+        self._durable = not relaxed
+        self._copies: dict[tuple[str, str], Copy] = {}
+        """By broker and folder."""
+        self._exposed: dict[str, dict[int, bytes]] = {}
+        """By folder: what each offset names."""
+        self._destroyed: dict[tuple[str, str], dict[int, None]] = {}
+        self._lost: dict[str, tuple[float, dict[str, int]]] = {}
+        """When a broker's disk was lost, and the epochs of the partitions then."""
+        self.checks = 0
+
+    # --- what this run destroys ---------------------------------------------------------------------------------
+
+    def destroyed(self, host: Host, folder: str, offset: int) -> None:
+        """Of this record, which may be anywhere in that folder."""
+        self._destroyed.setdefault((host.name, folder), {})[offset] = None
+
+    def lost(self, host: Host, now_s: float) -> None:
+        """All that was on its disk, or all that was not synced."""
+        epochs = {folder: self._epoch(folder) for name, folder in self._copies if name == host.name}
+        self._lost[host.name] = (now_s, epochs)
+
+    def _epoch(self, folder: str) -> int:
+        return max((partition.epoch for partition in self._views(folder)), default=0)
+
+    # --- what is exposed ----------------------------------------------------------------------------------------
+
+    def exposes(self, log: CommitLog, hw_end: int, now_s: float) -> None:
+        host = next((host for host in self._cluster.hosts.values() if host.disk is log.disk), None)
+        if host is None or host.node is None:
+            return
+        name, number = _stream_of(log.folder)
+        replica = host.node.replica(name, number)
+        if replica is None or replica.log is not log:
+            return  # it is being deleted
+        self.checks += 1
+        self._compare(host, log.folder, hw_end, replica.partition, now_s)
+        if replica.leading is not None:
+            self._check_members(host, replica, hw_end, now_s)
+
+    def _check_members(self, leader: Host, replica: Replica, hw_end: int, now_s: float) -> None:
+        assert replica.leading is not None
+        epoch, folder = replica.leading.epoch, replica.log.folder
+        partition = max(
+            (view for view in self._views(folder) if view.leader_epoch == epoch),
+            key=lambda view: view.epoch,
+            default=replica.partition,
+        )
+        for name in partition.isr:
+            member = self._cluster.hosts.get(name)
+            if member is not None and member is not leader:
+                self._compare(member, folder, hw_end, partition, now_s)
+
+    def _views(self, folder: str) -> Iterator[Partition]:
+        """The partition as each running broker knows it."""
+        name, number = _stream_of(folder)
+        index = int(folder.split("/")[1].rpartition("@")[2])
+        for host in self._cluster.hosts.values():
+            stream = host.node.cluster.metadata.stream(name) if host.node is not None else None
+            partition = stream.partition(number) if stream is not None and stream.creation_index == index else None
+            if partition is not None:
+                yield partition
+
+    def _compare(self, host: Host, folder: str, hw_end: int, partition: Partition, now_s: float) -> None:
+        """Whether this broker has everything below `hw_end` on its disk."""
+        copy = self._copies.setdefault((host.name, folder), Copy())
+        if copy.disk is not host.disk:
+            copy.forget_all()
+            copy.disk = host.disk
+        copy.refresh(host.disk.stored(folder, self._durable), self._durable)
+        exposed = self._exposed.setdefault(folder, {})
+        for offset in range(copy.verified_end, hw_end):
+            found = copy.records.get(offset)
+            if found is None:
+                if not self._excused(host, folder, offset, partition, now_s):
+                    text = f"exposed up to {hw_end} although {host.name}, in sync, has it not on its disk"
+                    self._violate("I15", text, folder, offset)
+                    return
+                continue
+            expected = exposed.setdefault(offset, found)
+            if found != expected:
+                self._violate("I8", f"{host.name} has another record than was exposed", folder, offset)
+                return
+            self._destroyed.get((host.name, folder), {}).pop(offset, None)
+        if not self._destroyed.get((host.name, folder)):
+            copy.verified_end = max(copy.verified_end, hw_end)
+
+    def _excused(self, host: Host, folder: str, offset: int, partition: Partition, now_s: float) -> bool:
+        if offset in self._destroyed.get((host.name, folder), {}):
+            return True
+        if offset in self._checker.known(self._part(folder)).damaged:
+            return True  # it was the only copy in sync, and may be gone everywhere
+        at_s, epochs = self._lost.get(host.name, (0.0, {}))
+        return folder in epochs and (partition.epoch <= epochs[folder] or now_s - at_s < UNDER_WAY_S)
+
+    def _violate(self, invariant: str, text: str, folder: str, offset: int) -> None:
+        self._checker.violate(invariant, text, self._part(folder), offset)
+
+    def _part(self, folder: str) -> Part:
+        name, number = _stream_of(folder)
+        stream = self._checker.history.streams.get(name)
+        return Part(name, stream.incarnation if stream else 1, number)
+
+
+def _stream_of(folder: str) -> tuple[str, int]:
+    """Out of `streams/<name>@<index>/<partition>`."""
+    _, stream, number = folder.split("/")
+    return stream.rpartition("@")[0], int(number)
+
+
+@contextmanager
+def watching(omniscience: Omniscience, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    """Every log tells it what readers may see from now on."""
+    original = CommitLog.set_visible_end
+
+    def set_visible_end(log: CommitLog, hw_end: int) -> None:
+        if hw_end > log.visible_end:
+            omniscience.exposes(log, hw_end, loop.time())
+        original(log, hw_end)
+
+    CommitLog.set_visible_end = set_visible_end  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        CommitLog.set_visible_end = original  # type: ignore[method-assign]
