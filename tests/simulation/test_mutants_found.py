@@ -1,4 +1,4 @@
-"""A few mutants of the catalogue are really planted, and the simulator really finds them: `make mutate` tries them all."""
+"""A few mutants of the catalogue are really planted, and the simulator finds them: `make mutate` tries them all."""
 
 import pytest
 
