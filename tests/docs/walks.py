@@ -206,6 +206,9 @@ def _follower_event(chance: random.Random, machine: f.Follower, epochs: EpochHis
         return f.WasCut(max(0, machine.end - 1))
     if chance.random() < 0.3:
         return f.Promised(chance.randint(0, machine.end))
+    if chance.random() < (0.5 if machine.failed else 0.05):
+        ends_at = f.Reopened if machine.failed else f.Failed
+        return ends_at(min(machine.end, machine.promised_end))
     kind = chance.choice((Kind.DATA, Kind.DATA, Kind.DIVERGED, Kind.REFUSED))
     records = encode([b"x"], machine.end, epoch=2)[0] if chance.random() < 0.6 else b""
     if records and chance.random() < 0.2:

@@ -182,8 +182,10 @@ def test_offsets_must_go_up_and_may_leave_gaps() -> None:
     async def scenario() -> None:
         bench = await open_bench(MemoryDisk(), segment_max_bytes=300)
         await bench.store(bodies(0, 2))
-        with pytest.raises(ValueError, match="the end is 2"):
+        with pytest.raises(LogError, match="the end is 2"):
             bench.append(bodies(1, 2), offset=1)
+        assert len(bench.failures) == 1, "whoever appended stands ahead of this log now"
+        await bench.log.reopen()
         for first in (10, 20, 30, 40):
             await bench.store(bodies(first, 2), offset=first)
         await bench.close()
@@ -197,7 +199,7 @@ def test_offsets_must_go_up_and_may_leave_gaps() -> None:
     asyncio.run(scenario())
 
 
-def test_too_much_waiting_for_the_disk_refuses_appends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_much_waiting_for_the_disk_fails_the_log_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         batch = bodies(0, 10)
         monkeypatch.setattr(limits, "MAX_UNSYNCED_BYTES", 3 * len(encode(batch, 20, 200)[0]))
@@ -208,12 +210,14 @@ def test_too_much_waiting_for_the_disk_refuses_appends_and_says_so(monkeypatch: 
             bench.append(batch)
         with pytest.raises(LogError, match="faster than the disk"):
             bench.append(batch)
-        assert bench.log.end == 30
-        assert bench.log.failed is None
-        await bench.log.settled()
+        assert [str(error) for error in bench.failures] == [str(bench.log.failed)]
+        assert (bench.log.end, bench.log.promised_end) == (0, 0), "nothing follows what was not taken"
+        await bench.log.reopen()
+        assert bench.log.end == 0
+        assert bench.scheduler.waiting_bytes == 0
         bench.append(batch)
         await bench.log.settled()
-        assert bench.log.promised_end == 40
+        assert await bench.read_all() == numbered(0, 10)
         assert bench.scheduler.waiting_bytes == 0
 
     run(scenario())

@@ -7,11 +7,12 @@ this order:
 
 start <= visible_end <= promised_end <= end
 
-A write or sync that fails ends the log's writing: everything not promised is forgotten at once (`end` falls
-back to `promised_end`, so its offsets will name other records), `on_failed` is told once and appends raise
-the error. Reads go on. `reopen` sets aside what the failed write may have left in the file and writes on in a
-fresh file: a failed sync says nothing about the pages it covered, now or later, so the old file is never
-written again.
+A write or sync that fails, or an append that is refused, ends the log's writing: everything not promised is
+forgotten at once (`end` falls back to `promised_end`, so its offsets will name other records), `on_failed` is
+told once and appends raise the error. So whoever appends never stands ahead of its log without being told, and
+nothing is taken behind what was refused. Reads go on. `reopen` sets aside what the failed write may have left
+in the file and writes on in a fresh file: a failed sync says nothing about the pages it covered, now or later,
+so the old file is never written again.
 
 A partition has no files, and no folder, before its first record.
 """
@@ -138,22 +139,29 @@ class CommitLog:
         self._sealed = [segment for segment in segments[:-1] if not isinstance(segment.index, FileIndex)]
         self.end = self.promised_end = segments[-1].appended.end
         self.damaged = {segment: None for segment in segments if segment.damage}
-        last = next((each.appended for each in reversed(segments) if not each.empty), segments[-1].appended)
-        self.last_timestamp, self.last_epoch = last.last_timestamp, last.last_epoch
+        self._note_last_record()
         if self._sealed:
             self._scheduler.enlist(self)
+
+    def _note_last_record(self) -> None:
+        """The time and the epoch of the last record there is. A segment may hold none: it is new, or was cut back to
+        its beginning, or nothing in it can be read."""
+        holders = (segment.appended for segment in reversed(self.segments) if segment.first_offset >= 0)
+        last = next(holders, Mark(0, 0, 0, 0))
+        self.last_timestamp, self.last_epoch = last.last_timestamp, last.last_epoch
 
     # --- what is in it ------------------------------------------------------------------------------------
 
     @property
     def start(self) -> int:
-        """The oldest record's offset; `end` if there is none."""
-        return next((segment.first_offset for segment in self.segments if not segment.empty), self.end)
+        """The oldest record's offset, or where it should be if it cannot be read; `end` if there is none."""
+        oldest = next((segment for segment in self.segments if segment.damage or not segment.empty), None)
+        return self.end if oldest is None else oldest.first_offset if oldest.first_offset >= 0 else oldest.base
 
     @property
     def oldest_timestamp(self) -> int:
         """Of the oldest record; 0 if there is none."""
-        return next((segment.first_timestamp for segment in self.segments if not segment.empty), 0)
+        return next((segment.first_timestamp for segment in self.segments if segment.first_offset >= 0), 0)
 
     @property
     def size_bytes(self) -> int:
@@ -182,23 +190,31 @@ class CommitLog:
     # --- appending ----------------------------------------------------------------------------------------
 
     def append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
-        """Queue whole records, with offsets from `end` on, the last of which is `next_offset - 1`."""
+        """Queue whole records, with offsets from `end` on, the last of which is `next_offset - 1`. LogError if they are
+        not taken: the log has failed then, and `on_failed` has been told."""
         if self.failed is not None:
             raise LogError(str(self.failed))
         if self.waiters.ended is not None:
             raise LogError(f"{self.folder}: this log is {self.waiters.ended}; nothing can be appended to it")
         if not count:
             return
+        try:
+            self._queue(records, count, next_offset, last_timestamp)
+        except Exception as error:
+            self._refuse(error)
+            raise LogError(str(self.failed)) from error
+
+    def _queue(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
         if next_offset - count < self.end:
-            raise ValueError(f"{self.folder}: {count} records before offset {next_offset}, but the end is {self.end}")
+            raise ValueError(f"{count} records before offset {next_offset}, but the end is {self.end}")
         self._scheduler.reserve(len(records))
+        self._waiting_bytes += len(records)
         segment = self._active
         if segment is None or self._is_full(segment, len(records)):
             segment = self._roll(kernels.seek_record(records, 0, len(records), 0, 0)[1])
         if not self._waiting or self._waiting[-1] is not segment:
             self._waiting.append(segment)
         segment.append(records, next_offset, last_timestamp)
-        self._waiting_bytes += len(records)
         self.end = next_offset
         self.last_timestamp = last_timestamp
         self.last_epoch = segment.appended.last_epoch
@@ -258,7 +274,7 @@ class CommitLog:
         self._scheduler.release(self._in_flight_bytes)
         self._in_flight_bytes = 0
         failure = None if self.failed is None else OSError()  # forgotten meanwhile: what was written does not count
-        promised = self.promised_end
+        before = promised = self.promised_end
         for (segment, mark), error in zip(flights, errors, strict=False):
             failure = failure or error
             if failure is None:
@@ -271,7 +287,7 @@ class CommitLog:
         if indexes:
             for segment, error in zip(indexes, errors[len(flights) :], strict=True):
                 self._index_stored(segment, error)
-        if promised > self.promised_end:
+        if promised > before:
             self.promised_end = promised
             if self.waiters.ended != "deleted":
                 self._on_promised(promised)
@@ -316,14 +332,26 @@ class CommitLog:
         )
 
     def _fail(self, path: str, error: OSError, promised_end: int) -> None:
-        self.failed = self._storage_error(path, error)
+        self._end_writing(self._storage_error(path, error), promised_end)
+
+    def _refuse(self, error: Exception) -> None:
+        """Whoever appended has moved on already: nothing may follow what was not taken."""
+        if not isinstance(error, LogError):
+            _log.error("%s: an append failed unexpectedly", self.folder, exc_info=error)
+        reason = f"{self.folder}: records were not taken: {error}; what had not been promised is given up"
+        self._end_writing(LogError(f"{reason}, nothing that was acked is lost, reads go on"), self.promised_end)
+
+    def _end_writing(self, reason: LogError, promised_end: int) -> None:
+        """Everything that is not promised is forgotten, also what is on its way to the disk."""
+        self.failed = reason
         self._scheduler.release(self._waiting_bytes)
         self._waiting_bytes = 0
         self._waiting = []
         for segment in self.segments:
             if segment.appended.size > segment.promised.size:
                 segment.cut_to(segment.promised)
-        self.end = promised_end
+        self.end = self.promised_end = promised_end
+        self._note_last_record()
         self._tell_settled()
         _log.error("%s", self.failed)
         self._on_failed(self.failed)
@@ -457,8 +485,7 @@ class CommitLog:
         self._start_fresh()
         self.end = self.promised_end = min(self.end, end)
         self.visible_end = min(self.visible_end, self.end)
-        last = self.segments[-1].appended if self.segments else Mark(0, 0, 0, 0)
-        self.last_timestamp, self.last_epoch = last.last_timestamp, last.last_epoch
+        self._note_last_record()
 
     async def _cut(self, segment: Segment, end: int) -> None:
         found = await seek(self, segment, 0, end)

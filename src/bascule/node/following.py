@@ -11,8 +11,10 @@ from bascule.core.partition.follower import (
     Distrust,
     Effect,
     Expose,
+    Failed,
     Follower,
     Promised,
+    Reopened,
     WasCut,
 )
 from bascule.errors import LogError
@@ -36,6 +38,10 @@ class Following:
         self._machine = Follower(
             *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, replica.certain_end
         )
+        self._caught_up_end: int | None = None
+        """Where our log and the leader's ended alike."""
+        if log.failed is not None:
+            self.failed()
 
     def start(self) -> None:
         self._replica.environment.fetchers.follow(self)
@@ -50,7 +56,7 @@ class Following:
     @property
     def position(self) -> Position | None:
         """Where to fetch from; None while there is nothing to ask for."""
-        if self._machine.cutting or self._log.failed is not None:
+        if self._machine.cutting or self._machine.failed:
             return None
         position = self._machine.position
         if self._log.damaged:
@@ -63,21 +69,38 @@ class Following:
         """False if it brought records that were not taken."""
         effects = self._machine.step(Answered(answer))
         self._execute(effects)
-        if answer.kind is Kind.DATA and not self._machine.cutting and self._machine.end >= answer.leader_end:
+        machine = self._machine
+        if answer.kind is Kind.DATA and not (machine.cutting or machine.failed) and machine.end >= answer.leader_end:
+            if self._caught_up_end is None:
+                self._caught_up_end = machine.end
+            self._vouch()
+        return not answer.records or (not machine.failed and any(isinstance(each, Append) for each in effects))
+
+    def _vouch(self) -> None:
+        """A log that has *stored* what its leader has lacks nothing. Received is not enough: what it may lack it would
+        lack again if its disk failed now, and would lead without."""
+        reached = self._caught_up_end
+        if reached is not None and self._log.promised_end >= reached and not self._log.damaged:
             self._replica.vouched_for = True
-        return not answer.records or (self._log.failed is None and any(isinstance(each, Append) for each in effects))
 
     def promised(self, end: int) -> None:
         self._execute(self._machine.step(Promised(end)))
+        self._vouch()
         self._replica.environment.fetchers.changed(self)
 
     def healed(self) -> None:
+        self._vouch()
         self._replica.environment.fetchers.changed(self)
 
+    def failed(self) -> None:
+        """The log fell back to what it had promised, and takes nothing until it is opened again."""
+        self._caught_up_end = None
+        self._machine.step(Failed(self._log.end))
+
     def reopened(self) -> None:
-        """The log was cut back to what it had promised."""
-        self._machine.step(WasCut(self._log.end))
-        self._replica.environment.fetchers.start_over(self)
+        if self._machine.failed:
+            self._machine.step(Reopened(self._log.end))
+            self._replica.environment.fetchers.start_over(self)
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -85,12 +108,13 @@ class Following:
                 case Append(records, count, next_offset, last_timestamp):
                     try:
                         self._log.append(records, count, next_offset, last_timestamp)
-                    except LogError as error:
-                        self._replica.on_failed(error)
-                        return
+                    except LogError:
+                        assert self._machine.failed, "a log that refuses an append has failed, and has told us so"
+                    assert self._machine.end == self._log.end, "a follower stands where its log ends"
                 case Expose(hw_end):
                     self._log.set_visible_end(hw_end)
                 case Cut(end):
+                    self._caught_up_end = None
                     self._replica.begin_cut(self._cut(end))
                 case Distrust(reason):
                     logger.error("%s: not taken from %s: %s", self._replica.name, self.leader, reason)

@@ -102,6 +102,11 @@ class Leading:
         return self._machine.settled
 
     @property
+    def refuses(self) -> bool:
+        """Its log failed, and what was lost may be on followers, until there is another leader or another epoch."""
+        return self._machine.failed
+
+    @property
     def epoch(self) -> int:
         return self._machine.identity.epoch
 
@@ -120,7 +125,8 @@ class Leading:
         self.step(Failed(self._log.promised_end))
 
     def reopened(self) -> None:
-        self.step(Reopened(self._log.end, self._log.last_timestamp))
+        if self._machine.failed:
+            self.step(Reopened(self._log.end, self._log.last_timestamp))
 
     def changed(self) -> None:
         """The metadata changed around us, and we still lead."""
@@ -167,9 +173,11 @@ class Leading:
         self._environment.feeds.prepare()
         try:
             self._log.append(records, count, next_offset, last_timestamp)
-        except LogError as error:
-            self._replica.on_failed(error)
+        except LogError:
+            assert self._machine.failed, "a log that refuses an append has failed, and has told us so"
+            assert self._machine.end == self._log.end, "a leader stands where its log ends"
             return
+        assert self._machine.end == self._log.end == next_offset, "a leader stands where its log ends"
         self._replica.epochs.begin(self.epoch, next_offset - count)
         self._environment.feeds.appended(self._replica, records, next_offset - count, next_offset)
 

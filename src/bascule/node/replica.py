@@ -57,6 +57,8 @@ class Replica:
         self._settled = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._reopening = False
+        self._failed: Leading | None = None
+        """Who led when the log failed last."""
         self._cutting: asyncio.Task[None] | None = None
         self._ended = False
         self._storing_epochs = asyncio.Lock()
@@ -187,7 +189,11 @@ class Replica:
     @property
     def refusal(self) -> str | None:
         """Why this partition takes no writes right now."""
-        return str(self.log.failed) if self.log.failed else None
+        if self.log.failed is not None:
+            return str(self.log.failed)
+        if self.leading is not None and self.leading.refuses:
+            return f"{self.name} waits for another leader, for its log failed and followers may have what it lost"
+        return None
 
     async def settled(self, timeout_s: float) -> None:
         """Returns when this leader may show its high watermark: everything it had when it became leader is committed.
@@ -249,44 +255,45 @@ class Replica:
             self._saved_epoch = 0
 
     def on_failed(self, error: LogError) -> None:
-        """The log cannot be written: say so, and try to open it again from time to time."""
-        if self._reopening:
-            return
-        self._reopening = True
+        """The log cannot be written: tell the role, and try to open it again from time to time. It may fail again
+        before that has come to its end, under another role."""
         logger.error("%s takes no writes: %s", self.name, error)
-        failed = self.leading
-        if failed is not None:
-            failed.failed()
+        self.epochs.cut(self.log.end)
+        role = self.leading or self.following
+        if role is not None:
+            role.failed()
+        self._failed = self.leading or self._failed
         self.environment.on_writable(self.stream.name, self.partition.id)
-        self.spawn(self._reopen(failed))
+        if not self._reopening and not self._ended:
+            self._reopening = True
+            self.spawn(self._reopen())
 
-    async def _reopen(self, failed: Leading | None) -> None:
-        """`failed` led when the log failed. Followers may have what the log lost, under its epoch: it must not write
-        under that one again, and somebody else may lead meanwhile."""
-        if failed is not None:
-            await self._step_down(failed)
+    async def _reopen(self) -> None:
+        """Followers may have what the log lost, under the epoch of who led then: it must not write under that one
+        again, and somebody else may lead meanwhile."""
+        await self._step_down()
         delay_s = REOPEN_FIRST_S
         while True:
             await asyncio.sleep(delay_s)
             try:
                 await self.log.reopen()
-                break
+                delay_s = REOPEN_FIRST_S
+                if await self._step_down() and self.log.failed is None:
+                    break
             except (LogError, OSError) as error:
                 logger.debug("%s still takes no writes: %s", self.name, error)
-            delay_s = min(REOPEN_MAX_S, delay_s * 2)
-        while failed is not None and not await self._step_down(failed):
-            await asyncio.sleep(REOPEN_FIRST_S)
+                delay_s = min(REOPEN_MAX_S, delay_s * 2)
         self._reopening = False
-        self.epochs.cut(self.log.end)
+        self._failed = None
         role = self.leading or self.following
         if role is not None:
             role.reopened()
         self.environment.on_writable(self.stream.name, self.partition.id)
         logger.warning("%s takes writes again, from offset %d on", self.name, self.log.end)
 
-    async def _step_down(self, failed: Leading) -> bool:
-        """True if the one that failed does not lead any more, or nobody follows it."""
-        if self.leading is not failed or not self._replicated:
+    async def _step_down(self) -> bool:
+        """True if whoever led when the log failed does not lead any more, or nobody follows it."""
+        if self._failed is None or self.leading is not self._failed or not self._replicated:
             return True
         try:
             await self.environment.step_down(self)

@@ -8,7 +8,8 @@ Rules:
   what does not begin where our log ends: the leader sends ahead, and one answer of several may be lost.
 - It never cuts its log without an answer from the leader that says where the logs parted, and never anything it has
   shown: that was committed, and a leader that lacks it is no leader.
-- Answers of another term than the one it follows are ignored.
+- Answers of another term than the one it follows are ignored. So are all answers while the log has failed: behind a
+  record that was not stored there must be none that is.
 """
 
 from dataclasses import dataclass
@@ -38,7 +39,21 @@ class WasCut:
     end: int
 
 
-Event = Answered | Promised | WasCut
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Our own log cannot be written, and ends here now: what it had not promised is gone."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reopened:
+    """The log can be written again, from here on."""
+
+    end: int
+
+
+Event = Answered | Promised | WasCut | Failed | Reopened
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +107,7 @@ class Follower:
         self.hw_end = hw_end
         """What the leader said is committed; we may not have it all yet."""
         self.cutting = False
+        self.failed = False
         self._stream_index = stream_index
         self._partition = partition
         self._epochs = epochs
@@ -116,14 +132,23 @@ class Follower:
                 self.promised_end = max(self.promised_end, end)
                 return self._expose()
             case WasCut(end):
-                self.end = end
-                self.promised_end = min(self.promised_end, end)
-                self._epochs.cut(end)
                 self.cutting = False
-                return []
+                return self._ends_at(end)
+            case Failed(end):
+                self.failed = True
+                return self._ends_at(end)
+            case Reopened(end):
+                self.failed = False
+                return self._ends_at(end)
+
+    def _ends_at(self, end: int) -> list[Effect]:
+        self.end = end
+        self.promised_end = min(self.promised_end, end)
+        self._epochs.cut(end)
+        return []
 
     def _answered(self, answer: Answer) -> list[Effect]:
-        if answer.leader_epoch != self.leader_epoch or self.cutting or answer.kind is Kind.REFUSED:
+        if answer.leader_epoch != self.leader_epoch or self.cutting or self.failed or answer.kind is Kind.REFUSED:
             return []
         if answer.kind is Kind.DIVERGED:
             return self._diverged(answer)

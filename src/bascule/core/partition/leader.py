@@ -8,7 +8,8 @@ Rules:
   singled out inside the kernel and come back as error acks; they never split a batch.
 - An ack is owed from the moment of the append and paid when its promise holds: LEADER when this broker's log has
   promised the record, ALL when the whole in-sync set has.
-- When the log fails, nothing unpromised is acked as stored: everyone who waits is told UNKNOWN, for that is the truth.
+- When the log fails, nothing unpromised is acked as stored: everyone who waits is told UNKNOWN, for that is the truth:
+  followers may have it already, and one of them may lead next.
 
 The shape follows etcd's raft (step in, instructions out) and Kafka's partition leader (high watermark by in-sync set).
 """
@@ -42,7 +43,7 @@ class Promised:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Our own log cannot be written. What it had not promised may or may not survive."""
+    """Our own log cannot be written, and ends at `promised_end` now. What lay beyond may be on followers."""
 
     promised_end: int
 
@@ -277,6 +278,7 @@ class Leader:
 
     def _fail(self, promised_end: int) -> list[Effect]:
         self.failed = True
+        self.end = promised_end
         lost = [owed.leader + owed.all for owed in self._unpromised if owed.end > promised_end]
         self._owed_bytes -= sum(map(len, lost))
         self._unpromised = deque(owed for owed in self._unpromised if owed.end <= promised_end)
