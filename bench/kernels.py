@@ -86,7 +86,7 @@ def cases() -> list[Case]:
     commands, _ = _pure.encode_acks(owed, prefix, SUBJECT, NOW_NS, b"", MIB)
     acks = [c.split(b"\r\n", 1)[1] for c in commands.split(b"\r\nPUB ")]
     local = INBOX.rpartition(".")[0].encode() + b"."
-    routes = {b"orders": [(SUBJECT + b".%d" % n, 0) for n in range(32)]}
+    routes = {b"orders": [(SUBJECT + b".%d" % n, 0, b"-7") for n in range(32)]}
     one, many, frames = requests(MESSAGES, 1), requests(MESSAGES, 32), data_frames(plain, 3)
     nats, spread = nats_of(wrapped, 1), nats_of(wrapped, 32)
     bounds = (0, len(records))

@@ -11,6 +11,7 @@ HEAP_MAPPED_FROM_BYTES = 4 * MIB  # larger pieces are mapped, and given back whe
 MAX_STREAM_NAME_BYTES = 200
 MAX_SUBJECT_BYTES = 1024  # of every subject we write; NATS itself refuses control lines over 4 KiB by default
 MAX_PARTITIONS = 10_000
+MAX_CORRELATION_ID_BYTES = 1024  # it is kept while an ack waits, and sent back with it
 
 # the log
 RECORD_TRAILER_BYTES = 15
@@ -96,6 +97,7 @@ METADATA_SLICE_ENTRIES = 200  # partitions or streams described before the event
 METADATA_TAKE_S = 30.0  # for a client to take its answer
 SUBSCRIBER_BUFFER_BYTES = MIB
 SUBSCRIBER_READ_BYTES = 256 * KIB  # one read of the log for one subscriber
+KEPT_ROUTES = 4096  # of deleted streams: acks for what was published to them may be under way
 PUBLISH_OUTSTANDING_ACKS = 65_536  # of one PublishAsync stream; past it the client gets no more window
 PUBLISH_SINGLY = 64  # requests answered one by one in a turn of the event loop: 0.5 ms
 OWED_ACK_BYTES = 64 * MIB  # of one partition, waiting for a sync or a commit

@@ -122,6 +122,7 @@ def publish_requests(draw: st.DrawFn) -> bytes:
 def acks(draw: st.DrawFn) -> bytes:
     ack = api_pb2.Ack(stream=draw(TEXT), msgSubject=draw(TEXT), offset=draw(INT64), correlationId=draw(TEXT))
     ack.ackError = draw(st.sampled_from([0, 0, 0, 1, 2, 3, 4, 5, -1]))  # type: ignore[assignment]
+    ack.ackPolicy = draw(POLICIES)  # type: ignore[assignment]
     return ack.SerializeToString()
 
 

@@ -279,8 +279,8 @@ def test_a_response_says_what_upb_read_in_the_ack(subject: bytes, payload: bytes
         assert answer == []
         return
     ack = inside.ack
-    ((token, frames, count),) = answer
-    assert (token, count) == (subject[3:], 1)
+    ((token, stream, frames, count),) = answer
+    assert (token, stream, count) == (subject[3:], ack.stream.encode(), int(ack.ackPolicy in (0, 1)))
     (received,) = unframe(frames)
     if token.startswith(b"u"):
         assert received == content
@@ -318,10 +318,10 @@ def test_both_twins_encode_acks_alike(owed: bytes, commit: int, local_prefix: by
 
 # --- publishes --------------------------------------------------------------------------------------------
 
-ROUTES: dict[bytes, list[tuple[bytes, int] | None]] = {
-    b"s": [(b"subject", 0), None, (b"subject.\xff", 0), (b"subject.3", 2)],
-    b"occ": [(b"occ", 1)],
-    "é".encode(): [("é".encode(), 0)],
+ROUTES: dict[bytes, list[tuple[bytes, int, bytes] | None]] = {
+    b"s": [(b"subject", 0, b"-1"), None, (b"subject.\xff", 0, b"-1"), (b"subject.3", 2, b"-1")],
+    b"occ": [(b"occ", 1, b"-22")],
+    "é".encode(): [("é".encode(), 0, b"")],
 }
 
 
@@ -360,7 +360,7 @@ def test_a_command_says_what_upb_read_in_the_request(payload: bytes) -> None:
         stream=request.stream,
         subject=route[0].decode(errors="replace"),
         headers=message.headers if forgot_headers(request, 5) else request.headers,
-        ackInbox="own.s1",
+        ackInbox="own.s1" + route[2].decode(),
         correlationId=request.correlationId,
         ackPolicy=request.ackPolicy,
     )

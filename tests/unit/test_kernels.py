@@ -316,6 +316,22 @@ def test_other_inboxes_do(kernels: ModuleType, inbox: str) -> None:
     assert encode(kernels, pack((SUBJECT, b"", asking(inbox))))[4] == pack_owed(0, inbox.encode())
 
 
+@pytest.mark.parametrize(("length", "owes"), [(1024, True), (1025, False), (500_000, False)])
+def test_a_correlation_id_over_its_bound_gets_no_ack(kernels: ModuleType, length: int, owes: bool) -> None:
+    message = api_pb2.Message(value=b"v", ackInbox="in.box", correlationId="c" * length)
+    batch = pack((SUBJECT, b"", envelope(message.SerializeToString())))
+    expected = pack_owed(0, b"in.box", correlation=b"c" * length) if owes else b""
+    records, count, *_, leader_owed, _, _ = encode(kernels, batch)
+    assert (count, parse_messages(records)[0].value, leader_owed) == (1, b"v", expected)
+    errors = encode(kernels, batch, max_bytes=3)[6]
+    assert errors == (pack_owed(0, b"in.box", correlation=b"c" * length, error=3) if owes else b"")
+
+
+def test_a_correlation_id_at_its_bound_is_published(kernels: ModuleType) -> None:
+    request = api_pb2.PublishRequest(stream="s", correlationId="é" * 512).SerializeToString()
+    assert route(kernels, frame(request), max_payload=5000)[2:5] == (1, 1, [])
+
+
 @pytest.mark.parametrize(("policy", "owed_policy"), [(0, 0), (1, 1), (2, 2), (3, 2), (300, 2), (-1, 2)])
 def test_a_message_too_large_is_refused_whatever_its_policy(kernels: ModuleType, policy: int, owed_policy: int) -> None:
     large = asking("in.box", policy, value=b"x" * 100)
@@ -445,7 +461,7 @@ def test_an_error_ack_becomes_an_async_error_with_an_empty_ack(
     assert frames == frame(expected.SerializeToString())
     commands, _ = kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"", 1000)
     ((_, payload),) = pub_payloads(commands)
-    assert kernels.ack_responses(pack((b"ns.ack.b1.s", b"", payload))) == [(b"s", frames, 1)]
+    assert kernels.ack_responses(pack((b"ns.ack.b1.s", b"", payload))) == [(b"s", b"readings", frames, 1)]
 
 
 def test_acks_from_nats_are_forwarded_by_the_last_token(kernels: ModuleType) -> None:
@@ -461,17 +477,44 @@ def test_acks_from_nats_are_forwarded_by_the_last_token(kernels: ModuleType) -> 
     )
     response = b"\x0a" + bytes((len(ack),)) + ack + b"\x1a\x01c"
     assert kernels.ack_responses(batch) == [
-        (b"s1", frame(response), 1),
-        (b"u9", frame(ack), 1),
-        (b"bare", frame(b"\x0a\x00"), 1),
+        (b"s1", b"s", frame(response), 1),
+        (b"u9", b"s", frame(ack), 1),
+        (b"bare", b"", frame(b"\x0a\x00"), 1),
     ]
+
+
+def test_acks_from_nats_are_kept_apart_by_the_stream_that_sent_them(kernels: ModuleType) -> None:
+    def ack(stream: str, offset: int, **fields: int) -> bytes:
+        return api_pb2.Ack(stream=stream, offset=offset, **fields).SerializeToString()  # type: ignore[arg-type]
+
+    sent = [(token, stream) for stream in ("a", "ab", "a.b", "", "é") for token in (b"s1-7", b"s1-71", b"s2-7")]
+    order = [sent[index * 7 % len(sent)] for index in range(4 * len(sent))]
+    batch = pack(
+        *((b"ns.ack.b1." + token, b"", envelope(ack(stream, n), 1)) for n, (token, stream) in enumerate(order))
+    )
+    forwarded = {(token, stream.decode()): frames for token, stream, frames, _ in kernels.ack_responses(batch)}
+    assert list(forwarded) == order[: len(sent)]
+    for key, frames in forwarded.items():
+        answers = [api_pb2.PublishResponse.FromString(payload).ack for payload in unframe(frames)]
+        assert [answer.offset for answer in answers] == [n for n, other in enumerate(order) if other == key]
+        assert {answer.stream for answer in answers} == {key[1]}
+
+
+def test_only_acks_that_somebody_waits_for_are_counted(kernels: ModuleType) -> None:
+    owed = b"".join(pack_owed(0, b"own.s1", policy=policy, error=3) for policy in (0, 1, 2, 255))
+    ((_, frames, count),) = kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"own.", 1000)[1]
+    assert (len(unframe(frames)), count) == (4, 2)
+    acks = [api_pb2.Ack(stream="s", ackPolicy=policy, ackError=3) for policy in (0, 1, 2, 7, -1)]  # type: ignore[arg-type]
+    batch = pack(*((b"own.s1", b"", envelope(ack.SerializeToString(), 1)) for ack in acks))
+    ((_, _, frames, count),) = kernels.ack_responses(batch)
+    assert (len(unframe(frames)), count) == (5, 2)
 
 
 def test_an_ack_that_no_client_could_read_in_a_response_is_dropped(kernels: ModuleType) -> None:
     def nested(depth: int) -> bytes:
         return pack((b"ack.s1", b"", envelope(b"\xa3\x06" * depth + b"\xa4\x06" * depth, 1)))
 
-    ((_, frames, _),) = kernels.ack_responses(nested(99))
+    ((_, _, frames, _),) = kernels.ack_responses(nested(99))
     api_pb2.PublishResponse.FromString(unframe(frames)[0])
     assert kernels.ack_responses(nested(100)) == []
 
@@ -485,16 +528,16 @@ def test_broken_owed_acks_are_an_error_of_ours(kernels: ModuleType) -> None:
 
 # --- publishes --------------------------------------------------------------------------------------------
 
-ROUTES: dict[bytes, list[tuple[bytes, int] | None]] = {
-    b"s": [(b"subject", 0), None, (b"subject.2", 0)],
-    b"occ": [(b"occ", 1)],
-    b"ask": [(b"ask", 2)],
+ROUTES: dict[bytes, list[tuple[bytes, int, bytes] | None]] = {
+    b"s": [(b"subject", 0, b"-7"), None, (b"subject.2", 0, b"-7")],
+    b"occ": [(b"occ", 1, b"-12")],
+    b"ask": [(b"ask", 2, b"-13")],
 }
 
 
 def route(kernels: ModuleType, data: bytes, max_payload: int = 1000) -> tuple[int, bytes, int, int, list[bytes], int]:
     result: tuple[int, bytes, int, int, list[bytes], int] = kernels.route_publishes(
-        data, 0, len(data), ROUTES, b"own.s1", max_payload, 500
+        data, 0, len(data), ROUTES, b"own.s1", max_payload, 5000
     )
     return result
 
@@ -524,12 +567,12 @@ def test_requests_become_pub_commands(kernels: ModuleType) -> None:
         stream="s",
         subject="subject.2",
         headers={"h": b"1"},
-        ackInbox="own.s1",
+        ackInbox="own.s1-7",
         correlationId="c",
         ackPolicy=api_pb2.ALL,
     )
     assert first == envelope(expected.SerializeToString())
-    expected = api_pb2.Message(stream="s", subject="subject", ackInbox="own.s1", ackPolicy=api_pb2.NONE)
+    expected = api_pb2.Message(stream="s", subject="subject", ackInbox="own.s1-7", ackPolicy=api_pb2.NONE)
     assert second == envelope(expected.SerializeToString())
 
 
@@ -545,13 +588,15 @@ def test_requests_become_pub_commands(kernels: ModuleType) -> None:
         {"stream": "occ", "ackPolicy": 2},
         {"stream": "occ", "ackPolicy": 5},
         {"stream": "s", "value": b"x" * 200},
+        {"stream": "s", "correlationId": "é" * 512 + "x"},
     ],
 )
 def test_what_needs_a_decision_is_handed_to_python(kernels: ModuleType, fields: dict[str, object]) -> None:
     request = api_pb2.PublishRequest(**fields).SerializeToString()  # type: ignore[arg-type]
     plain = api_pb2.PublishRequest(stream="occ", ackPolicy=api_pb2.ALL).SerializeToString()
     data = frame(plain) + frame(request) + frame(plain)
-    consumed, commands, published, awaiting, exceptions, problem = route(kernels, data, max_payload=100)
+    room = 100 if "value" in fields else 5000
+    consumed, commands, published, awaiting, exceptions, problem = route(kernels, data, max_payload=room)
     assert (consumed, published, awaiting, exceptions, problem) == (len(data), 2, 2, [request], 0)
     assert len(pub_payloads(commands)) == 2
 
@@ -562,8 +607,8 @@ def test_what_needs_a_decision_is_handed_to_python(kernels: ModuleType, fields: 
         (frame(b"\x1a\x05s"), 1),
         (frame(b"\x1a\x01\xff"), 1),
         (frame(b"\x2a\x03\x0a\x01\xff"), 1),
-        (b"\x00\x00\x00\x01\xf5", 2),
-        (b"\x01\x00\x00\x01\xf5", 2),
+        (b"\x00\x00\x00\x13\x89", 2),
+        (b"\x01\x00\x00\x13\x89", 2),
         (b"\x01\x00\x00\x00\x01", 3),
     ],
 )

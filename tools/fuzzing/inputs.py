@@ -152,6 +152,7 @@ def publish_request(chance: Chance) -> bytes:
 def ack(chance: Chance) -> bytes:
     made = api_pb2.Ack(stream=text(chance), msgSubject=text(chance), offset=chance.number(), correlationId=text(chance))
     made.ackError = chance.choice((0, 0, 0, 1, 2, 3, 4, 5, -1))  # type: ignore[assignment]
+    made.ackPolicy = chance.choice(POLICIES)  # type: ignore[assignment]
     return made.SerializeToString()
 
 

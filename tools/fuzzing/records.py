@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from bascule.limits import MAX_CORRELATION_ID_BYTES
 from bascule.wire.pb import api_pb2
 from bascule.wire.record import ack_prefix
 from bascule.wire.subjects import usable_subject
@@ -76,7 +77,12 @@ def check_envelope(data: bytes, chance: Chance) -> None:
     if not judge.forgot_entries(expected, 9):
         headers = {**expected.headers, "subject": subject, "reply": reply}
         require(dict(stored.headers) == headers, "a record's headers are not upb's")
-    owes = message is not None and usable_subject(message.ackInbox.encode()) and message.ackPolicy in (0, 1)
+    owes = (
+        message is not None
+        and usable_subject(message.ackInbox.encode())
+        and len(message.correlationId.encode()) <= MAX_CORRELATION_ID_BYTES
+        and message.ackPolicy in (0, 1)
+    )
     require(bool(leader_owed or all_owed) == owes, "an ack is owed where upb sees none, or the other way round")
     _check_ack(data, chance)
 
@@ -92,8 +98,9 @@ def _check_ack(data: bytes, chance: Chance) -> None:
         require(answer == [], "ack_responses: took what upb refuses")
         return
     require(len(answer) == 1, "ack_responses: dropped what upb takes")
-    ((token, framed, count),) = answer
-    require((token, count) == (subject.rpartition(b".")[2], 1), "ack_responses: wrong token or count")
+    ((token, stream, framed, count),) = answer
+    expected = (subject.rpartition(b".")[2], inside.ack.stream.encode(), int(inside.ack.ackPolicy in (0, 1)))
+    require((token, stream, count) == expected, "ack_responses: wrong token, stream or count")
     if token.startswith(b"u"):
         require(framed[5:] == content, "ack_responses: the ack was changed")
         return

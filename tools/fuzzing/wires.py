@@ -9,6 +9,7 @@ import struct
 from typing import Any
 
 from bascule.errors import NatsProtocolError
+from bascule.limits import MAX_CORRELATION_ID_BYTES
 from bascule.wire.pb import api_pb2
 from tools.fuzzing import inputs, judge
 from tools.fuzzing.chance import Chance
@@ -16,10 +17,10 @@ from tools.fuzzing.inputs import MAGIC
 from tools.fuzzing.target import Target, require
 from tools.fuzzing.twins import ask, ask_within
 
-ROUTES: dict[bytes, list[tuple[bytes, int] | None]] = {
-    b"s": [(b"subject", 0), None, (b"subject.\xff", 0), (b"subject.3", 2)],
-    b"occ": [(b"occ", 1)],
-    "é".encode(): [("é".encode(), 0)],
+ROUTES: dict[bytes, list[tuple[bytes, int, bytes] | None]] = {
+    b"s": [(b"subject", 0, b"-1"), None, (b"subject.\xff", 0, b"-1"), (b"subject.3", 2, b"-1")],
+    b"occ": [(b"occ", 1, b"-22")],
+    "é".encode(): [("é".encode(), 0, b"")],
 }
 LIMIT = 1 << 20
 NATS_WORDS = (
@@ -95,7 +96,8 @@ def check_request(data: bytes, chance: Chance) -> None:
         return
     partitions = ROUTES.get(request.stream.encode(), [])
     route = partitions[request.partition] if 0 <= request.partition < len(partitions) else None
-    if route is None or route[1] == 2 or (route[1] == 1 and request.ackPolicy not in (0, 1)):
+    too_long = len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES
+    if route is None or too_long or route[1] == 2 or (route[1] == 1 and request.ackPolicy not in (0, 1)):
         require((exceptions, commands) == ([data], b""), "a request without a route is no exception")
         return
     require((published, awaiting) == (1, int(request.ackPolicy in (0, 1))), "wrong counts")
@@ -110,7 +112,7 @@ def check_request(data: bytes, chance: Chance) -> None:
         stream=request.stream,
         subject=route[0].decode(errors="replace"),
         headers=message.headers if judge.forgot_entries(request, 5) else request.headers,
-        ackInbox="own.s1",
+        ackInbox="own.s1" + route[2].decode(),
         correlationId=request.correlationId,
         ackPolicy=request.ackPolicy,
     )

@@ -20,6 +20,7 @@ from bascule.node.peerlogs import PeerLogs
 from bascule.node.peers import Peer, Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
+from bascule.node.routes import Routes
 from bascule.ports import Bus, Clock, Disk, Random
 from bascule.wire.kernels import crc32c
 from bascule.wire.raft_messages import HardState, Membership, Snapshot
@@ -82,6 +83,7 @@ async def assemble(
     raft = Raft(config, hard_state, snapshot, entries, lambda low, high: int(random.uniform(low, high + 1)))
     driver = RaftDriver(raft, storage, buses.control, namespace, store, settings.snapshot_threshold)
     boot = random.token()
+    routes = Routes()
     environment = Environment(
         broker_id=own,
         namespace=namespace,
@@ -91,7 +93,8 @@ async def assemble(
         streams_bus=buses.streams,
         publishes_bus=buses.publishes,
         scheduler=scheduler,
-        inboxes=Inboxes(namespace, own, random),
+        routes=routes,
+        inboxes=Inboxes(namespace, own, random, routes),
         feeds=Feeds(own, namespace, buses.replication, clock, _session(boot), buses.publishes.push),
         fetchers=Fetchers(own, namespace, buses.replication, settings.fetch_timeout_s, _session(boot)),
         peer_logs=PeerLogs(

@@ -31,7 +31,6 @@ from bascule.node.peers import SESSION_S
 from bascule.node.publish import Publisher
 from bascule.node.repair import SCRUB_EVERY_S
 from bascule.node.replica import Key, Replica, stream_folder
-from bascule.node.routes import Routes
 
 logger = logging.getLogger(__name__)
 
@@ -52,8 +51,8 @@ class Broker:
             step_down=cluster.step_down,
         )
         self.cluster = cluster
-        self.routes = Routes()
-        self.publisher = Publisher(self.environment, self.routes, self._refusal)
+        self.routes = environment.routes
+        self.publisher = Publisher(self.environment, self._refusal)
         self.leaving = False
         self.stopping = False
         self._unclean = False

@@ -11,6 +11,7 @@ from bascule.node.feeds import Feeds
 from bascule.node.fetchers import Fetchers
 from bascule.node.inboxes import Inboxes
 from bascule.node.peerlogs import PeerLogs
+from bascule.node.routes import Routes
 from bascule.ports import Bus, Clock, Disk, Random
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Environment:
     publishes_bus: Bus
     """Carries publishes of gRPC clients, acks, and the ack inboxes."""
     scheduler: SyncScheduler
+    routes: Routes
     inboxes: Inboxes
     feeds: Feeds
     fetchers: Fetchers

@@ -47,6 +47,7 @@ class Leading:
         self._name = replica.name
         self._on_settled = on_settled
         self._subject = partition_subject(replica.stream.subject, replica.partition.id).encode()
+        self._stream = replica.stream.name.encode()
         self._ack_prefix = ack_prefix(replica.stream.name, replica.stream.subject)
         self._subscription: Subscription | None = None
         self._machine = self._make_machine()
@@ -198,4 +199,4 @@ class Leading:
             except BusUnavailable as error:
                 logger.warning("%s: acks of stored messages could not be sent: %s", self._name, error)
         for token, frames, count in local:
-            environment.inboxes.deliver(token, frames, count)
+            environment.inboxes.deliver(token, self._stream, frames, count)

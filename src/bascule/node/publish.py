@@ -1,13 +1,14 @@
 """Publish, PublishAsync and PublishToSubject: gRPC in, NATS out, acks back.
 
-A publish always goes through NATS, because other streams may listen on the subject. PublishAsync works per read: one
+A publish always goes through NATS, because other streams may listen on the subject. These store it too, and ack it,
+but a publish that names a stream is answered by that stream (`routes.py`). PublishAsync works per read: one
 kernel call turns all requests that arrived into one NATS write; requests that need another answer (unknown stream,
 readonly, too large, NATS away) come back singled out and are answered one by one.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -23,13 +24,14 @@ from bascule.errors import (
 )
 from bascule.limits import (
     GRPC_MAX_MESSAGE_BYTES,
+    MAX_CORRELATION_ID_BYTES,
     MAX_SUBJECT_BYTES,
     PUBLISH_OUTSTANDING_ACKS,
     PUBLISH_SINGLY,
     SUBSCRIBER_BUFFER_BYTES,
 )
 from bascule.node.environment import Environment
-from bascule.node.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Routes, Table
+from bascule.node.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Table
 from bascule.ports import Call
 from bascule.wire.envelope import MsgType
 from bascule.wire.envelope import decode as decode_envelope
@@ -49,6 +51,7 @@ STALLED_ACKS_S = 5.0
 
 Code = api.PublishAsyncError.Code
 _MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
+_LONG_CORRELATION_ID = f"correlationId is too long: it takes at most {MAX_CORRELATION_ID_BYTES} bytes as UTF-8"
 
 _ACK_FAILURES: dict[int, tuple[type[BasculeError], str]] = {
     api.Ack.INCORRECT_OFFSET: (UnknownOutcome, "incorrect expected offset"),
@@ -72,9 +75,8 @@ class RefusedError(Exception):
 
 
 class Publisher:
-    def __init__(self, environment: Environment, routes: Routes, refusal: RefusalReason) -> None:
-        self._environment = environment
-        self._routes = routes
+    def __init__(self, environment: Environment, refusal: RefusalReason) -> None:
+        self._routes = environment.routes
         self._refusal = refusal
         self._bus = environment.publishes_bus
         self._inboxes = environment.inboxes
@@ -86,11 +88,11 @@ class Publisher:
         if not request.stream:
             raise InvalidArgument("no stream provided")
         try:
-            subject = self._subject_of(request)
+            subject, suffix = self._route_of(request)
         except RefusedError as refused:
             raise refused.error from None
         message = _message_of(request, subject)
-        ack = await self._publish_and_wait(subject, message, call)
+        ack = await self._publish_and_wait(subject, suffix, message, call)
         if ack is None:
             return api.PublishResponse()
         if ack.ackError:
@@ -122,14 +124,23 @@ class Publisher:
             correlationId=request.correlationId,
             ackPolicy=request.ackPolicy,
         )
-        ack = await self._publish_and_wait(subject, message, call)
+        if len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES:
+            raise InvalidArgument(_LONG_CORRELATION_ID)
+        ack = await self._publish_and_wait(subject, b"", message, call)
         return api.PublishToSubjectResponse(ack=ack)
 
-    async def _publish_and_wait(self, subject: bytes, message: api.Message, call: Call) -> api.Ack | None:
-        """The first ack; None at once if the caller asked for none or set no deadline (as clients expect)."""
+    async def _publish_and_wait(
+        self, subject: bytes, suffix: bytes, message: api.Message, call: Call
+    ) -> api.Ack | None:
+        """The first ack that answers; None at once if the caller asked for none or set no deadline (as clients
+        expect). Then the message names no inbox of ours: nobody would be there for the ack."""
         if message.ackInbox and not usable_subject(message.ackInbox.encode()):
             raise InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
-        waits = message.ackPolicy != api.NONE and call.time_remaining() is not None
+        if message.ackPolicy == api.NONE or call.time_remaining() is None:
+            self._send(subject, message)
+            return None
+        if message.ackInbox:
+            return await self._through_foreign_inbox(subject, suffix, message)
         arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def on_frames(frames: bytes, count: int) -> None:
@@ -138,28 +149,21 @@ class Publisher:
 
         inbox = self._inboxes.open(on_frames, unary=True)
         try:
-            if message.ackInbox:
-                return await self._through_foreign_inbox(subject, message, waits)
-            message.ackInbox = inbox.decode()
+            message.ackInbox = (inbox + suffix).decode()
             self._send(subject, message)
-            if not waits:
-                return None
             frames = await arrived
             return api.Ack.FromString(frames[5 : 5 + int.from_bytes(frames[1:5], "big")])
         finally:
             self._inboxes.close(inbox)
 
-    async def _through_foreign_inbox(self, subject: bytes, message: api.Message, waits: bool) -> api.Ack | None:
+    async def _through_foreign_inbox(self, subject: bytes, suffix: bytes, message: api.Message) -> api.Ack:
         """The caller named an inbox of its own: listen there too while the call lasts."""
-        if not waits:
-            self._send(subject, message)
-            return None
         arrived: asyncio.Future[api.Ack] = asyncio.get_running_loop().create_future()
 
         def on_batch(batch: bytes, count: int) -> None:
-            ack = _first_ack(batch)
-            if ack is not None and not arrived.done():
-                arrived.set_result(ack)
+            for ack in _acks(batch):
+                if not arrived.done() and self._routes.answers(ack.stream.encode(), suffix):
+                    arrived.set_result(ack)
 
         subscription = self._bus.subscribe(message.ackInbox.encode(), on_batch)
         try:
@@ -181,15 +185,16 @@ class Publisher:
         except BusUnavailable as error:
             raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
 
-    def _subject_of(self, request: api.PublishRequest) -> bytes:
-        """The checks every publish passes, in the protocol's order."""
+    def _route_of(self, request: api.PublishRequest) -> tuple[bytes, bytes]:
+        """The subject and the suffix of the ack inbox, after the checks every publish passes, in the protocol's
+        order."""
         routes = self._routes.table.get(request.stream.encode())
         if routes is None:
             raise RefusedError(Code.NOT_FOUND, NotFound(f"no such stream: {request.stream}"))
         route = routes[request.partition] if 0 <= request.partition < len(routes) else None
         if route is None:
             raise RefusedError(Code.NOT_FOUND, NotFound(f"no such partition: {request.partition}"))
-        subject, flags = route
+        subject, flags, suffix = route
         if flags & READONLY:
             raise RefusedError(Code.READONLY, FailedPrecondition(f"readonly partition: {request.partition}"))
         if flags & NEEDS_ACK_POLICY and request.ackPolicy not in (api.LEADER, api.ALL):
@@ -198,7 +203,9 @@ class Publisher:
         if flags & REFUSES_WRITES:
             reason = self._refusal(request.stream, request.partition)
             raise RefusedError(Code.INTERNAL, Internal(f"partition {request.partition} takes no writes: {reason}"))
-        return subject
+        if len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES:
+            raise RefusedError(Code.BAD_REQUEST, InvalidArgument(_LONG_CORRELATION_ID))
+        return subject, suffix
 
     # --- streaming ----------------------------------------------------------------------------------------------
 
@@ -250,9 +257,9 @@ class Publisher:
 
     def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
         try:
-            subject = self._subject_of(request)
+            subject, suffix = self._route_of(request)
             message = _message_of(request, subject)
-            message.ackInbox = inbox.decode()
+            message.ackInbox = (inbox + suffix).decode()
             self._send(subject, message)
             session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
         except RefusedError as refused:
@@ -271,7 +278,8 @@ class _Session:
         self._changed = asyncio.Event()
 
     def on_frames(self, frames: bytes, count: int) -> None:
-        # Several streams may ack one message, so the count may run below zero.
+        # A message may be acked twice, by a leader and the one that follows it, and acks that were given up may come
+        # after all: the count never runs below zero.
         self.outstanding = max(0, self.outstanding - count)
         self._changed.set()
         if not self._call.ended:
@@ -310,15 +318,14 @@ class _Session:
             self.outstanding = 0
 
 
-def _first_ack(batch: bytes) -> api.Ack | None:
+def _acks(batch: bytes) -> Iterator[api.Ack]:
     for message in messages(batch):
         payload = decode_envelope(message.payload, MsgType.ACK)
         if payload is not None:
             try:
-                return api.Ack.FromString(payload)
+                yield api.Ack.FromString(payload)
             except DecodeError:
                 continue
-    return None
 
 
 def _message_of(request: api.PublishRequest, subject: bytes) -> api.Message:

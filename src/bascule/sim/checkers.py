@@ -10,6 +10,7 @@ every ack and every record shown adds to it. From that follow:
 - I6: a message sent after another was acked or shown lies above it; messages of one connection keep their order.
 - I7, as far as it applies: where nothing repeats messages, each is stored once; a refused one never.
 - I9 is the runner's: it tries to publish after the faults have stopped.
+- I16: an ack given to a gRPC publisher that named a stream is of that stream, or of one of its load-balance group.
 
 Besides: what is read was sent by somebody, byte for byte; timestamps rise with offsets. A record that a bit flip
 damaged may be missing, but never wrong.
@@ -67,8 +68,12 @@ class Checker:
 
     # --- publishing -------------------------------------------------------------------------------------------
 
-    def acked(self, sent: Sent, ack: api.Ack) -> None:
+    def acked(self, sent: Sent, ack: api.Ack, named_stream: bool) -> None:
+        """`named_stream`: the publisher asked for a stream, not for whoever listens on a subject."""
         stream = self.history.streams.get(ack.stream)
+        if named_stream and not self.history.answers(ack.stream, sent.target.stream):
+            text = f"{sent.token!r} was published to {sent.target.stream} and is acked by {ack.stream}"
+            self.violate("I16", text, sent.target, ack.offset)
         part = stream.part_of(ack.msgSubject) if stream else None
         if stream is None or part is None:
             self.violate("nobody's", f"an ack of {sent.token!r} names stream {ack.stream}, subject {ack.msgSubject}")

@@ -48,6 +48,8 @@ class StreamInfo:
     min_isr: int = 1
     optimistic: bool = False
     incarnation: int = 1
+    group: str = ""
+    """The load-balance group."""
 
     def parts(self) -> list[Part]:
         return [Part(self.name, self.incarnation, number) for number in range(self.partitions)]
@@ -77,6 +79,13 @@ class History:
         sent = Sent(token, value, target, session, serial, floor, expected_offset)
         self.sent[token] = sent
         return sent
+
+    def answers(self, stream: str, asked: str) -> bool:
+        """Whether an ack of `stream` answers a publish to `asked`."""
+        if stream == asked:
+            return True
+        one, other = self.streams.get(stream), self.streams.get(asked)
+        return one is not None and other is not None and bool(one.group) and one.group == other.group
 
     def replication(self, part: Part) -> int:
         return self.streams[part.stream].replication

@@ -30,6 +30,9 @@ def told_off(text: str, replication: int) -> bool:
 
 
 class Publisher:
+    names_stream = True
+    """False: whoever listens on a subject may ack."""
+
     def __init__(self, world: World, name: str, parts: list[Part], mean_pause_s: float) -> None:
         self.world = world
         self.name = name
@@ -66,7 +69,7 @@ class Publisher:
 
     def learn_ack(self, sent: Sent, ack: api.Ack) -> None:
         if not ack.ackError:
-            self.checker.acked(sent, ack)
+            self.checker.acked(sent, ack, self.names_stream)
         elif ack.ackError == api.Ack.INCORRECT_OFFSET and self.world.history.replication(sent.target) == 1:
             self.checker.refused(sent, "incorrect expected offset")
         else:
@@ -99,6 +102,8 @@ class UnaryPublisher(Publisher):
 
 class SubjectPublisher(Publisher):
     """PublishToSubject: the stream is whoever listens."""
+
+    names_stream = False
 
     async def round(self, part: Part) -> None:
         sent = self.send(part)
@@ -162,7 +167,7 @@ class AsyncPublisher(Publisher):
             sent = self.world.history.sent[response.correlationId.encode()]
             waiting.pop(response.correlationId, None)
             if not response.HasField("asyncError"):
-                self.checker.acked(sent, response.ack)
+                self.checker.acked(sent, response.ack, self.names_stream)
             elif told_off(response.asyncError.message, self.world.history.replication(sent.target)):
                 self.checker.refused(sent, response.asyncError.message)
             else:
@@ -171,6 +176,8 @@ class AsyncPublisher(Publisher):
 
 class NatsPublisher(Publisher):
     """Envelopes, and plain messages, straight to NATS, with acks to an inbox of its own."""
+
+    names_stream = False
 
     def __init__(self, world: World, name: str, parts: list[Part], mean_pause_s: float) -> None:
         super().__init__(world, name, parts, mean_pause_s)

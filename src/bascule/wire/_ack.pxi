@@ -1,6 +1,7 @@
 # Acks: what is owed into Ack envelopes on NATS, and into answers of gRPC calls that wait in this broker.
 #
 # The answer to a PublishAsync call is a PublishResponse; a unary call (its token starts with "u") gets the Ack alone.
+# Counted are the acks that somebody waits for: an error ack of a message with policy NONE goes along uncounted.
 
 cdef enum:
     ENVELOPE_BYTES = 8
@@ -143,6 +144,10 @@ cdef inline bint wants_ack_alone(const Span *token) noexcept nogil:
     return token.size > 0 and token.data[0] == 117
 
 
+cdef inline bint is_awaited(int32_t policy) noexcept nogil:
+    return policy == 0 or policy == 1
+
+
 cdef int put_local(Groups *groups, const Span *token, const Owed *owed, const Span *prefix) except -1 nogil:
     # An owed ack as the framed answer of the call that `token` names.
     cdef Group *group = groups_find(groups, 0, token)
@@ -150,7 +155,7 @@ cdef int put_local(Groups *groups, const Span *token, const Owed *owed, const Sp
     cdef uint64_t ack
     cdef uint64_t size
     cdef uint8_t *to
-    group.count += 1
+    group.count += is_awaited(owed.policy)
     if owed.error and not wants_ack_alone(token):
         return put_failed_response(out, owed.error, &owed.correlation)
     ack = ack_size(owed, prefix)
@@ -176,6 +181,20 @@ cdef list take_answers(Groups *groups):
     for index in range(groups.size):
         group = &groups.items[index]
         answers.append((group.name.data[: group.name.size], out_take(&group.out), group.count))
+    return answers
+
+
+cdef list take_forwarded(Groups *groups, Groups *streams):
+    cdef list answers = []
+    cdef uint64_t index
+    cdef Group *group
+    cdef Span *stream
+    for index in range(groups.size):
+        group = &groups.items[index]
+        stream = &streams.items[group.number].name
+        answers.append(
+            (group.name.data[: group.name.size], stream.data[: stream.size], out_take(&group.out), group.count)
+        )
     return answers
 
 
@@ -266,11 +285,13 @@ def encode_acks(
         PyBuffer_Release(&view)
 
 
-cdef int answer_ack(Groups *groups, const Delivered *message) except -1 nogil:
+cdef int answer_ack(Groups *groups, Groups *streams, const Delivered *message) except -1 nogil:
     # An Ack that came over NATS; its bytes go on as they are, inside a PublishResponse. An invalid one is dropped.
+    # Groups are those of a token and a stream, which is the number of its name in `streams`.
     cdef Parsed parsed
     cdef Span body
     cdef Span token
+    cdef Span stream
     cdef const Span *correlation = &parsed.fields[6]
     cdef int32_t error
     cdef Out *out
@@ -283,8 +304,12 @@ cdef int answer_ack(Groups *groups, const Delivered *message) except -1 nogil:
     while token.data > message.subject.data and (token.data - 1)[0] != 46:
         token.data -= 1
     token.size = <uint64_t>(message.subject.data + message.subject.size - token.data)
-    group = groups_find(groups, 0, &token)
-    group.count += 1
+    stream = parsed.fields[1]
+    if stream.data == NULL:
+        stream.data = token.data
+    groups_find(streams, 0, &stream)
+    group = groups_find(groups, streams.last, &token)
+    group.count += is_awaited(<int32_t>parsed.fields[7].size)
     out = &group.out
     error = <int32_t>parsed.fields[10].size
     if wants_ack_alone(&token):
@@ -303,13 +328,15 @@ cdef int answer_ack(Groups *groups, const Delivered *message) except -1 nogil:
 
 
 def ack_responses(object batch):
-    """A batch of Ack envelopes -> [(token, framed answers, count)]."""
+    """A batch of Ack envelopes -> [(token, stream that sent them, framed answers, count)]."""
     cdef Py_buffer view
     cdef Groups groups
+    cdef Groups streams
     cdef Delivered message
     cdef const uint8_t *at
     cdef const uint8_t *end
     memset(&groups, 0, sizeof(Groups))
+    memset(&streams, 0, sizeof(Groups))
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t *>view.buf
@@ -318,8 +345,9 @@ def ack_responses(object batch):
             at = next_delivered(at, end, &message)
             if at == NULL:
                 raise ValueError("the batch is cut off: its last entry runs past its end")
-            answer_ack(&groups, &message)
-        return take_answers(&groups)
+            answer_ack(&groups, &streams, &message)
+        return take_forwarded(&groups, &streams)
     finally:
         groups_free(&groups)
+        groups_free(&streams)
         PyBuffer_Release(&view)

@@ -112,7 +112,7 @@ cdef Group *groups_find_slow(Groups *groups, uint64_t number, const Span *name) 
     cdef uint64_t hashed
     cdef Group *group
     if name != NULL:
-        hashed = hash_bytes(name.data, name.size)
+        hashed = mix64(hash_bytes(name.data, name.size) ^ number)
     else:
         hashed = mix64(number ^ HASH_SEED)
     if groups.size <= GROUPS_WITHOUT_TABLE:

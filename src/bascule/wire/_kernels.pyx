@@ -27,6 +27,7 @@ from bascule import limits
 from bascule.errors import NatsProtocolError
 
 cdef uint64_t MAX_SUBJECT = limits.MAX_SUBJECT_BYTES
+cdef uint64_t MAX_CORRELATION_ID = limits.MAX_CORRELATION_ID_BYTES
 cdef uint64_t MAX_RECORD = limits.MAX_RECORD_BYTES
 cdef enum:
     # Below this much input the interpreter lock is kept: giving it up costs more than the work.

@@ -18,6 +18,7 @@ cdef struct Route:
     int32_t flags  # NO_ROUTE if there is none
     Span subject
     uint64_t subject_size  # once repaired
+    Span suffix  # of the ack inbox: which stream is asked
 
 cdef struct Router:
     Span inbox
@@ -35,6 +36,7 @@ cdef int find_route(Route *route, dict routes) except -1:
     cdef object partitions
     cdef object entry
     cdef bytes subject
+    cdef bytes suffix
     cdef long flags
     route.flags = NO_ROUTE
     found = PyDict_GetItemWithError(routes, route.stream.data[: route.stream.size])
@@ -51,6 +53,8 @@ cdef int find_route(Route *route, dict routes) except -1:
     route.flags = <int32_t>(flags if 0 <= flags <= 2 else 2)
     route.subject = span_of(subject)
     route.subject_size = repaired_size(&route.subject)
+    suffix = entry[2]
+    route.suffix = span_of(suffix)
     return 0
 
 
@@ -99,8 +103,9 @@ cdef bint put_publish(Router *router, const Route *route, const Span *body, cons
     cdef uint64_t expected = parsed.fields[9].size
     cdef Out *out = &router.commands
     cdef uint8_t *to
+    cdef uint64_t inbox = router.inbox.size + route.suffix.size
     cdef uint64_t size = ENVELOPE_BYTES + field_size(route.stream.size)
-    size += field_size(route.subject_size) + field_size(router.inbox.size)
+    size += field_size(route.subject_size) + field_size(inbox)
     if expected:
         size += 1 + varint_size(expected)
     if key.size:
@@ -136,7 +141,8 @@ cdef bint put_publish(Router *router, const Route *route, const Span *body, cons
     to = put_repaired(put_varint(to + 1, route.subject_size), &route.subject, route.subject_size)
     if parsed.entries:
         to = put_headers(to, body, 5)
-    to = put_field(to, 0x52, &router.inbox)
+    to[0] = 0x52
+    to = put(put(put_varint(to + 1, inbox), &router.inbox), &route.suffix)
     if correlation.size:
         to = put_field(to, 0x5A, correlation)
     if policy:
@@ -157,6 +163,8 @@ cdef bint route_one(Router *router, const Span *body, const Parsed *parsed, dict
         stream.data = body.data
     route = route_of(router, &stream, <int32_t>parsed.fields[4].size, routes)
     if route.flags == NO_ROUTE or route.flags >= 2 or (route.flags == 1 and not awaited):
+        return False
+    if parsed.fields[7].size > MAX_CORRELATION_ID:
         return False
     if not put_publish(router, route, body, parsed):
         return False

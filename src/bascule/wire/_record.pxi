@@ -157,10 +157,10 @@ cdef int put_owed(
     return 0
 
 
-cdef inline bint has_usable_inbox(Encoder *encoder, const Parsed *parsed) noexcept nogil:
+cdef inline bint can_be_acked(Encoder *encoder, const Parsed *parsed) noexcept nogil:
     # Publishers use one inbox for many messages, so the last verdict is kept.
     cdef const Span *inbox = &parsed.fields[10]
-    if inbox.size == 0:
+    if inbox.size == 0 or parsed.fields[11].size > MAX_CORRELATION_ID:
         return False
     if not same(inbox, &encoder.inbox):
         encoder.inbox = inbox[0]
@@ -255,7 +255,7 @@ cdef int encode_one(Encoder *encoder, const Delivered *message) except -1 nogil:
         key = parsed.fields[2]
         value = &parsed.fields[3]
         expected = <int64_t>parsed.fields[1].size
-        owing = has_usable_inbox(encoder, &parsed)
+        owing = can_be_acked(encoder, &parsed)
         if parsed.entries:
             headers = &body
     if <int64_t>message.payload.size > encoder.max_bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from bascule.limits import MAX_RECORD_BYTES
+from bascule.limits import MAX_CORRELATION_ID_BYTES, MAX_RECORD_BYTES
 from bascule.wire.pure import envelope
 from bascule.wire.pure.nats import messages
 from bascule.wire.pure.protobuf import (
@@ -142,8 +142,9 @@ def _record(publish: Publish, offset: int, timestamp: int, constant: bytes, epoc
 
 
 def _owed(publish: Publish, offset: int, reception: int, error: int, named: bytes) -> bytes:
-    """Nothing without an inbox we may publish to. A subject too long for an entry is left out of it."""
-    if not usable_subject(publish.inbox):
+    """Nothing without an inbox we may publish to, or with a correlation id over its bound. A subject too long for an
+    entry is left out of it."""
+    if not usable_subject(publish.inbox) or len(publish.correlation_id) > MAX_CORRELATION_ID_BYTES:
         return b""
     named = repair(named)
     if len(named) > _MAX_OWED_SUBJECT:

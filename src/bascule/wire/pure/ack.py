@@ -19,7 +19,8 @@ from bascule.wire.pure.protobuf import (
 _ACK = 1
 _TOO_LARGE = 3
 _STRINGS = frozenset((0x0A, 0x12, 0x1A, 0x2A, 0x32))  # stream, two subjects, ackInbox, correlationId
-_CORRELATION_ID, _ACK_ERROR = 0x32, 0x50
+_STREAM, _CORRELATION_ID, _ACK_POLICY, _ACK_ERROR = 0x0A, 0x32, 0x38, 0x50
+_AWAITED = (0, 1)
 _ASYNC_ERRORS = {
     2: b"\x08\x05" + bytes_field(0x12, b"incorrect expected offset"),
     3: b"\x08\x01" + bytes_field(0x12, b"message exceeds max replication size"),
@@ -28,22 +29,30 @@ _ASYNC_ERRORS = {
 _UNKNOWN_ERROR = bytes_field(0x12, b"unknown error")
 
 Replies = list[tuple[bytes, bytes, int]]
-"""Token of the waiting call, gRPC frames for it, how many."""
+"""Token of the waiting call, gRPC frames for it, how many of them somebody waits for: not errors of policy NONE."""
+Forwarded = list[tuple[bytes, bytes, bytes, int]]
+"""The same, with the stream that sent the acks behind the token."""
 
 
 class _Frames:
-    """Frames per token, in the order the tokens were first seen."""
+    """Frames per token and stream, in the order these were first seen."""
 
     def __init__(self) -> None:
-        self._by_token: dict[bytes, list[bytes]] = {}
+        self._frames: dict[tuple[bytes, bytes], list[bytes]] = {}
+        self._counts: dict[tuple[bytes, bytes], int] = {}
 
-    def add(self, token: bytes, ack: bytes, correlation_id: bytes, error: int) -> None:
+    def add(self, token: bytes, stream: bytes, ack: bytes, correlation_id: bytes, error: int, policy: int) -> None:
         """Unary calls (token u...) take the Ack itself, PublishAsync takes a PublishResponse."""
         payload = ack if token.startswith(b"u") else publish_response(ack, correlation_id, error)
-        self._by_token.setdefault(token, []).append(frame(payload))
+        key = (token, stream)
+        self._frames.setdefault(key, []).append(frame(payload))
+        self._counts[key] = self._counts.get(key, 0) + (policy in _AWAITED)
+
+    def forwarded(self) -> Forwarded:
+        return [(*key, b"".join(frames), self._counts[key]) for key, frames in self._frames.items()]
 
     def replies(self) -> Replies:
-        return [(token, b"".join(frames), len(frames)) for token, frames in self._by_token.items()]
+        return [(token, frames, count) for token, _, frames, count in self.forwarded()]
 
 
 def publish_response(ack: bytes, correlation_id: bytes, error: int) -> bytes:
@@ -81,13 +90,13 @@ def encode_acks(
         ack = b"".join(parts)
         token = inbox[len(local_prefix) :]
         if local_prefix and inbox.startswith(local_prefix) and token:
-            local.add(token, ack, correlation_id, error)
+            local.add(token, b"", ack, correlation_id, error, policy)
         elif len(header) + len(ack) <= max_payload:
             commands.append(b"PUB %b %d\r\n%b%b\r\n" % (inbox, len(header) + len(ack), header, ack))
     return b"".join(commands), local.replies()
 
 
-def ack_responses(batch: Buffer) -> Replies:
+def ack_responses(batch: Buffer) -> Forwarded:
     """Ack envelopes that came over NATS, for the calls their subjects' last tokens name."""
     frames = _Frames()
     for subject, _, payload in messages(batch):
@@ -100,5 +109,7 @@ def ack_responses(batch: Buffer) -> Replies:
         except MalformedError:
             continue
         token = subject.rpartition(b".")[2]
-        frames.add(token, ack, contents.get(_CORRELATION_ID, b""), signed32(numbers.get(_ACK_ERROR, 0)))
-    return frames.replies()
+        correlation_id, error = contents.get(_CORRELATION_ID, b""), signed32(numbers.get(_ACK_ERROR, 0))
+        policy = signed32(numbers.get(_ACK_POLICY, 0))
+        frames.add(token, contents.get(_STREAM, b""), ack, correlation_id, error, policy)
+    return frames.forwarded()

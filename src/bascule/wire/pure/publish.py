@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from bascule.limits import MAX_CORRELATION_ID_BYTES
 from bascule.wire.pure import envelope
 from bascule.wire.pure.protobuf import (
     Buffer,
@@ -18,8 +19,9 @@ from bascule.wire.pure.protobuf import (
     window,
 )
 
-Routes = dict[bytes, list[tuple[bytes, int] | None]]
-"""Stream name -> per partition: NATS subject, flags (0 plain, 1 optimistic concurrency, more: ask Python)."""
+Routes = dict[bytes, list[tuple[bytes, int, bytes] | None]]
+"""Stream name -> per partition: NATS subject, flags (0 plain, 1 optimistic concurrency, more: ask Python), and what
+is put behind the inbox, so that an ack tells which stream was asked."""
 
 _PUBLISH = 0
 _LEADER, _ALL = 0, 1
@@ -68,8 +70,10 @@ def _command(request: bytes, routes: Routes, inbox: bytes, max_payload: int) -> 
     route = _route(routes, stream, signed32(numbers.get(0x20, 0)))
     if route is None:
         return None, policy
-    subject, flags = route
+    subject, flags, suffix = route
     if flags > _OPTIMISTIC or (flags == _OPTIMISTIC and policy not in (_LEADER, _ALL)):
+        return None, policy
+    if len(contents.get(0x3A, b"")) > MAX_CORRELATION_ID_BYTES:
         return None, policy
     parts = [envelope.header(_PUBLISH)]
     expected_offset = signed64(numbers.get(0x48, 0))
@@ -81,7 +85,7 @@ def _command(request: bytes, routes: Routes, inbox: bytes, max_payload: int) -> 
         parts.append(bytes_field(0x1A, contents[0x12]))
     parts += (bytes_field(0x2A, stream), bytes_field(0x3A, repair(subject)))
     parts += [bytes_field(0x4A, map_entry(*entry)) for entry in entries]
-    parts.append(bytes_field(0x52, inbox))
+    parts.append(bytes_field(0x52, inbox + suffix))
     if contents.get(0x3A):
         parts.append(bytes_field(0x5A, contents[0x3A]))
     if policy:
@@ -92,6 +96,6 @@ def _command(request: bytes, routes: Routes, inbox: bytes, max_payload: int) -> 
     return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload), policy
 
 
-def _route(routes: Routes, stream: bytes, partition: int) -> tuple[bytes, int] | None:
+def _route(routes: Routes, stream: bytes, partition: int) -> tuple[bytes, int, bytes] | None:
     partitions = routes.get(stream, [])
     return partitions[partition] if 0 <= partition < len(partitions) else None
