@@ -93,12 +93,9 @@ def test_a_correlation_id_over_its_bound_is_refused_with_the_reason(archived: Br
         assert (bad.asyncError.code, bad.asyncError.message) == (api.PublishAsyncError.Code.BAD_REQUEST, text)
         assert bad.correlationId == long
         to_subject = api.PublishToSubjectRequest(subject=stream, value=b"v", correlationId=long)
-        for call in (
-            lambda: stub.Publish(requests[1], timeout=5),
-            lambda: stub.PublishToSubject(to_subject, timeout=5),
-        ):
+        for method, request in ((stub.Publish, requests[1]), (stub.PublishToSubject, to_subject)):
             with pytest.raises(grpc.RpcError) as caught:
-                call()
+                method(request, timeout=5)
             assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, text)
         assert stored(stub, stream) == 1
 
@@ -110,9 +107,9 @@ def test_with_three_brokers_each_one_passes_on_the_acks_of_the_stream_that_was_a
         stubs = [Stub(broker.address) for broker in brokers.brokers.values()]
         create = [("archive", ">", 1), *((f"orders.{n}", f"sub.{n}", 3 if n % 2 else 1) for n in range(6))]
         for name, subject, factor in create:
-            request = api.CreateStreamRequest(name=name, subject=subject, replicationFactor=factor)
-            request.minIsr.value = min(factor, 2)
-            stubs[0].CreateStream(request, timeout=20)
+            made = api.CreateStreamRequest(name=name, subject=subject, replicationFactor=factor)
+            made.minIsr.value = min(factor, 2)
+            stubs[0].CreateStream(made, timeout=20)
         asked = [name for name, _, _ in create[1:] for _ in range(50)]
         for stub in stubs:
             for policy in (api.LEADER, api.ALL):
