@@ -5,7 +5,9 @@ chunk's end is left for the next read; one that is larger than the chunk makes t
 once. At a bad record the search for the next good one begins. If the bad record's own length leads to the end
 of the file or to a valid record, that is where it ends: its value may hold the bytes of other records, and
 those are not ours to find. Only if the length itself is damaged are the bytes searched one by one; a find
-counts only if a second record follows it, or the end of the file, for the same reason.
+counts only if a second record follows it, or the end of the file, for the same reason. A file that ends before the
+size it should have is damaged from its last whole record on. Every turn of every loop here reads further or asks for
+more than the one before.
 
 Known to be imperfect: a record whose length is damaged and whose value holds two valid records back to back
 gives these up as records of the log; so does one that is torn off exactly at the end of a record in its value.
@@ -18,7 +20,7 @@ from bascule import limits
 from bascule.wire import kernels
 
 Read = Callable[[int, int], Awaitable[bytes]]
-"""(position, length) -> bytes; perhaps fewer than asked, none only at the end."""
+"""(position, length) -> bytes; perhaps fewer than asked, none only where the file ends, which may be too early."""
 
 PREFIX_BYTES = 5
 _TRAILER_TAG = b"\x82\x7d\x0c"
@@ -71,20 +73,19 @@ async def read_chunk(
     """
     length = max(max_bytes, _MIN_READ_BYTES)
     while position < size:
-        data = await read(position, min(length, size - position))
-        if not data:  # the file is shorter by now
-            return None
+        asked = min(length, size - position)
+        data = await read(position, asked)
         good, count, first, following, timestamp, epoch, status = kernels.scan_records(data, 0, len(data), min_offset)
         if count:
             records = data if good == len(data) else data[:good]
             return Chunk(position, records, count, first, following, timestamp, epoch)
         needed = _record_bytes(data) if status == _INCOMPLETE else 0
-        if len(data) < needed <= size - position:
+        if asked < needed <= size - position:  # and not `len(data) <`: a file that is too short never gives more
             length = needed
             continue
         known = damage.get(position)
-        if known is None:
-            known = await next_record(read, position, size, min_offset)
+        if known is None or known <= position:
+            known = await next_record(read, position, size, min_offset) if data else size
             if len(damage) < limits.MAX_DAMAGE_NOTES:
                 damage[position] = known
         position = known

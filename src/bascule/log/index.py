@@ -11,6 +11,7 @@ only a shortcut: a footer that is missing, wrong or disagrees with the segment, 
 (checked at their first use), mean that the segment is scanned and the index made anew, with the same answers.
 """
 
+import errno
 import struct
 from typing import NamedTuple, Protocol
 
@@ -103,7 +104,11 @@ class FileIndex:
         return floor_in(await self._read(low, high - low), field, target)
 
     async def _read(self, first: int, count: int) -> bytes:
-        return await read_some(self._disk, self.path, first * ENTRY.size, count * ENTRY.size)
+        """Raises OSError also if the file is shorter than it was."""
+        entries = await read_some(self._disk, self.path, first * ENTRY.size, count * ENTRY.size)
+        if len(entries) < count * ENTRY.size:
+            raise OSError(errno.EIO, "the file is shorter than it was", self.path)
+        return entries
 
 
 async def read_some(disk: Disk, path: str, position: int, length: int) -> bytes:

@@ -3,12 +3,13 @@
 Timestamps strictly increase within a partition, so a time is looked up like an offset.
 """
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from bascule import limits
 from bascule.errors import LogError
-from bascule.log.chunk import Chunk, read_chunk, read_record
+from bascule.log.chunk import Chunk, Read, read_chunk, read_record
 from bascule.log.index import POSITION, TIMESTAMP, Entry
 from bascule.log.segment import Segment
 from bascule.wire import kernels
@@ -18,17 +19,37 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("bascule.log")
 _STEP_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
+_READS_A_TURN = 2
+
+
+def yielding(read: Read) -> Read:
+    """The same, for whoever may read many times: what is in the page cache is read without waiting for anything, and
+    others must have their turn."""
+    reads = 0
+
+    async def read_in_turn(position: int, length: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        if reads > _READS_A_TURN:
+            await asyncio.sleep(0)
+        return await read(position, length)
+
+    return read_in_turn
 
 
 async def floor_position(log: "CommitLog", segment: Segment, field: int, target: int) -> int:
     """Where to start looking for `target` in this segment."""
     try:
         await log.verify_index(segment)
-        entry = await segment.index.floor(field, target)
     except OSError as error:
         if segment.retired:
             return 0
         raise _read_error(segment.index_path, error) from error
+    try:
+        entry = await segment.index.floor(field, target)
+    except OSError:  # it is only a shortcut: the next one to use it makes it anew if it is not whole
+        segment.index_verified = False
+        return 0
     if entry is None or await _stands_there(segment, entry):
         return 0 if entry is None else entry.position
     segment.index_verified = False
@@ -51,21 +72,41 @@ async def _stands_there(segment: Segment, entry: Entry) -> bool:
 async def read_verified(segment: Segment, position: int, max_bytes: int, size: int) -> Chunk | None:
     """Whole records at or after `position`; damage on the way is said, the first time anybody meets it."""
     known = len(segment.damage)
+    read = yielding(segment.read)
     try:
-        chunk = await read_chunk(segment.read, position, max_bytes, size, segment.base, segment.damage)
+        # What waits for the disk is in memory, whatever became of the file before it.
+        stored = segment.promised.size
+        chunk = None
+        if position < stored < size:
+            chunk = await read_chunk(read, position, max_bytes, stored, segment.base, segment.damage)
+            position = stored
+        if chunk is None:
+            chunk = await read_chunk(read, position, max_bytes, size, segment.base, segment.damage)
+        if len(segment.damage) > known:
+            await _say_damage(segment, known)
     except OSError as error:
         if segment.retired:
             return None
         raise _read_error(segment.path, error) from error
-    if len(segment.damage) > known:
-        for start, end in list(segment.damage.items())[known:]:
+    return chunk
+
+
+async def _say_damage(segment: Segment, known: int) -> None:
+    """What was found since `known` stretches were. Not of a file that was cut or replaced while it was read."""
+    found = list(segment.damage.items())[known:]
+    for start, end in found:
+        if segment.retired or end > segment.appended.size:
+            segment.damage.pop(start, None)
+    length = await segment.file_size()
+    for start, end in found:
+        if start in segment.damage:
             _log.error(
-                "%s: %d bytes at position %d are damaged and left out; another replica may have them",
+                "%s: %d bytes at position %d are damaged and left out; another replica may have them%s",
                 segment.path,
                 end - start,
                 start,
+                f" (the file has become shorter: it has {length} bytes)" if length < end else "",
             )
-    return chunk
 
 
 def _read_error(path: str, error: OSError) -> LogError:
@@ -85,28 +126,38 @@ async def seek(log: "CommitLog", segment: Segment, field: int, target: int) -> E
         if offset >= 0:
             return Entry(offset, chunk.position + found, timestamp)
         position = chunk.end
+        await asyncio.sleep(0)
 
 
 async def offset_at_or_after(log: "CommitLog", timestamp: int) -> int:
     """The first record written at that time or later; the log's end if there is none."""
-    for segment in list(log.segments):
+    segment = log.segments[0] if log.segments else None
+    while segment is not None:
         if not segment.empty and segment.appended.last_timestamp >= timestamp:
             found = await seek(log, segment, TIMESTAMP, timestamp)
+            if segment.retired:  # healed or cut meanwhile: another file has its place
+                segment = log.segment_at(segment.base)
+                continue
             if found is not None:
                 return found.offset
+        segment = log.segment_after(segment)
     return log.end
 
 
 async def offset_at_or_before(log: "CommitLog", timestamp: int) -> int | None:
     """The last record written at that time or earlier; None if there is none."""
-    for segment in reversed(list(log.segments)):
-        if segment.empty or segment.first_timestamp > timestamp:
-            continue
-        found = await seek(log, segment, TIMESTAMP, timestamp + 1)
-        position = segment.appended.size if found is None else found.position
-        offset = await _last_before(log, segment, position)
-        if offset is not None:
-            return offset
+    segment = log.segments[-1] if log.segments else None
+    while segment is not None:
+        if not segment.empty and segment.first_timestamp <= timestamp:
+            found = await seek(log, segment, TIMESTAMP, timestamp + 1)
+            position = segment.appended.size if found is None else found.position
+            offset = await _last_before(log, segment, position)
+            if segment.retired:
+                segment = log.segment_at(segment.base)
+                continue
+            if offset is not None:
+                return offset
+        segment = log.segment_before(segment)
     return None
 
 
@@ -121,6 +172,7 @@ async def _last_before(log: "CommitLog", segment: Segment, position: int) -> int
             if chunk is None:
                 break
             offset, at = chunk.next_offset - 1, chunk.end
+            await asyncio.sleep(0)
         if offset is not None:
             return offset
     return None

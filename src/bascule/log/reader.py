@@ -10,6 +10,7 @@ from them. One that feeds a replica does not wait, for others are fed by the sam
 a replica out of reach may have whole.
 """
 
+import asyncio
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
@@ -37,8 +38,12 @@ class Healing(Enum):
 
 
 async def heal(log: "CommitLog", segment: Segment, wait: bool = True) -> Healing:
+    """HEALED exactly if the segment is retired: who looks again for any other reason finds the same, for ever."""
     log.note_damage(segment)
-    return Healing.LOST if log.on_damage is None else await log.on_damage(segment, wait)
+    healing = Healing.LOST if log.on_damage is None else await log.on_damage(segment, wait)
+    if segment.retired:
+        return Healing.HEALED
+    return Healing.UNKNOWN if healing is Healing.HEALED else healing
 
 
 class Reader:
@@ -75,8 +80,8 @@ class Reader:
                 return None
             size = segment.appended.size if self._uncommitted else segment.promised.size
             chunk = await read_verified(segment, self._position, max_bytes, size)
-            if segment.retired:
-                continue
+            if segment.retired or segment.appended.size < size:
+                continue  # its end is another one now, and so is ours
             if (chunk.position if chunk else size) > self._position:
                 healing = await self._at_damage(segment)
                 if healing is Healing.HEALED:
@@ -91,6 +96,7 @@ class Reader:
             elif not self._next_segment(segment):
                 self.next_offset = limit
                 return None
+            await asyncio.sleep(0)
 
     def _limit(self, stop_end: int | None) -> int:
         limit = self._log.end if self._uncommitted else min(self._log.visible_end, self._log.promised_end)
@@ -138,6 +144,8 @@ class Reader:
         waiters = self._log.waiters
         if waiters.ended is None and self.next_offset >= self._limit(None):
             await waiters.wait()
+        else:
+            await asyncio.sleep(0)  # who asks again and again must not be alone
         return waiters.ended or "data"
 
 
@@ -172,6 +180,7 @@ class ReverseReader:
                 self.count = sum(chunk.count for chunk in chunks)
                 data = b"".join(chunk.data for chunk in chunks)
                 return kernels.reverse_records(data, 0, len(data))
+            await asyncio.sleep(0)
         self.next_offset = -1
         self.count = 0
         return None
@@ -203,4 +212,5 @@ class ReverseReader:
             wanted = chunk.since(self._oldest)
             if wanted is not None:
                 chunks.append(wanted)
+            await asyncio.sleep(0)
         return chunks

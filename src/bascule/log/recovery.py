@@ -18,6 +18,7 @@ Afterwards every segment is valid records back to back, every sealed one has an 
 synced. A clean log costs a list, a footer per sealed segment, and one pass of a kernel over the last segment.
 """
 
+import errno
 import itertools
 import logging
 import re
@@ -137,11 +138,14 @@ class Copy:
         await commit_one(self._disk, Write(self._path, 0, [], create=True), sync=False)
 
     async def take(self, start: int, end: int) -> None:
-        """These bytes of the file come next."""
+        """These bytes of the file come next. Raises OSError if they are not all there: what comes after them would
+        stand in the wrong place."""
         for position in range(start, end, limits.RECOVERY_READ_BYTES):
-            await self.add(
-                await self._disk.read(self._source, position, min(limits.RECOVERY_READ_BYTES, end - position))
-            )
+            length = min(limits.RECOVERY_READ_BYTES, end - position)
+            data = await self._disk.read(self._source, position, length)
+            if len(data) < length:
+                raise OSError(errno.EIO, "the file has become shorter", self._source)
+            await self.add(data)
 
     async def add(self, data: bytes) -> None:
         await commit_one(self._disk, Write(self._path, self.size, [data]), sync=False)

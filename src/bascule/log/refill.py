@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from bascule import limits
 from bascule.errors import LogError, PeerError
 from bascule.log.chunk import Chunk, read_chunk, read_record
+from bascule.log.lookup import yielding
 from bascule.log.recovery import Copy, scan_segment
 from bascule.log.segment import Segment
 from bascule.wire import kernels
@@ -59,12 +60,18 @@ async def refill(log: "CommitLog", segment: Segment, fetch: Fetch) -> bool:
                 log.put_back(segment, fresh)
             return fresh is not segment
     except OSError as error:
-        raise LogError(f"{segment.path}: cannot be refilled: {error.strerror or error}; check the disk") from error
+        raise LogError(
+            f"{segment.path}: cannot be refilled: {error.strerror or error}; it is tried again; check the disk"
+        ) from error
 
 
 async def _healed(log: "CommitLog", segment: Segment, fetch: Fetch) -> Segment:
     """Another segment, whole; or the same, if the peer cannot help."""
-    stretches = [await _stretch(log, segment, *edges) for edges in sorted(segment.damage.items())]
+    if await segment.file_size() < segment.promised.size:
+        # All that is missing at its end is one stretch, wherever readers met it.
+        scan = await scan_segment(log.disk, segment.path, segment.base, segment.promised.size)
+        segment.damage = {**segment.damage, **dict(scan.bad)}
+    stretches = [await _stretch(log, segment, *edges) for edges in _joined(segment.damage)]
     copy = Copy(log.disk, segment.path)
     await copy.begin()
     try:
@@ -94,6 +101,17 @@ async def _healed(log: "CommitLog", segment: Segment, fetch: Fetch) -> Segment:
         raise
     scan = await scan_segment(log.disk, segment.path, segment.base, copy.size)
     return scan.segment(log.disk, log.folder)
+
+
+def _joined(damage: dict[int, int]) -> list[tuple[int, int]]:
+    """Stretches that touch or overlap are one: readers that came from different places noted them."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(damage.items()):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return joined
 
 
 async def _fill(copy: Copy, stretch: Stretch, segment: Segment, fetch: Fetch) -> bool:
@@ -134,8 +152,9 @@ async def _stretch(log: "CommitLog", segment: Segment, start: int, end: int) -> 
 async def _end_before(segment: Segment, limit: int) -> int:
     """The offset after the last good record before this position."""
     position, offset = 0, segment.base
+    read = yielding(segment.read)
     while position < limit:
-        chunk = await read_chunk(segment.read, position, limits.RECOVERY_READ_BYTES, limit, segment.base, {})
+        chunk = await read_chunk(read, position, limits.RECOVERY_READ_BYTES, limit, segment.base, {})
         if chunk is None:
             break
         position, offset = chunk.end, chunk.next_offset
@@ -145,5 +164,5 @@ async def _end_before(segment: Segment, limit: int) -> int:
 async def _first_after(segment: Segment, position: int) -> Chunk | None:
     """The first good record at or after this position."""
     size = segment.appended.size
-    chunk = await read_chunk(segment.read, position, 1, size, segment.base, {})
+    chunk = await read_chunk(yielding(segment.read), position, 1, size, segment.base, {})
     return None if chunk is None else await read_record(segment.read, chunk.position, size)

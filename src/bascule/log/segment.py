@@ -171,8 +171,12 @@ class Segment:
 
     # --- reading ------------------------------------------------------------------------------------------
 
+    async def file_size(self) -> int:
+        """Of the file as it is, which may be shorter than it should be."""
+        return await self._disk.size(self.path) or 0
+
     async def read(self, position: int, length: int) -> bytes:
-        """Bytes at `position`: at least one if the segment goes on there, and perhaps fewer than asked."""
+        """Bytes at `position`, perhaps fewer than asked; at least one if the segment and its file go on there."""
         if position < self.promised.size or not self._tail:
             length = max(min(length, self.promised.size - position), 0)
             return await read_some(self._disk, self.path, position, length)

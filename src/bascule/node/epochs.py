@@ -1,5 +1,6 @@
 """The stored copy of a partition's epoch history. It only saves a scan: where it does not fit it is made anew."""
 
+import asyncio
 import logging
 import struct
 
@@ -13,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 _ENTRY = struct.Struct("<QQ")
 _TRAILER = struct.Struct("<QI")
-_READ_BYTES = 4 * 1024 * 1024
+_READ_BYTES = 256 * 1024
 
 
 def _path(folder: str) -> str:
@@ -55,6 +56,7 @@ async def _read_from(log: CommitLog) -> EpochHistory:
             if epoch > history.last_epoch:
                 history.begin(epoch, _offset(records, position + 6))
             position = end
+        await asyncio.sleep(0)
     return history
 
 

@@ -12,7 +12,7 @@ stays, but writes under way may be cut short.
 
 Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do, or `misfortune` is asked at
 each. `capacity_bytes` bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time, and `latency_s`
-everything. `flip` changes a bit of what is at rest.
+everything. `flip` changes a bit of what is at rest, `cut_off` makes it shorter.
 """
 
 import asyncio
