@@ -8,7 +8,7 @@ import pytest
 
 from bascule.testing.probe import call
 from bascule.testing.processes import HOST, BrokerProcess, start_broker
-from bascule.wire.envelope import MsgType, encode
+from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as internal
 from bascule.wire.raft import encode_message
@@ -21,11 +21,16 @@ RAFT = "liftbridge-default.raft.metadata"
 async def speak(broker: BrokerProcess) -> None:
     """Each asks for an answer to a name that no subject can hold."""
     connection = await nats.connect(broker.nats_url)
+    heartbeats = await connection.subscribe(f"{RAFT}.info")
+    heartbeat = decode_checked((await heartbeats.next_msg(10.0)).data, MsgType.SERVER_INFO_RESPONSE)
+    assert heartbeat is not None
+    cluster = internal.ServerInfoResponse.FromString(bytes(heartbeat)).cluster
+    server = f"liftbridge-default.{cluster}.raft.metadata.b0"
     for name in NO_NAMES:
         join = internal.RaftJoinRequest(nodeID=name, incarnation="i").SerializeToString()
         await connection.publish(f"{RAFT}.join", encode(MsgType.RAFT_JOIN_REQUEST, join, crc=True), reply="stranger")
-        await connection.publish(f"{RAFT}.b0", encode_message(Heartbeat(name, "b0", 0, 0, 0, 1)))
-        await connection.publish(f"{RAFT}.b0", encode_message(VoteRequest(name, "b0", 0, 9, 9, "i", True, False)))
+        await connection.publish(server, encode_message(Heartbeat(name, "b0", 0, 0, 0, 1)))
+        await connection.publish(server, encode_message(VoteRequest(name, "b0", 0, 9, 9, "i", True, False)))
         await connection.flush()
     await connection.close()
 

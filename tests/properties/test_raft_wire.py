@@ -44,7 +44,8 @@ def memberships(draw: st.DrawFn) -> Membership:
     servers = draw(st.lists(tokens, unique=True, max_size=7))
     cut = draw(st.integers(0, len(servers)))
     renewed = draw(st.lists(st.sampled_from(servers), unique=True)) if servers else []
-    return Membership(tuple(servers[:cut]), tuple(servers[cut:]), tuple((server, draw(tokens)) for server in renewed))
+    incarnations = tuple((server, draw(tokens)) for server in renewed)
+    return Membership(tuple(servers[:cut]), tuple(servers[cut:]), incarnations, draw(lives))
 
 
 @st.composite
@@ -158,14 +159,14 @@ def test_a_message_cut_short_too_long_or_changed_is_refused_and_a_forged_one_doe
 
 def test_a_newer_format_is_refused_with_the_reason() -> None:
     encoded = encode_message(TimeoutNow("a", "b", 1))
-    with pytest.raises(PeerError, match="of format 3, this broker knows 2; run the same release"):
-        decode_message(b"\3" + encoded[1:])
+    with pytest.raises(PeerError, match="of format 4, this broker knows 3; run the same release"):
+        decode_message(b"\4" + encoded[1:])
 
 
 def test_a_newer_format_on_disk_is_refused_with_the_reason() -> None:
     encoded = encode_stored(HardState(1, "a", 0, ""), None, [])
-    with pytest.raises(PeerError, match="stored in format 2, this broker knows 1; run the release that wrote it"):
-        decode_stored(b"\2" + encoded[1:])
+    with pytest.raises(PeerError, match="stored in format 3, this broker knows 2; run the release that wrote it"):
+        decode_stored(b"\3" + encoded[1:])
 
 
 def test_a_chunk_that_is_no_part_of_its_snapshot_is_refused() -> None:

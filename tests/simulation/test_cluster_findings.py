@@ -12,6 +12,7 @@ from bascule.core.metadata.commands import Command
 from bascule.errors import Status
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.controller import Controller
+from bascule.node.subjects import Subjects
 from bascule.sim.cluster import Cluster
 from bascule.sim.host import Host
 from bascule.sim.scenario import scenario
@@ -163,7 +164,7 @@ def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     membership = Membership(("a", "b")).with_learner("c", "first life")
     raft: Any = SimpleNamespace(membership=membership, raft=SimpleNamespace(id="a", log=log))
     nothing: Any = None
-    controller = Controller(raft, nothing, nothing, "ns", 0, nothing, nothing)
+    controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), nothing, nothing)
     request = pb.RaftJoinRequest(nodeID="c", incarnation="first life")
     assert "ask again" in controller._join(request)
     log.commit = 7
@@ -178,7 +179,7 @@ def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
         pass
 
     async def main() -> None:
-        controller = Controller(raft, nothing, nothing, "ns", 0, submit, nothing)
+        controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), submit, nothing)
         for life in range(3 * RAFT_MAX_SERVERS):
             await controller._record_loss("c", f"life {life}")
         assert len(controller._disks_lost) == RAFT_MAX_SERVERS

@@ -264,7 +264,7 @@ def test_a_removed_broker_is_replaced_everywhere_told_so_and_may_come_back_empty
         nats = MemoryNats()
         members = await three(nats)
         members["d"] = await Member("d", nats).start()
-        await until(lambda: len(members["a"].broker.cluster.raft.membership.voters) == 4)
+        assert members["a"].broker.cluster.raft.membership.learners == ("d",)
         await create(members, 4, 2)
         for number in range(20):
             await publish(members["a"], b"%d" % number, number % 4)
@@ -291,7 +291,8 @@ def test_a_removed_broker_is_replaced_everywhere_told_so_and_may_come_back_empty
         members["c"].disk = MemoryDisk()
         await members["c"].start()
         reasons = watch(members["c"])
-        await until(lambda: "c" in members["a"].broker.cluster.raft.membership.voters)
+        await until(lambda: members["a"].broker.cluster.raft.membership.voters == ("a", "b", "d"))
+        assert members["a"].broker.cluster.raft.membership.learners == ("c",)
         await asyncio.sleep(3)
         assert reasons == []
         for partition in range(4):

@@ -25,11 +25,24 @@ from tests.unit.test_broker import DEFAULTS, SeededRandom, split
 
 
 class Member:
-    def __init__(self, name: str, nats: MemoryNats, *, seed: bool = False, mode: SyncMode = GROUP) -> None:
+    def __init__(
+        self,
+        name: str,
+        nats: MemoryNats,
+        *,
+        seed: bool = False,
+        mode: SyncMode = GROUP,
+        peers: tuple[str, ...] = (),
+        max_quorum: int = 0,
+    ) -> None:
         self.name = name
         self.mode = mode
         self.nats = nats
         self.seed = seed
+        self.peers = peers
+        self.max_quorum = max_quorum
+        self.fatal = ""
+        """Why the broker said that it cannot go on."""
         self.disk = MemoryDisk()
         self.host, self.port = name, 9292
         self.boots = 0
@@ -52,8 +65,8 @@ class Member:
             broker_id=self.name,
             namespace="ns",
             seed=self.seed,
-            peers=(),
-            max_quorum=0,
+            peers=self.peers,
+            max_quorum=self.max_quorum,
             snapshot_threshold=50,
             min_replication_factor=0,
             fetch_timeout_s=3.0,
@@ -61,8 +74,18 @@ class Member:
         )
         scheduler = SyncScheduler(self.disk, clock, self.mode)
         self.broker = await assemble(settings, self.disk, clock, chance, Buses(*self.buses), scheduler, self)
+        self.fatal = ""
+        self.broker.cluster.on_fatal(self._end)
         await self.broker.start()
         self.methods: Mapping[str, Any] = Api(self.broker, self).methods()
+
+    def _end(self, reason: str) -> None:
+        self.fatal = self.fatal or reason
+
+    def wipe(self) -> None:
+        """Its disk is lost while it is down; its configuration stays."""
+        assert self.life is None, "kill it first"
+        self.disk = MemoryDisk()
 
     def kill(self, chance: random.Random | None = None) -> None:
         assert self.life is not None
@@ -102,8 +125,13 @@ class Member:
         return [record[2] for record in decode_records(frames, 0, len(frames), 1 << 30)[1]]
 
 
+def within(members: dict[str, Member], words: str) -> bytes:
+    """A subject of their cluster."""
+    return next(iter(members.values())).broker.cluster.subjects.within(words)
+
+
 def hash_of(name: str) -> int:
-    return sum(name.encode()) * 1000
+    return sum(name.encode()) * 1009
 
 
 async def three(nats: MemoryNats, mode: SyncMode = GROUP) -> dict[str, Member]:
@@ -256,7 +284,7 @@ def test_mutated_and_invented_fetch_requests_do_not_stop_replication() -> None:
         captured: list[tuple[bytes, bytes]] = []
         spy = nats.connect("spy")
         spy.subscribe(
-            b"ns.replicate.*",
+            b"ns.*.replicate.*",
             lambda batch, count: captured.extend((item.subject, item.payload) for item in messages(batch)),
         )
         for number in range(20):

@@ -15,7 +15,7 @@ from bascule.testing.loop import run
 from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
-from tests.unit.test_cluster import Member, isr, leader_of, three, until
+from tests.unit.test_cluster import Member, isr, leader_of, three, until, within
 from tests.unit.test_metadata import a_stream
 
 CREATE = api.CreateStreamRequest(name="s", subject="s", partitions=3, replicationFactor=3)
@@ -156,7 +156,7 @@ def test_late_copies_of_requests_neither_make_nor_delete_a_stream() -> None:
         asker = another(members, lead)
         captured: list[bytes] = []
         spy = nats.connect("spy")
-        subject = b"ns.raft.metadata.propagate"
+        subject = within(members, "raft.metadata.propagate")
         spy.subscribe(subject, lambda batch, count: captured.extend(item.payload for item in messages(batch)))
 
         async def replay() -> None:

@@ -13,7 +13,7 @@ from bascule.wire.envelope import MsgType, decode_checked
 from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.replication import FetchRequest, decode_part, decode_request
-from tests.unit.test_cluster import Member, leader_of, three, until
+from tests.unit.test_cluster import Member, leader_of, three, until, within
 
 
 async def make_stream(members: dict[str, Member]) -> None:
@@ -127,8 +127,8 @@ def test_at_a_slow_pace_a_message_costs_each_follower_one_report() -> None:
 
         leader = leader_of(members, "s")
         spy = nats.connect("spy")
-        spy.subscribe(f"ns.replicate.{leader.name}".encode(), on_requests)
-        spy.subscribe(f"ns.replicated.*.{leader.name}".encode(), on_responses)
+        spy.subscribe(within(members, f"replicate.{leader.name}"), on_requests)
+        spy.subscribe(within(members, f"replicated.*.{leader.name}"), on_responses)
         await asyncio.sleep(0.1)
         requests.clear()
         responses.clear()

@@ -6,15 +6,18 @@ import logging
 
 import pytest
 
-from bascule.errors import StartError
+from bascule.errors import StartError, Status
+from bascule.node.controller import STEADY_S
 from bascule.node.identity import settle
+from bascule.node.raft import RaftDriver
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
 from bascule.wire.pb import api_pb2 as api
+from bascule.wire.raft_messages import Membership
 from bascule.wire.subjects import RESERVED_IDS
 from tests.unit.test_broker import SeededRandom
-from tests.unit.test_cluster import Member, leader_of, three, until
+from tests.unit.test_cluster import Member, isr, leader_of, three, until
 
 
 @pytest.mark.parametrize("word", RESERVED_IDS)
@@ -78,5 +81,342 @@ def test_the_id_of_a_live_broker_is_refused_for_good() -> None:
         double.boots = 10  # other chances
         with pytest.raises(StartError, match="a broker named b is in the cluster and alive"):
             await double.start()
+
+    run(main())
+
+
+# --- a list of peers -------------------------------------------------------------------------------------------------
+
+
+def peers_of(nats: MemoryNats, names: str = "abc") -> dict[str, Member]:
+    return {name: Member(name, nats, peers=tuple(names)) for name in names}
+
+
+def clusters_of(members: dict[str, Member]) -> set[str]:
+    return {member.broker.cluster.subjects.cluster for member in members.values() if member.life is not None}
+
+
+def voters_of(member: Member) -> tuple[str, ...]:
+    return member.broker.cluster.raft.membership.voters
+
+
+def controllers_of(members: dict[str, Member]) -> list[str]:
+    return [name for name, each in members.items() if each.life is not None and each.broker.cluster.raft.is_leader]
+
+
+async def started(members: dict[str, Member], names: str = "") -> None:
+    await asyncio.gather(*(members[name].start() for name in names or members))
+
+
+@pytest.mark.parametrize("names", ["abc", "abcde"])
+def test_peers_that_start_at_once_found_one_cluster_and_all_vote(names: str) -> None:
+    async def main() -> None:
+        members = peers_of(MemoryNats(), names)
+        began = asyncio.get_running_loop().time()
+        await started(members)
+        await until(lambda: all(voters_of(member) == tuple(names) for member in members.values()))
+        assert asyncio.get_running_loop().time() - began < 5.0, "those the list names need not wait"
+        assert len(clusters_of(members)) == 1
+        incarnations = members["a"].broker.cluster.raft.membership.incarnations
+        assert len({incarnation for _, incarnation in incarnations}) == len(names), "every one has drawn its own"
+
+    run(main())
+
+
+@pytest.mark.parametrize("order", ["abc", "cba", "bca"])
+def test_peers_that_start_one_after_the_other_wait_for_a_majority(order: str) -> None:
+    async def main() -> None:
+        members = peers_of(MemoryNats())
+        coming: list[asyncio.Future[Member]] = []
+        for name in order:
+            assert not controllers_of(members) or len(coming) > 1, "one of three founded a cluster alone"
+            coming.append(asyncio.ensure_future(members[name].start()))
+            await asyncio.sleep(5.0)
+        await asyncio.gather(*coming)
+        await until(lambda: all(voters_of(member) == ("a", "b", "c") for member in members.values()))
+        assert len(clusters_of(members)) == 1
+
+    run(main())
+
+
+def test_a_peer_that_never_starts_is_not_needed(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        members = peers_of(MemoryNats())
+        coming = asyncio.ensure_future(members["c"].start())
+        await asyncio.sleep(15.0)
+        assert "more than half of the peers a, b, c must be there, and a, b is not heard of" in caplog.text
+        await asyncio.gather(coming, members["b"].start())
+        request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=2)
+        assert (await members["c"].call("CreateStream", request))[0] is Status.OK
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+
+
+def test_a_list_of_one_founds_at_once() -> None:
+    async def main() -> None:
+        alone = await Member("a", MemoryNats(), peers=("a",)).start()
+        assert voters_of(alone) == ("a",)
+
+    run(main())
+
+
+def test_a_wiped_peer_neither_votes_nor_founds() -> None:
+    """Acked by a and b while c was away; power loss of all; b comes back without its disk, first, then c. The two must
+    not decide anything: only a has what was acked."""
+
+    async def main() -> None:
+        nats = MemoryNats()
+        members = peers_of(nats)
+        await started(members)
+        await until(lambda: all(voters_of(member) == ("a", "b", "c") for member in members.values()))
+        before = clusters_of(members)
+        request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
+        request.minIsr.value = 2
+        await members["a"].call("CreateStream", request)
+        members["c"].kill()
+        for number in range(10):
+            await published(members["a"], b"%d" % number)
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="later", subject="later"))
+        members["a"].kill()
+        members["b"].kill()
+        members["b"].wipe()
+        coming = asyncio.ensure_future(members["b"].start())
+        await asyncio.sleep(2.0)
+        await members["c"].start()
+        await asyncio.sleep(20.0)
+        assert controllers_of({"c": members["c"]}) == [], "c and an empty disk decided"
+        assert not coming.done()
+        await members["a"].start()
+        await coming
+        await until(lambda: all(voters_of(member) == ("a", "b", "c") for member in members.values()))
+        assert clusters_of(members) == before
+        await until(lambda: members["b"].broker.cluster.metadata.stream("later") is not None)
+        await until(lambda: len(isr(members)) == 3)
+        got = await leader_of(members, "s").read("s")  # one that was not acked may be there twice
+        assert list(dict.fromkeys(got)) == [b"%d" % number for number in range(10)]
+
+    run(main())
+
+
+async def published(member: Member, value: bytes) -> None:
+    """As soon as the in-sync set allows it."""
+    for _ in range(100):
+        try:
+            await member.publish("s", value, timeout_s=1.0)
+            return
+        except AssertionError:
+            await asyncio.sleep(0.1)
+    raise AssertionError("it was never taken")
+
+
+def test_all_peers_wiped_found_a_new_cluster() -> None:
+    async def main() -> None:
+        members = peers_of(MemoryNats())
+        await started(members)
+        before = clusters_of(members)
+        for member in members.values():
+            member.kill()
+            member.wipe()
+        await started(members)
+        assert len(clusters_of(members) | before) == 2
+
+    run(main())
+
+
+def test_a_promise_outlives_a_restart_and_is_not_given_twice() -> None:
+    """b lets a found the cluster; a dies before it does, for good. b and c are a majority and must not found one: a may
+    have."""
+
+    async def main() -> None:
+        nats = MemoryNats()
+        members = peers_of(nats)
+        storage: list[bytes] = []
+        found = RaftDriver.found
+
+        async def never(driver: RaftDriver, membership: Membership) -> None:
+            storage.append(b"")
+            await asyncio.Event().wait()
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(RaftDriver, "found", never)
+            coming = [asyncio.ensure_future(members[name].start()) for name in "ab"]
+            await until(lambda: bool(storage))
+            members["a"].kill()
+            members["b"].kill()
+            for task in coming:
+                task.cancel()
+        assert RaftDriver.found is found
+        coming = [asyncio.ensure_future(members[name].start()) for name in "bc"]
+        await asyncio.sleep(20.0)
+        assert not any(task.done() for task in coming), "founded although a may have"
+        members["a"].wipe()
+        await asyncio.gather(*coming, members["a"].start())
+        await until(lambda: all(voters_of(member) == ("a", "b", "c") for member in members.values()))
+        assert len(clusters_of(members)) == 1
+
+    run(main())
+
+
+# --- a seed ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.2, 0.6, 1.5, 6.0])
+def test_a_wiped_seed_is_never_the_voter_it_was(late_s: float) -> None:
+    """All are killed, the seed's disk is lost, it comes back first with its flags, the others a little later. Nothing
+    of theirs is cut, whatever it has founded meanwhile."""
+
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        before = clusters_of(members)
+        await members["b"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        await members["b"].call("CreateStream", api.CreateStreamRequest(name="single", subject="single", partitions=3))
+        for number in range(20):
+            await published(members["b"], b"%d" % number)
+        for member in members.values():
+            member.kill()
+        members["a"].wipe()
+        coming = asyncio.ensure_future(members["a"].start())
+        await asyncio.sleep(late_s)
+        await started(members, "bc")
+        await until(lambda: bool(controllers_of({name: members[name] for name in "bc"})))
+        await asyncio.sleep(5.0)
+        founded = bool(members["a"].fatal)
+        assert founded == (late_s > 0.5), "it asks who is there before it founds"
+        if founded:
+            assert "of another cluster" in members["a"].fatal
+            assert "empty its data folder and start it again" in members["a"].fatal
+            members["a"].kill()
+            members["a"].wipe()
+            coming = asyncio.ensure_future(members["a"].start())
+        await coming
+        await until(lambda: all(voters_of(member) == ("a", "b", "c") for member in members.values()))
+        assert clusters_of(members) == before
+        assert await leader_of(members, "s").read("s") == [b"%d" % number for number in range(20)]
+        single = members["b"].broker.cluster.metadata.stream("single")
+        assert single is not None
+        lost = [item for item in single if item.replicas == ("a",)]
+        assert lost, "nothing was on the lost disk alone: the test shows nothing"
+        assert all(not item.leader for item in lost), "an empty log leads although nobody has agreed to it"
+
+    run(main())
+
+
+def test_two_clusters_that_meet_under_the_same_ids_never_mix() -> None:
+    """a lost its disk and founded another cluster, and wrote to a stream of the same name; a restart under the old
+    members changes nothing on either side."""
+
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        for number in range(5):
+            await published(members["a"], b"old %d" % number)
+        for member in members.values():
+            member.kill()
+        members["a"].wipe()
+        await members["a"].start()
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s"))
+        for number in range(9):
+            await published(members["a"], b"new %d" % number)
+        await started(members, "bc")
+        old = {name: members[name] for name in "bc"}
+        await until(lambda: bool(controllers_of(old)))
+        await asyncio.sleep(5.0)
+        assert len(clusters_of(members)) == 2
+        assert members["a"].fatal
+        assert await members["a"].read("s") == [b"new %d" % number for number in range(9)]
+        await until(lambda: leader_of(old, "s").name != "a")
+        assert await leader_of(old, "s").read("s") == [b"old %d" % number for number in range(5)]
+
+    run(main())
+
+
+# --- who votes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_stray_broker_gets_no_vote_and_is_not_missed() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        first = await Member("a", nats, seed=True).start()
+        stray = await Member("stray", nats).start()
+        await asyncio.sleep(20.0)
+        assert voters_of(first) == ("a",)
+        stray.kill()
+        assert (await first.call("CreateStream", api.CreateStreamRequest(name="s", subject="s")))[0] is Status.OK
+        first.kill()
+        await first.start()
+        assert (await first.call("CreateStream", api.CreateStreamRequest(name="t", subject="t")))[0] is Status.OK
+
+    run(main())
+
+
+def test_one_voter_becomes_three_when_two_were_there_for_a_while() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        first = await Member("a", nats, seed=True).start()
+        seen: list[int] = []
+        others = [Member(name, nats) for name in "bcd"]
+        await others[0].start()
+        await asyncio.sleep(10.0)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        for other in others[1:]:
+            await other.start()
+        while loop.time() - began < 30.0:
+            if not seen or seen[-1] != len(voters_of(first)):
+                seen.append(len(voters_of(first)))
+                assert loop.time() - began >= STEADY_S or seen == [1]
+            await asyncio.sleep(0.01)
+        assert seen == [1, 3], "two voters, or four, where an odd number could be had"
+        fifth = await Member("e", nats).start()
+        await until(lambda: len(voters_of(first)) == 5)
+        await until(lambda: len(voters_of(fifth)) == 5)
+
+    run(main())
+
+
+def test_no_more_voters_than_the_configuration_allows() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = {name: Member(name, nats, peers=tuple("abcde"), max_quorum=3) for name in "abcde"}
+        await started(members)
+        await asyncio.sleep(15.0)
+        assert len(voters_of(members["a"])) == 3
+
+    run(main())
+
+
+def test_a_wiped_voter_regains_its_vote_and_three_never_become_one() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        seen: dict[tuple[str, ...], None] = {}
+        members["c"].kill()
+        members["c"].wipe()
+        coming = asyncio.ensure_future(members["c"].start())
+        deadline = asyncio.get_running_loop().time() + 20.0
+        while asyncio.get_running_loop().time() < deadline:
+            seen[voters_of(members["a"])] = None
+            await asyncio.sleep(0.05)
+        await coming
+        assert voters_of(members["a"]) == ("a", "b", "c")
+        assert min(map(len, seen)) == 2
+
+    run(main())
+
+
+def test_a_voter_that_stops_and_holds_nothing_gives_its_vote_back_where_an_odd_number_remains() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s"))
+        idle = next(name for name in "bc" if name != leader_of(members, "s").name)
+        life = members[idle].life
+        assert life is not None
+        await life.start(members[idle].broker.hand_over(5.0))
+        members[idle].kill()
+        await asyncio.sleep(5.0)
+        other = next(name for name in members if name != idle)
+        assert len(voters_of(members[other])) == 3, "two voters need each other, three do not need the third"
 
     run(main())

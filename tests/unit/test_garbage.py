@@ -8,7 +8,7 @@ import pytest
 from bascule.node.garbage import GarbageLog
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
-from tests.unit.test_cluster import three
+from tests.unit.test_cluster import three, within
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -34,9 +34,9 @@ def test_a_flood_of_garbage_is_one_line_every_ten_seconds(caplog: pytest.LogCapt
 def test_garbage_for_raft_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         nats = MemoryNats()
-        await three(nats)
+        subject = within(await three(nats), "raft.metadata.a")
         for _ in range(500):
-            nats.publish(b"ns.raft.metadata.a", b"garbage")
+            nats.publish(subject, b"garbage")
         await asyncio.sleep(1)
 
     run(main())

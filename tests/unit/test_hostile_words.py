@@ -22,7 +22,7 @@ from bascule.wire.raft import encode_message
 from bascule.wire.raft_messages import Heartbeat, VoteRequest
 from bascule.wire.replication import decode_request, encode_request
 from tests.unit.test_admin import another, answer, controller_of, create, partitions_of, publish, watch
-from tests.unit.test_cluster import Member, leader_of, three, until
+from tests.unit.test_cluster import Member, leader_of, three, until, within
 from tests.unit.test_metadata import a_stream
 
 RAFT = b"ns.raft.metadata"
@@ -140,7 +140,7 @@ def test_an_order_of_an_administrator_that_is_played_back_is_not_carried_out(sam
         lead = controller_of(members)
         asker = another(members, lead.name)
         drained = another(members, lead.name, asker.name)
-        heard = listen(nats, RAFT + b".propagate")
+        heard = listen(nats, within(members, "raft.metadata.propagate"))
         await answer(asker, "DrainBroker", admin.DrainBrokerRequest(broker=drained.name))
         orders = list(heard)
         await answer(asker, "UndrainBroker", admin.UndrainBrokerRequest(broker=drained.name))
@@ -190,7 +190,7 @@ def test_a_follower_whose_copy_spoke_for_it_is_heard_again_when_that_has_ended()
         members = await three(nats)
         await create(members)
         leader = leader_of(members, "s")
-        heard = listen(nats, b"ns.replicate." + leader.name.encode())
+        heard = listen(nats, within(members, f"replicate.{leader.name}"))
         for number in range(5):
             await publish(leader, b"%d" % number)
         subject, _, payload = heard[-1]
@@ -210,7 +210,7 @@ def test_what_a_follower_promised_to_an_earlier_leader_counts_for_no_later_one()
         members = await three(nats)
         await create(members)
         leader = leader_of(members, "s")
-        heard = listen(nats, b"ns.replicate." + leader.name.encode())
+        heard = listen(nats, within(members, f"replicate.{leader.name}"))
         await publish(leader, b"x")
         captured = list(heard)
         leader.kill()
@@ -236,9 +236,10 @@ def test_a_forged_term_does_not_use_up_the_terms(term: int) -> None:
         await create(members)
         for name in "abc":
             for source in ("abc".replace(name, "")[0], "stranger"):
-                nats.publish(RAFT + b"." + name.encode(), encode_message(Heartbeat(source, name, term, 0, 0, 1)))
+                subject = within(members, f"raft.metadata.{name}")
+                nats.publish(subject, encode_message(Heartbeat(source, name, term, 0, 0, 1)))
                 vote = VoteRequest(source, name, term, 9, 9, "", False, True)
-                nats.publish(RAFT + b"." + name.encode(), encode_message(vote))
+                nats.publish(subject, encode_message(vote))
         await asyncio.sleep(1)
         assert all(member.broker.cluster.raft.raft.term < 100 for member in members.values())
         await goes_on(members)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 class _Session:
     boot: str
     heard_at: int
+    since: int
+    """It has been heard without a session's silence."""
     dead: bool = False
 
 
@@ -22,15 +24,17 @@ class Liveness:
 
     def begin(self, brokers: tuple[str, ...], now: int) -> None:
         """We just became controller."""
-        self._sessions = {broker: _Session("", now) for broker in brokers}
+        self._sessions = {broker: _Session("", now, now) for broker in brokers}
 
     def heard(self, broker: str, boot: str, now: int) -> bool:
         """True if the broker died since we last heard of it: what it led and promised is another life's."""
         session = self._sessions.get(broker)
         if session is None or session.boot != boot:
             reborn = session is not None and bool(session.boot) and not session.dead
-            self._sessions[broker] = _Session(boot, now)
+            self._sessions[broker] = _Session(boot, now, now)
             return reborn
+        if session.dead:
+            session.since = now
         session.heard_at = now
         session.dead = False
         return False
@@ -53,6 +57,11 @@ class Liveness:
     def alive(self, broker: str) -> bool:
         session = self._sessions.get(broker)
         return session is not None and not session.dead
+
+    def heard_for(self, broker: str, now: int) -> int | None:
+        """For how many ns this life of it has been heard; None if it is silent, or was never heard."""
+        session = self._sessions.get(broker)
+        return now - session.since if session is not None and session.boot and not session.dead else None
 
     def unsure(self, broker: str) -> bool:
         """Counted as alive, but only because we are new: nothing has been heard of it yet."""

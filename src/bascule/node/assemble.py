@@ -8,7 +8,7 @@ from bascule.core.raft.machine import Raft, RaftConfig
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncScheduler
 from bascule.node import raft as raft_driver
-from bascule.node.bootstrap import Bootstrap
+from bascule.node.bootstrap import Bootstrap, Founder
 from bascule.node.broker import Broker
 from bascule.node.cluster import Cluster, ClusterConfig
 from bascule.node.environment import Address, Environment, StreamDefaults
@@ -21,9 +21,10 @@ from bascule.node.peers import Peer, Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
 from bascule.node.routes import Routes
+from bascule.node.subjects import Subjects
 from bascule.ports import Bus, Clock, Disk, Random
 from bascule.wire.kernels import crc32c
-from bascule.wire.raft_messages import HardState, Membership, Snapshot
+from bascule.wire.raft_messages import HardState
 
 logger = logging.getLogger(__name__)
 
@@ -67,21 +68,16 @@ async def assemble(
     own, namespace = settings.broker_id, settings.namespace
     storage = RaftStorage(disk, RAFT_FOLDER)
     hard_state, snapshot, entries, fresh = await storage.open()
-    joining = False
-    bootstrap = Bootstrap(namespace, own, settings.seed, buses.control)
     if fresh:
-        founders = _founders(settings)
-        joining = not founders.everyone or not await bootstrap.found()
-        hard_state = HardState(incarnation=random.token() if joining else "")
-        snapshot = Snapshot(0, 0, Membership() if joining else founders)
+        # Before it says or does anything: whoever loses its disk after that is another one.
+        hard_state = HardState(incarnation=random.token())
         await storage.save(hard_state, [], snapshot)
-    elif own not in snapshot.membership.everyone and not entries:
-        joining = True
     metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
     store = MetadataStore(metadata)
     config = RaftConfig(own, election_ticks=raft_driver.ELECTION_TICKS, heartbeat_ticks=raft_driver.HEARTBEAT_TICKS)
     raft = Raft(config, hard_state, snapshot, entries, lambda low, high: int(random.uniform(low, high + 1)))
-    driver = RaftDriver(raft, storage, buses.control, namespace, store, settings.snapshot_threshold)
+    subjects = Subjects(namespace, raft.membership.cluster)
+    driver = RaftDriver(raft, storage, buses.control, subjects, store, settings.snapshot_threshold)
     boot = random.token()
     routes = Routes()
     environment = Environment(
@@ -95,10 +91,10 @@ async def assemble(
         scheduler=scheduler,
         routes=routes,
         inboxes=Inboxes(namespace, own, random, routes),
-        feeds=Feeds(own, namespace, buses.replication, clock, _session(boot), buses.publishes.push),
-        fetchers=Fetchers(own, namespace, buses.replication, settings.fetch_timeout_s, _session(boot)),
+        feeds=Feeds(own, subjects, buses.replication, clock, _session(boot), buses.publishes.push),
+        fetchers=Fetchers(own, subjects, buses.replication, settings.fetch_timeout_s, _session(boot)),
         peer_logs=PeerLogs(
-            own, namespace, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)
+            own, subjects, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)
         ),
         defaults=settings.defaults,
     )
@@ -107,34 +103,36 @@ async def assemble(
 
     def describe() -> Peer:
         held, led = broker.counts()
-        return Peer(own, address.host, address.port, boot, held, led, broker.leaving)
+        return Peer(
+            own,
+            address.host,
+            address.port,
+            boot,
+            held,
+            led,
+            broker.leaving,
+            commit=raft.log.commit,
+            members=len(raft.membership.everyone),
+        )
 
-    peers = Peers(namespace, buses.control, clock, describe)
+    peers = Peers(subjects, buses.control, clock, describe)
     requests = Requests(namespace, own, buses.control, random)
     cluster_config = ClusterConfig(
         own,
-        namespace,
         hard_state.incarnation,
-        joining,
+        settings.peers,
         settings.max_quorum,
         settings.min_replication_factor,
         settings.defaults.min_isr,
     )
-    cluster = Cluster(cluster_config, driver, store, peers, requests, buses.control, clock)
-    bootstrap.listen(lambda: raft.log.commit > 0)
+    founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
+    bootstrap = Bootstrap(subjects, founder, buses.control, disk, clock)
+    cluster = Cluster(cluster_config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock)
     broker = Broker(environment, cluster)
+    cluster.controller.partitions = lambda: broker.counts()[0]
     return broker
 
 
 def _session(boot: str) -> int:
     """The boot id as a number, for messages of fixed width; never 0."""
     return crc32c(boot.encode()) << 32 | crc32c(boot[::-1].encode()) | 1
-
-
-def _founders(settings: Settings) -> Membership:
-    """Who makes up a new cluster; nobody if this broker is to join one. Every peer must come to the same answer."""
-    if settings.peers:
-        names = tuple(sorted({*settings.peers, settings.broker_id}))
-        voters = settings.max_quorum or len(names)
-        return Membership(names[:voters], names[voters:])
-    return Membership((settings.broker_id,) if settings.seed else ())

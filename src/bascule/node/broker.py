@@ -75,6 +75,7 @@ class Broker:
         this returns."""
         environment = self.environment
         self._unclean = not await lifemark.take(environment.disk) and environment.scheduler.mode.relaxed
+        await self.cluster.enter()
         environment.inboxes.listen(environment.publishes_bus)
         environment.feeds.listen(self._replicas.get, lambda: self.cluster.servers)
         environment.fetchers.listen()
@@ -86,7 +87,7 @@ class Broker:
         self.inquiries.listen()
         await self._open(list(self.cluster.metadata.streams.values()))
         self.cluster.store.on_changes = self._enqueue
-        await self.cluster.start(self._status)
+        self.cluster.start(self._status)
         settling = self._spawn(self._settle_in())
         if not self.cluster.alone:
             # A cluster without a majority must still answer its clients, if only to say so.

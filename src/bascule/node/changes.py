@@ -22,6 +22,7 @@ from bascule.limits import KEPT_OPERATIONS
 from bascule.node.metadata import MetadataStore
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
+from bascule.node.subjects import Subjects
 from bascule.wire.envelope import MsgType
 from bascule.wire.pb import internal_pb2 as pb
 
@@ -46,10 +47,10 @@ Execute = Callable[[pb.PropagatedRequest], Coroutine[object, object, int]]
 
 class Changes:
     def __init__(
-        self, own: str, namespace: str, raft: RaftDriver, store: MetadataStore, requests: Requests, execute: Execute
+        self, own: str, subjects: Subjects, raft: RaftDriver, store: MetadataStore, requests: Requests, execute: Execute
     ) -> None:
         self._own = own
-        self._subject = f"{namespace}.raft.metadata.propagate".encode()
+        self._subjects = subjects
         self._raft = raft
         self._store = store
         self._requests = requests
@@ -127,7 +128,7 @@ class Changes:
         if self._raft.raft.leader == self._own:
             raise Unavailable("this broker is about to be the controller")
         data = await self._requests.ask(
-            self._subject,
+            self._subjects.within("raft.metadata.propagate"),
             MsgType.PROPAGATED_REQUEST,
             request.SerializeToString(),
             MsgType.PROPAGATED_RESPONSE,

@@ -43,6 +43,7 @@ from bascule.errors import (
     Unavailable,
 )
 from bascule.limits import MAX_PARTITIONS
+from bascule.node.bootstrap import Bootstrap
 from bascule.node.changes import POLL_S, Changes
 from bascule.node.controller import Controller
 from bascule.node.garbage import GarbageLog
@@ -50,12 +51,14 @@ from bascule.node.metadata import MetadataStore
 from bascule.node.peers import Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
+from bascule.node.subjects import Subjects
 from bascule.node.waiting import Waiting
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, decode_checked
 from bascule.wire.envelope import encode as encode_envelope
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.raft_messages import Membership
 from bascule.wire.subjects import usable_subject, valid_stream_name, valid_stream_subject
 
 if TYPE_CHECKING:
@@ -96,10 +99,9 @@ class NewStream:
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     broker_id: str
-    namespace: str
     incarnation: str
-    joining: bool
-    """This broker is no member yet: it asks to be let in."""
+    peers: tuple[str, ...]
+    """Who is to be a voter from the start."""
     max_quorum: int
     min_replication_factor: int
     min_isr: int
@@ -109,6 +111,8 @@ class Cluster:
     def __init__(
         self,
         config: ClusterConfig,
+        subjects: Subjects,
+        bootstrap: Bootstrap,
         raft: RaftDriver,
         store: MetadataStore,
         peers: Peers,
@@ -117,24 +121,37 @@ class Cluster:
         clock: Clock,
     ) -> None:
         self.config = config
+        self.subjects = subjects
+        self._bootstrap = bootstrap
+        self._joined = False
+        """In this life: it came without a state."""
         self.raft = raft
         self.store = store
         self.peers = peers
         self.requests = requests
         self.bus = bus
         self._clock = clock
-        self._changes = Changes(config.broker_id, config.namespace, raft, store, requests, self._execute)
+        self._changes = Changes(config.broker_id, subjects, raft, store, requests, self._execute)
         self.administer: Callable[[pb.PropagatedRequest], Awaitable[int]] = _unknown
         """Carries out, on the controller, what an administrator asks for."""
         self.controller = Controller(
-            raft, bus, clock, config.namespace, config.max_quorum, self._submit_here, self._changes.carry_out
+            raft,
+            bus,
+            clock,
+            subjects,
+            config.max_quorum,
+            config.peers,
+            self._submit_here,
+            self._changes.carry_out,
         )
+        self.controller.holds = self._holds
         self.controller.orphaned_by = self._orphaned_by
         self._status: Callable[[int], bool] = lambda index: False
         self._proposing = asyncio.Lock()
         self._garbage = GarbageLog(logger, "a question about a stream")
         raft.on_role = self.controller.role_changed
         peers.on_heard = self.controller.heard
+        peers.on_stranger = self.controller.heard_stranger
 
     def on_fatal(self, callback: Callable[[str], None]) -> None:
         """Told why this broker cannot go on beside another one."""
@@ -156,15 +173,30 @@ class Cluster:
 
     # --- life ----------------------------------------------------------------------------------------------
 
-    async def start(self, status: Callable[[int], bool]) -> None:
-        """Returns when this broker is a member."""
-        self._status = status
+    async def enter(self) -> None:
+        """Returns when this broker is in a cluster: the one it remembers, one that it founded or one that it joined.
+        However long that takes. StartError if it cannot be."""
         self.requests.listen()
-        subject = f"{self.config.namespace}.raft.metadata.status.{self.config.broker_id}".encode()
+        if not self.subjects.cluster:
+            if self._bootstrap.may_found and await self._bootstrap.found():
+                await self._found()
+            else:
+                await self._join()
+        self._bootstrap.answer()
+
+    async def _found(self) -> None:
+        """This broker alone, under a new id; stored before anybody hears of it."""
+        own, cluster = self.config.broker_id, self.requests.new_id()
+        await self.raft.found(Membership((own,), (), ((own, self.config.incarnation),), cluster))
+        self.subjects.enter(cluster)
+        logger.warning("this broker has founded a new cluster, %s", cluster)
+
+    def start(self, status: Callable[[int], bool]) -> None:
+        """Take part in the cluster that was entered."""
+        self._status = status
+        subject = self.subjects.within(f"raft.metadata.status.{self.config.broker_id}")
         self.bus.subscribe(subject, self._on_status)
         self.raft.start()
-        if self.config.joining:
-            await self._join()
         self.peers.start()
 
     async def stop(self) -> None:
@@ -188,7 +220,7 @@ class Cluster:
     async def _join(self) -> None:
         """However long it takes: who is to be a member of a cluster that does not answer waits for it. It must not end,
         nor found another cluster. StartError if asking again cannot help."""
-        subject = f"{self.config.namespace}.raft.metadata.join".encode()
+        subject = self.subjects.shared("raft.metadata.join")
         request = pb.RaftJoinRequest(nodeID=self.config.broker_id, incarnation=self.config.incarnation)
         waiting = Waiting(self._clock, "waiting to join the cluster")
         while True:
@@ -201,14 +233,17 @@ class Cluster:
                     JOIN_EVERY_S,
                 )
                 response = pb.RaftJoinResponse.FromString(data)
-                if not response.error:
+                request.cluster = response.cluster  # of two that answer, the first
+                if not response.error and response.cluster:
+                    self.subjects.enter(response.cluster)
+                    self._joined = True
                     return
                 if response.final:
                     raise StartError(f"the cluster does not let this broker in: {response.error}")
                 waiting.say(response.error)
             except (DeadlineExceeded, DecodeError):
                 waiting.say(
-                    f"no controller answers in namespace {self.config.namespace}; start more of its brokers, a "
+                    f"no controller answers in namespace {self.subjects.namespace}; start more of its brokers, a "
                     "majority of its voters is needed, or check nats.servers and clustering.namespace. How a new "
                     "cluster is founded: docs/operations.md"
                 )
@@ -246,7 +281,7 @@ class Cluster:
         on other replicas, so that it must never write under those epochs again. It leaves the in-sync sets of what it
         doubts, if others are in them. Returns when that is so, however long it takes."""
         own = self.config.broker_id
-        life = BeginLife(own, doubts_all or self.config.joining, doubtful)
+        life = BeginLife(own, doubts_all or self._joined, doubtful)
         while any(own in item.isr for stream in self.metadata.streams.values() for item in stream):
             request = pb.PropagatedRequest(op=pb.BEGIN_LIFE, beginLifeOp=life_to_wire(life))
             try:
@@ -425,6 +460,9 @@ class Cluster:
         }
         return [leader for leader in gone if leader]
 
+    def _holds(self, broker: str) -> bool:
+        return any(broker in item.replicas for stream in self.metadata.streams.values() for item in stream)
+
     def _place(self, new: NewStream) -> Stream:
         brokers = self.metadata.brokers
         servers = tuple(each for each in self.servers if each not in brokers.removing)
@@ -462,7 +500,7 @@ class Cluster:
     async def _leads(self, broker: str, creation_index: int) -> bool:
         if broker == self.config.broker_id:
             return self._status(creation_index)
-        subject = f"{self.config.namespace}.raft.metadata.status.{broker}".encode()
+        subject = self.subjects.within(f"raft.metadata.status.{broker}")
         request = pb.PartitionStatusRequest(creationIndex=creation_index).SerializeToString()
         kinds = (MsgType.PARTITION_STATUS_REQUEST, MsgType.PARTITION_STATUS_RESPONSE)
         try:

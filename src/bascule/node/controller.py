@@ -1,8 +1,9 @@
 """What the Raft leader does for the cluster: lets brokers in, buries dead ones, and carries out what others ask.
 
 Only a leader that has committed in its own term listens; so an answer always comes from the one whose word counts. A
-broker that is silent for a session, or comes back as another life, loses what it led. New brokers come in as learners
-and become voters when they have caught up, as far as `raft.max.quorum.size` allows.
+broker that is silent for a session, or comes back as another life, loses what it led. New brokers come in as learners;
+when they have caught up and were heard for a while they become voters, in pairs, so that the number of voters stays
+odd, as far as `raft.max.quorum.size` allows.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from bascule.errors import BasculeError, BusUnavailable, Status, Unavailable
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.peers import HEARTBEAT_S, SESSION_S, Peer
 from bascule.node.raft import RaftDriver
+from bascule.node.subjects import Subjects
 from bascule.ports import Bus, Clock, Subscription
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
@@ -28,7 +30,10 @@ from bascule.wire.subjects import usable_id, usable_subject
 logger = logging.getLogger(__name__)
 
 STRANGER_S = 2.0
+"""A broker alone that hears another cluster for so long ends."""
 RESCUE_EVERY_S = 0.5
+STEADY_S = 5.0
+"""A broker that merely appears is heard for so long before it may become a voter."""
 DOUBLE_S = 4 * SESSION_S
 """A broker that asks to join under the id of a live member for so long is another broker."""
 CHANGING = "the membership is changing"
@@ -56,28 +61,35 @@ class Controller:
         raft: RaftDriver,
         bus: Bus,
         clock: Clock,
-        namespace: str,
+        subjects: Subjects,
         max_quorum: int,
+        wanted: tuple[str, ...],
         submit: Callable[[Command], Awaitable[None]],
         execute: Callable[[pb.PropagatedRequest], Awaitable[int]],
     ) -> None:
         self._raft = raft
         self._bus = bus
         self._clock = clock
-        self._namespace = namespace
+        self._subjects = subjects
         self._max_quorum = max_quorum
+        self._wanted = wanted
+        """Those the configuration names as voters."""
         self._submit = submit
         self._execute = execute
         self._liveness = Liveness(int(SESSION_S * 1e9))
         self._leaving: dict[str, None] = {}
         self._burying: dict[str, None] = {}
         self._strangers: dict[str, int] = {}
+        """Other clusters, and since when they are heard."""
         self._doubles: dict[tuple[str, str], int] = {}
         """Broker and incarnation of those who ask to join under the name of a live member, and since when."""
-        self._began_at = 0
         self.on_fatal: Callable[[str], None] = lambda reason: None
         self.orphaned_by: Callable[[tuple[str, ...]], list[str]] = lambda alive: []
         """Who of the dead still leads something that one of those alive could."""
+        self.holds: Callable[[str], bool] = lambda broker: True
+        """Whether a broker has replicas of anything."""
+        self.partitions: Callable[[], int] = lambda: 0
+        """How many this broker holds."""
         self._next_rescue_at = 0
         self._disks_lost: dict[tuple[str, str], None] = {}
         """Broker and incarnation: what is on record, so that it may join."""
@@ -102,12 +114,11 @@ class Controller:
 
     def _begin(self) -> None:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
-        self._began_at = self._clock.monotonic_ns()
         self._disks_lost = {}
         self._liveness.begin(self._others, self._clock.monotonic_ns())
-        for name, on_batch in (("join", self._on_join), ("propagate", self._on_propagate)):
-            subject = f"{self._namespace}.raft.metadata.{name}".encode()
-            self._subscriptions.append(self._bus.subscribe(subject, on_batch))
+        propagate = self._subjects.within("raft.metadata.propagate")
+        self._subscriptions.append(self._bus.subscribe(self._subjects.shared("raft.metadata.join"), self._on_join))
+        self._subscriptions.append(self._bus.subscribe(propagate, self._on_propagate))
         self._tick()
 
     def stop(self) -> None:
@@ -125,7 +136,7 @@ class Controller:
             return
         if peer.id not in self._others:
             if self.administrator is None or not self.administrator.tell(peer.id):
-                self._heard_stranger(peer)
+                logger.debug("broker %s speaks as a member of this cluster and is none", peer.id)
             return
         if peer.leaving:
             self._leaving[peer.id] = None
@@ -135,22 +146,31 @@ class Controller:
             logger.warning("broker %s came back as another life: what it led goes to others first", peer.id)
             self._spawn(self._bury(peer.id))
 
-    def _heard_stranger(self, peer: Peer) -> None:
-        """Who joins is a member before its first heartbeat: this one is of another cluster. Of the two the one with a
-        single broker ends, for it was most likely founded by mistake; of two such the one that came last."""
+    def heard_stranger(self, peer: Peer) -> None:
+        """A broker of another cluster in this namespace, perhaps under the id of a member. Nothing it says counts. Of
+        the two clusters the one with a single broker ends, for it was most likely founded by mistake, by a broker that
+        lost its disk; of two such the one with less behind it."""
+        if not self.active:
+            return
         now = self._clock.monotonic_ns()
-        first = self._strangers.setdefault(peer.id, now)
+        news = peer.cluster not in self._strangers
+        first = self._strangers.setdefault(peer.cluster, now)
         if len(self._strangers) > RAFT_MAX_SERVERS:
             del self._strangers[next(iter(self._strangers))]
-        patience_ns = min(first - self._began_at, int(STRANGER_S * 1e9))
-        if self._others:
-            if first == now:
-                logger.error("broker %s of another cluster uses namespace %s too", peer.id, self._namespace)
-        elif now - first >= patience_ns:
+        text = (
+            f"broker {peer.id} of another cluster ({peer.cluster}, brokers: {peer.members}) uses namespace "
+            f"{self._subjects.namespace} too"
+        )
+        if news:
+            logger.error("%s, and is not listened to; this is cluster %s", text, self._subjects.cluster)
+        theirs = (peer.members, peer.partition_count, peer.commit, peer.cluster)
+        ours = (1, self.partitions(), self._raft.raft.log.commit, self._subjects.cluster)
+        if not self._others and ours < theirs and now - first >= int(STRANGER_S * 1e9):
             self.on_fatal(
-                f"broker {peer.id} of another cluster uses namespace {self._namespace} too; set another "
-                "clustering.namespace, or, if this broker was to join that cluster, empty its data folder and start it "
-                "without --raft-bootstrap-seed"
+                f"{text}, and this broker is alone in cluster {self._subjects.cluster}. If it was to be a member of "
+                "the other one (it lost its disk and founded this one by mistake), empty its data folder and start it "
+                "again: it joins. What was stored here since is lost with the folder, so look at it first. Otherwise "
+                "set another clustering.namespace"
             )
 
     def forget(self, broker: str) -> None:
@@ -177,6 +197,7 @@ class Controller:
             self._burying[broker] = None
             self._spawn(self._bury(broker))
         self._rescue()
+        self._demote()
         self._promote()
         if self.administrator is not None:
             self.administrator.upkeep()
@@ -212,14 +233,39 @@ class Controller:
     # --- members ---------------------------------------------------------------------------------------------
 
     def _promote(self) -> None:
+        """Learners that are there become voters, so that the number of voters is odd wherever it can be: of an even
+        number one more, of one two at once, of more two one after the other."""
         membership = self._raft.membership
-        if self._max_quorum and len(membership.voters) >= self._max_quorum:
+        voters = len(membership.voters)
+        room = (self._max_quorum or RAFT_MAX_SERVERS) - voters
+        ready = [learner for learner in membership.learners if self._is_ready(learner)]
+        wanted = 1 if voters % 2 == 0 else 2
+        if len(ready) < wanted or room < wanted:
             return
-        for learner in membership.learners:
-            if self._refusal(learner, membership.incarnation_of(learner)):
-                continue
-            if self._raft.raft.caught_up(learner):
-                self._try_membership(membership.with_voter(learner))
+        ready.sort(key=lambda learner: learner not in self._wanted)
+        proposed = membership.with_voter(ready[0])
+        if voters == 1:
+            proposed = proposed.with_voter(ready[1])
+        self._try_membership(proposed)
+
+    def _is_ready(self, learner: str) -> bool:
+        """Fit to vote: it has everything, and was heard for a while, for a broker that merely appears may be gone the
+        next moment. Those that the configuration names need not wait."""
+        if self._refusal(learner, self._raft.membership.incarnation_of(learner)) or learner in self._leaving:
+            return False
+        heard_ns = self._liveness.heard_for(learner, self._clock.monotonic_ns())
+        steady = heard_ns is not None and (learner in self._wanted or heard_ns >= int(STEADY_S * 1e9))
+        return steady and self._raft.raft.caught_up(learner)
+
+    def _demote(self) -> None:
+        """A voter that says it stops, and holds nothing, gives its vote back if an odd number is left: it may never
+        come back, and the others must not need it."""
+        membership = self._raft.membership
+        if len(membership.voters) % 2:
+            return
+        for voter in membership.voters:
+            if voter in self._leaving and voter != self._raft.raft.id and not self.holds(voter):
+                self._try_membership(membership.with_learner(voter))
                 return
 
     def _refusal(self, broker: str, incarnation: str) -> str:
@@ -240,6 +286,8 @@ class Controller:
                 request = pb.RaftJoinRequest.FromString(bytes(payload))
             except DecodeError:
                 continue
+            if request.cluster not in ("", self._subjects.cluster):
+                continue
             if not usable_id(request.nodeID):
                 answer = pb.RaftJoinResponse(error=f"{request.nodeID!r} cannot be the id of a broker", final=True)
             elif self._is_double(request):
@@ -249,6 +297,8 @@ class Controller:
                 answer = pb.RaftJoinResponse(error=error, final=True)
             else:
                 answer = pb.RaftJoinResponse(error=self._join(request), final=self._was_removed(request))
+            answer.cluster = self._subjects.cluster
+            answer.cluster = self._subjects.cluster
             self._reply(message.reply, MsgType.RAFT_JOIN_RESPONSE, answer)
 
     def _join(self, request: pb.RaftJoinRequest) -> str:

@@ -22,6 +22,7 @@ from bascule.limits import FEED_AT_HAND_BYTES
 from bascule.log.reader import Reader
 from bascule.node.fetchers import request_subject, response_subject
 from bascule.node.garbage import GarbageLog
+from bascule.node.subjects import Subjects
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, decode_checked, encode_checked
 from bascule.wire.nats import messages, pub_pieces
@@ -54,7 +55,7 @@ class Feeds:
     def __init__(
         self,
         broker_id: str,
-        namespace: str,
+        subjects: Subjects,
         bus: Bus,
         clock: Clock,
         session: int,
@@ -64,7 +65,7 @@ class Feeds:
         self._on_reported = on_reported
         self._session = session
         self._broker_id = broker_id
-        self._namespace = namespace
+        self._subjects = subjects
         self._bus = bus
         self._clock = clock
         self._find: Find = lambda key: None
@@ -78,7 +79,7 @@ class Feeds:
         """`members` of the cluster are answered; strangers are not."""
         self._find = find
         self._members = members
-        self._bus.subscribe(request_subject(self._namespace, self._broker_id), self._on_batch)
+        self._bus.subscribe(request_subject(self._subjects, self._broker_id), self._on_batch)
 
     def has_news(self, replica: "Replica") -> None:
         """A partition we lead has a higher watermark."""
@@ -142,7 +143,7 @@ class Feeds:
             if request.follower not in self._members():
                 logger.debug("a fetch request of %r, who is no member", request.follower)
                 continue
-            subject = response_subject(self._namespace, request.follower, self._broker_id)
+            subject = response_subject(self._subjects, request.follower, self._broker_id)
             if request.leader_session != self._session:
                 self._introduce(subject, request)
                 continue

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from bascule.errors import BusUnavailable, PeerError
 from bascule.node.garbage import GarbageLog
+from bascule.node.subjects import Subjects
 from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode_checked, encode_checked
 from bascule.wire.nats import messages, pub_pieces
@@ -40,21 +41,21 @@ REFUSED_MAX_S = 0.5
 """Before asking again for what a leader refused, or for what could not be taken."""
 
 
-def request_subject(namespace: str, leader: str) -> bytes:
-    return f"{namespace}.replicate.{leader}".encode()
+def request_subject(subjects: Subjects, leader: str) -> bytes:
+    return subjects.within(f"replicate.{leader}")
 
 
-def response_subject(namespace: str, follower: str, leader: str) -> bytes:
-    return f"{namespace}.replicated.{follower}.{leader}".encode()
+def response_subject(subjects: Subjects, follower: str, leader: str) -> bytes:
+    return subjects.within(f"replicated.{follower}.{leader}")
 
 
 class Fetchers:
-    def __init__(self, broker_id: str, namespace: str, bus: Bus, timeout_s: float, session: int) -> None:
+    def __init__(self, broker_id: str, subjects: Subjects, bus: Bus, timeout_s: float, session: int) -> None:
         self._session = session
         self._request_ids = itertools.count(1)
         """One count for all leaders: one left and followed again must not take new requests for old ones."""
         self._broker_id = broker_id
-        self._namespace = namespace
+        self._subjects = subjects
         self._bus = bus
         self._timeout_s = min(timeout_s, SILENCE_S)
         self._fetchers: dict[str, Fetcher] = {}
@@ -62,14 +63,14 @@ class Fetchers:
         self._closed = False
 
     def listen(self) -> None:
-        self._bus.subscribe(response_subject(self._namespace, self._broker_id, "*"), self._on_batch)
+        self._bus.subscribe(response_subject(self._subjects, self._broker_id, "*"), self._on_batch)
 
     def follow(self, following: "Following") -> None:
         if self._closed:
             return
         fetcher = self._fetchers.get(following.leader)
         if fetcher is None:
-            subject = request_subject(self._namespace, following.leader)
+            subject = request_subject(self._subjects, following.leader)
             fetcher = Fetcher(self._broker_id, subject, self._bus, self._timeout_s, self._session, self._request_ids)
             self._fetchers[following.leader] = fetcher
         fetcher.follow(following)

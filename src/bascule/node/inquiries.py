@@ -1,5 +1,5 @@
 """What one broker is asked or told by another in the name of an administrator: where its replicas stand, to stop, and
-that it was removed. On a subject of its own, `<namespace>.raft.metadata.admin.<broker>`.
+that it was removed. On a subject of its own, `raft.metadata.admin.<broker>` of the cluster.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ class Inquiries:
         self._cluster.bus.subscribe(self._subject(self._environment.broker_id), self._on_batch)
 
     def _subject(self, broker: str) -> bytes:
-        return f"{self._cluster.config.namespace}.raft.metadata.admin.{broker}".encode()
+        return self._cluster.subjects.within(f"raft.metadata.admin.{broker}")
 
     # --- asking ----------------------------------------------------------------------------------------------
 

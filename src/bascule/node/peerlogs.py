@@ -13,6 +13,7 @@ from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError
 from bascule.limits import MAX_RECORD_BYTES
 from bascule.node.garbage import GarbageLog
 from bascule.node.requests import Requests
+from bascule.node.subjects import Subjects
 from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
@@ -38,9 +39,9 @@ _ABSENT = Told(False, False, Standing(0, 0), 0, b"")
 
 
 class PeerLogs:
-    def __init__(self, broker_id: str, namespace: str, bus: Bus, requests: Requests) -> None:
+    def __init__(self, broker_id: str, subjects: Subjects, bus: Bus, requests: Requests) -> None:
         self._broker_id = broker_id
-        self._namespace = namespace
+        self._subjects = subjects
         self._bus = bus
         self._requests = requests
         self._find: Callable[[Key], Replica | None] = lambda key: None
@@ -66,7 +67,7 @@ class PeerLogs:
             task.cancel()
 
     def _subject(self, broker: str) -> bytes:
-        return f"{self._namespace}.repair.{broker}".encode()
+        return self._subjects.within(f"repair.{broker}")
 
     # --- asking ----------------------------------------------------------------------------------------------
 

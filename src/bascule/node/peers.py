@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from bascule.errors import BusUnavailable
 from bascule.limits import RAFT_MAX_SERVERS
+from bascule.node.subjects import Subjects
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
@@ -49,15 +50,22 @@ class Peer:
     leaving: bool
     beat: int = 0
     hears: str = ""
+    cluster: str = ""
+    commit: int = 0
+    members: int = 0
+    """Of the cluster it is in."""
 
 
 Describe = Callable[[], Peer]
 
 
 class Peers:
-    def __init__(self, namespace: str, bus: Bus, clock: Clock, describe: Describe) -> None:
+    def __init__(self, subjects: Subjects, bus: Bus, clock: Clock, describe: Describe) -> None:
         self.on_heard: Callable[[Peer], None] = lambda peer: None
-        self._subject = f"{namespace}.raft.metadata.info".encode()
+        self.on_stranger: Callable[[Peer], None] = lambda peer: None
+        """Called with what a broker of another cluster says; nothing else comes of it."""
+        self._subjects = subjects
+        self._subject = subjects.shared("raft.metadata.info")
         self._bus = bus
         self._clock = clock
         self._describe = describe
@@ -120,6 +128,9 @@ class Peers:
             leaving=me.leaving,
             beat=self._beats,
             hears=self._other_life,
+            cluster=self._subjects.cluster,
+            commit=me.commit,
+            members=me.members,
         )
         subject = self._own_subject if self._deaf else self._subject
         self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString(), crc=True), subject)
@@ -171,6 +182,9 @@ class Peers:
                 self._heard_of(_peer(info), now)
 
     def _heard_of(self, peer: Peer, now: int) -> None:
+        if peer.cluster != self._subjects.cluster:
+            self.on_stranger(peer)
+            return
         if peer.id == self._describe().id:
             self._heard_own_id(peer)
         elif self._is_old(peer):
@@ -205,4 +219,7 @@ def _peer(info: pb.ServerInfoResponse) -> Peer:
         info.leaving,
         info.beat,
         info.hears,
+        info.cluster,
+        info.commit,
+        info.members,
     )

@@ -15,10 +15,11 @@ from bascule.errors import BusUnavailable, InvalidArgument, LogError, PeerError,
 from bascule.log.raftlog import RaftStorage
 from bascule.node.garbage import GarbageLog
 from bascule.node.metadata import MetadataStore
+from bascule.node.subjects import Subjects
 from bascule.ports import Bus
 from bascule.wire.nats import messages, pub
 from bascule.wire.raft import decode_message, encode_message
-from bascule.wire.raft_messages import Membership
+from bascule.wire.raft_messages import Membership, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class RaftDriver:
         raft: Raft,
         storage: RaftStorage,
         bus: Bus,
-        namespace: str,
+        subjects: Subjects,
         store: MetadataStore,
         snapshot_threshold: int,
     ) -> None:
@@ -46,7 +47,7 @@ class RaftDriver:
         self.on_fatal: Callable[[str], None] = lambda reason: None
         self._storage = storage
         self._bus = bus
-        self._namespace = namespace
+        self._subjects = subjects
         self._store = store
         self._snapshot_threshold = snapshot_threshold
         self._wake = asyncio.Event()
@@ -58,6 +59,12 @@ class RaftDriver:
         self._ticker: asyncio.TimerHandle | None = None
         self._applied = asyncio.Event()
         self._garbage = GarbageLog(logger, "a message to Raft")
+
+    async def found(self, membership: Membership) -> None:
+        """Begin a new cluster with this membership, before `start`. Raises OSError or LogError: then there is none."""
+        assert self._task is None, "Raft has started"
+        await self._storage.save(self.raft.hard_state, [], Snapshot(0, 0, membership))
+        self.raft.found(membership)
 
     def start(self) -> None:
         self._bus.subscribe(self._subject(self.raft.id), self._on_batch)
@@ -72,7 +79,7 @@ class RaftDriver:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _subject(self, server: str) -> bytes:
-        return f"{self._namespace}.raft.metadata.{server}".encode()
+        return self._subjects.within(f"raft.metadata.{server}")
 
     # --- what others ask -------------------------------------------------------------------------------------
 

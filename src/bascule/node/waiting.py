@@ -6,6 +6,8 @@ from bascule.ports import Clock
 
 logger = logging.getLogger(__name__)
 
+SAY_FROM_S = 1.0
+"""What takes less is no news."""
 SAY_EVERY_S = 10.0
 
 
@@ -14,7 +16,7 @@ class Waiting:
         self._clock = clock
         self._what = what
         self._since = clock.monotonic_ns()
-        self._said_at = 0
+        self._said, self._said_at = "", 0
         self.reason = ""
         """The newest; empty until something was waited for."""
 
@@ -25,6 +27,8 @@ class Waiting:
 
     def say(self, reason: str) -> None:
         now = self._clock.monotonic_ns()
-        if reason != self.reason or now - self._said_at >= int(SAY_EVERY_S * 1e9):
-            self.reason, self._said_at = reason, now
+        due_at = self._said_at + int(SAY_EVERY_S * 1e9) if reason == self._said else self._since + int(SAY_FROM_S * 1e9)
+        self.reason = reason
+        if now >= due_at:
+            self._said, self._said_at = reason, now
             logger.warning("%s", self.text)

@@ -125,7 +125,8 @@ class Cluster:
             return False
         membership = controller.broker.cluster.raft.membership
         voters = min(self._plan.max_quorum or len(self.hosts), len(self.hosts))
-        return len(membership.everyone) == len(self.hosts) and len(membership.voters) == voters
+        odd = voters - 1 + voters % 2
+        return len(membership.everyone) == len(self.hosts) and len(membership.voters) >= odd
 
     def _elected(self, term: int, name: str) -> None:
         self._trace.note("elected", f"{name} leads Raft in term {term}")

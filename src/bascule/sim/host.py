@@ -124,16 +124,20 @@ class Host:
     def die(self, reason: str) -> None:
         """The broker itself says that it cannot go on."""
         self._trace.note("host", f"{self.name} ends: {reason}")
+        if "founded this one by mistake" in reason:
+            # It lost its disk while nobody was there to ask; an operator does what it says.
+            self._loop.call_soon(self.wipe, context=self._outside)
+            self.boot_later(RESTART_AFTER_FAILED_START_S)
+            return
         if self._life is not None:
             self._loop.call_soon(self._give_up, self._life, context=self._outside)
 
     def wipe(self) -> None:
-        """A new and empty disk: who comes back joins the cluster like a stranger."""
+        """A new and empty disk; the configuration is what it was."""
         self._end_process()
         disk = MemoryDisk()
         disk.cached, disk.latency_s, disk.sync_delay_s = self.disk.cached, self.disk.latency_s, self.disk.sync_delay_s
         self.disk = disk
-        self.founds = False
 
     def kill(self, chance: random.Random) -> None:
         """kill -9: what the process wrote stays in the page cache."""

@@ -34,9 +34,9 @@ from bascule.wire.raft_messages import (
 )
 from bascule.wire.subjects import usable_token
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of what a server stores."""
-MESSAGE_VERSION = 2
+MESSAGE_VERSION = 3
 _U16 = struct.Struct("<H")
 _U32 = struct.Struct("<I")
 _U64 = struct.Struct("<Q")
@@ -140,6 +140,7 @@ def encode_membership(membership: Membership) -> bytes:
     pieces += [_U32.pack(len(membership.learners)), *map(_text, membership.learners)]
     pieces += [_U32.pack(len(membership.incarnations))]
     pieces += [_text(server) + _text(incarnation) for server, incarnation in membership.incarnations]
+    pieces += [_text(membership.cluster)]
     return b"".join(pieces)
 
 
@@ -155,7 +156,7 @@ def _read_membership(reader: _Reader) -> Membership:
     voters = tuple(reader.text() for _ in range(reader.count(limits.RAFT_MAX_SERVERS)))
     learners = tuple(reader.text() for _ in range(reader.count(limits.RAFT_MAX_SERVERS)))
     incarnations = tuple((reader.text(), reader.text()) for _ in range(reader.count(2 * limits.RAFT_MAX_SERVERS)))
-    membership = Membership(voters, learners, incarnations)
+    membership = Membership(voters, learners, incarnations, reader.text())
     if not membership.well_formed:
         raise PeerError("a membership names a server twice, without a name, or in an incarnation without the server")
     return membership

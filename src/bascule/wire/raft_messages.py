@@ -1,10 +1,13 @@
 """What Raft is about: entries, snapshots, memberships, and what peers say to each other. Plain values, no behaviour
 beyond set arithmetic; `wire.raft` turns them into bytes, `core.raft` decides, `log.raftlog` keeps.
 
-A server is an id and an *incarnation*: a token it draws when it starts without any stored state in a cluster that
-exists already (the founders of a cluster have the empty one). A membership names both. So a server that lost its state
-is another server for every question of trust: its earlier life may have given votes, or confirmed entries, that it no
-longer knows of. It takes part again only when the membership names its new incarnation.
+A server is an id and an *incarnation*: a token it draws, and stores, when it starts without any stored state, whether
+it founds a cluster or joins one. A membership names both. So a server that lost its state is another server for every
+question of trust: its earlier life may have given votes, or confirmed entries, that it no longer knows of. It takes
+part again only when the membership names its new incarnation.
+
+A cluster has an id, drawn when it is founded, that every membership of it carries: servers of two clusters have nothing
+to say to each other, whatever they are called.
 """
 
 from dataclasses import dataclass
@@ -48,6 +51,8 @@ class Membership:
     learners: tuple[str, ...] = ()
     incarnations: tuple[tuple[str, str], ...] = ()
     """(server, incarnation) of those whose incarnation is not empty."""
+    cluster: str = ""
+    """The id of the cluster; the same in all its memberships."""
 
     def __str__(self) -> str:
         learners = f" learners={','.join(map(self._named, self.learners))}" if self.learners else ""
@@ -72,6 +77,7 @@ class Membership:
             and len(set(named)) == len(named)
             and set(named) <= set(everyone)
             and all(usable_token(server) for server in everyone)
+            and (not self.cluster or usable_token(self.cluster))
             and all(token and token.isprintable() and not token.isspace() and " " not in token for token in tokens)
         )
 
@@ -85,26 +91,35 @@ class Membership:
         """A learner keeps the incarnation it was let in with unless another is named."""
         base = self.without(server)
         known = self.incarnation_of(server) if incarnation is None else incarnation
-        return Membership(_sorted(base.voters, server), base.learners, base._with_incarnation(server, known))
+        incarnations = base._with_incarnation(server, known)
+        return Membership(_sorted(base.voters, server), base.learners, incarnations, self.cluster)
 
     def with_learner(self, server: str, incarnation: str | None = None) -> "Membership":
         base = self.without(server)
         known = self.incarnation_of(server) if incarnation is None else incarnation
-        return Membership(base.voters, _sorted(base.learners, server), base._with_incarnation(server, known))
+        incarnations = base._with_incarnation(server, known)
+        return Membership(base.voters, _sorted(base.learners, server), incarnations, self.cluster)
 
     def without(self, server: str) -> "Membership":
         return Membership(
             tuple(item for item in self.voters if item != server),
             tuple(item for item in self.learners if item != server),
             tuple(pair for pair in self.incarnations if pair[0] != server),
+            self.cluster,
         )
 
-    def differs_by_one_voter(self, other: "Membership") -> bool:
-        """Quorums of two such sets always overlap, so they may be in force side by side. A voter in another
-        incarnation is another voter."""
+    def may_become(self, other: "Membership") -> bool:
+        """Whether one entry may bring the other into force after this. With one voter more or less, quorums of the two
+        always overlap, so that they may be in force side by side. A voter in another incarnation is another voter.
+
+        One voter may become three at once: the only quorum of the old set is that voter, who stores the entry before
+        anybody sees it and counts by it from then on (docs/decisions/raft-membership-and-incarnations.md). Three to
+        five at once would not be safe: two of the old three could decide without any of the others knowing.
+        """
         mine = {(server, self.incarnation_of(server)) for server in self.voters}
         others = {(server, other.incarnation_of(server)) for server in other.voters}
-        return len(mine ^ others) <= 1
+        from_one_to_three = len(mine) == 1 and len(others) == 3 and mine < others
+        return self.cluster == other.cluster and (len(mine ^ others) <= 1 or from_one_to_three)
 
     def _with_incarnation(self, server: str, incarnation: str) -> tuple[tuple[str, str], ...]:
         return tuple(sorted((*self.incarnations, (server, incarnation)))) if incarnation else self.incarnations

@@ -86,8 +86,10 @@ class Leadership:
             raise Unavailable(f"leadership is being handed over to {self.transferee}; ask again")
         if not membership.voters or not membership.well_formed or len(membership.everyone) > limits.RAFT_MAX_SERVERS:
             raise FailedPrecondition(f"{membership} is no membership: one voter at least, no name twice or with blanks")
-        if not log.membership.differs_by_one_voter(membership):
-            raise FailedPrecondition("a membership change may add or remove one voter at a time")
+        if not log.membership.may_become(membership):
+            raise FailedPrecondition(
+                "a membership change may add or remove one voter at a time, or make three of one, within one cluster"
+            )
         own = (self._state.id, self._state.incarnation)
         if own[0] in membership.everyone and own != (own[0], membership.incarnation_of(own[0])):
             raise FailedPrecondition("a leader cannot take another incarnation: let another server lead first")

@@ -94,6 +94,13 @@ class RaftLog:
 
     # --- changes ------------------------------------------------------------------------------------------------
 
+    def found(self, membership: Membership) -> None:
+        """Of a new cluster: the membership before the first entry."""
+        assert not self.last_index, "this server has a log already"
+        assert not self.membership.everyone, "this server is in a cluster already"
+        self.snapshot = Snapshot(0, 0, membership)
+        self._memberships = [(0, membership)]
+
     def append(self, entries: list[Entry]) -> None:
         """They take the place of whatever conflicts with them; never of anything committed."""
         if not entries:

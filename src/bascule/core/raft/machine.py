@@ -9,9 +9,10 @@ its own copy of an entry only when it is persisted.
 
 Beyond the paper's core: pre-vote (a server that was cut off does not disturb on return), check-quorum (a leader that
 hears no quorum steps down) with the matching lease (followers that hear a leader ignore elections), read-index
-reads, pipelined appends with fast backtrack, snapshots in chunks, learners, one-server membership changes only after a
-commit in the own term, leadership transfer, and incarnations: a server that lost its state starts with
-`HardState(incarnation=<a fresh token>)`, and neither votes nor campaigns nor counts until the membership names it so.
+reads, pipelined appends with fast backtrack, snapshots in chunks, learners, membership changes of one voter (or from
+one voter to three) only after a commit in the own term, leadership transfer, and incarnations: a server that lost its
+state starts with `HardState(incarnation=<a fresh token>)`, and neither votes nor campaigns nor counts until the
+membership names it so.
 
 Known to be imperfect: the log since the last snapshot is held in memory, the driver compacts it; a server that is
 removed is not told so here, and asks for votes in vain (the controller tells it, see `node.administration`).
@@ -140,6 +141,10 @@ class Raft:
         elif state.may_campaign and (state.elapsed >= state.timeout or state.membership.voters == (state.id,)):
             self._election.campaign()
         self._settle()
+
+    def found(self, membership: Membership) -> None:
+        """The driver has stored this as the first membership of a new cluster."""
+        self._state.log.found(membership)
 
     def campaign(self) -> None:
         """Do not wait for the timeout."""

@@ -392,6 +392,30 @@ class RaftJoinResponse(_message.Message):
     cluster: str
     def __init__(self, error: _Optional[str] = ..., final: bool = ..., cluster: _Optional[str] = ...) -> None: ...
 
+class Bootstrap(_message.Message):
+    __slots__ = ("id", "incarnation", "seed", "cluster", "promise")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    PROMISE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    incarnation: str
+    seed: bool
+    cluster: str
+    promise: Promise
+    def __init__(self, id: _Optional[str] = ..., incarnation: _Optional[str] = ..., seed: bool = ..., cluster: _Optional[str] = ..., promise: _Optional[_Union[Promise, _Mapping]] = ...) -> None: ...
+
+class Promise(_message.Message):
+    __slots__ = ("founder", "incarnation", "withdrawn")
+    FOUNDER_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    WITHDRAWN_FIELD_NUMBER: _ClassVar[int]
+    founder: str
+    incarnation: str
+    withdrawn: bool
+    def __init__(self, founder: _Optional[str] = ..., incarnation: _Optional[str] = ..., withdrawn: bool = ...) -> None: ...
+
 class ServerInfoRequest(_message.Message):
     __slots__ = ("id",)
     ID_FIELD_NUMBER: _ClassVar[int]
