@@ -18,6 +18,7 @@ from bascule.core.raft.machine import Raft
 from bascule.log.commitlog import CommitLog
 from bascule.node.broker import Broker
 from bascule.node.cluster import Cluster
+from bascule.node.controller import STEADY_S
 from bascule.node.following import Following
 from bascule.node.leading import Leading
 from bascule.node.repair import Repair
@@ -66,6 +67,7 @@ def watched(owner: type, name: str, watch: Watch) -> Iterator[None]:
 # --- a broker's life -----------------------------------------------------------------------------------------------
 
 LIFE: tuple[tuple[type, str], ...] = (
+    (Cluster, "enter"),
     (Broker, "_open"),
     (Cluster, "start"),
     (Cluster, "caught_up"),
@@ -280,7 +282,7 @@ def member_edges() -> set[Edge]:
         return lambda: look(type(args[1]).__name__)
 
     async def settle() -> None:
-        await asyncio.sleep(2)
+        await asyncio.sleep(STEADY_S + 3.0)
 
     async def remove(name: str) -> None:
         request = admin.RemoveBrokerRequest(broker=name)
@@ -342,7 +344,8 @@ def way_of_a_message(*, slow_leader: bool) -> dict[str, list[Moment]]:
         def watch(role: Any, args: tuple[Any, ...]) -> None:
             if recording:
                 own = role._replica.environment.broker_id
-                moments.extend((getattr(each, "replica", own), (who, type(each).__name__)) for each in what(args))
+                heard = [each for each in what(args) if not isinstance(each, leader_events.Tick)]  # whenever it is time
+                moments.extend((getattr(each, "replica", own), (who, type(each).__name__)) for each in heard)
 
         return watched(owner, name, watch)
 

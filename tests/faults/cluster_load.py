@@ -23,9 +23,11 @@ from nats.aio.msg import Msg
 
 from bascule.client import Client, Partition
 from bascule.errors import BasculeError
-from bascule.testing.processes import HOST, BrokerProcess, NatsProcess, start_nats
+from bascule.testing.probe import call
+from bascule.testing.processes import HOST, BrokerProcess, NatsProcess, poll, start_nats
 from bascule.testing.proxy import Proxy
 from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 
 STREAM = "orders"
@@ -55,6 +57,17 @@ class Brokers:
             settings = {"clustering.server.id": name, "clustering.min.insync.replicas": 2, **(config or {})}
             self.brokers[name] = BrokerProcess(folder / name, nats_url=url, seed=name == names[0], config=settings)
             self.brokers[name].start().wait_ready()
+        assert poll(lambda: self.voters() == list(names), SETTLE_S), f"not all have a vote: {self.voters()}"
+
+    def voters(self) -> list[str]:
+        """As the first broker that answers has it."""
+        for broker in self.brokers.values():
+            if broker.running:
+                answer = call(HOST, broker.port, "/bascule.Admin/ClusterStatus", b"", 5.0)
+                if answer.status == 0:
+                    members = admin.ClusterStatusResponse.FromString(answer.message).members
+                    return sorted(member.id for member in members if member.voter)
+        return []
 
     def __enter__(self) -> Self:
         return self

@@ -58,22 +58,13 @@ def test_a_second_seed_is_refused_and_the_first_goes_on(tmp_path: Path, nats: Na
             assert brokers_seen_by(third) == ["a", "b"]
 
 
-def test_of_two_seeds_started_together_none_founds_a_cluster(tmp_path: Path, nats: NatsProcess) -> None:
+def test_of_two_seeds_started_together_one_founds_a_cluster_at_most(tmp_path: Path, nats: NatsProcess) -> None:
     with broker(tmp_path, nats, "a", seed=True) as a, broker(tmp_path, nats, "b", seed=True) as b:
         a.start()
         b.start()
-        codes = sorted({ended(b), *([ended(a)] if not poll(lambda: _serves(a), 5.0) else [0])}, key=str)
-        assert 1 in codes, "both founded a cluster"
+        assert poll(lambda: not (a.running and b.running), UNAVAILABLE_WITHIN_S), "both founded a cluster"
+        assert 1 in (a.exit_code, b.exit_code)
         assert "two seeds" in a.logs() + b.logs()
-
-
-def _serves(process: BrokerProcess) -> bool:
-    if not process.running:
-        return False
-    try:
-        return process.ready()
-    except OSError:
-        return False
 
 
 def test_a_broker_alone_that_hears_another_cluster_stops(tmp_path: Path, nats: NatsProcess) -> None:
@@ -86,7 +77,8 @@ def test_a_broker_alone_that_hears_another_cluster_stops(tmp_path: Path, nats: N
         assert create(a, "s").status == 0
         b.start()
         assert ended(b) == 1
-        assert "of another cluster uses namespace liftbridge-default too" in b.logs()
+        assert "of another cluster" in b.logs()
+        assert "uses namespace liftbridge-default too" in b.logs()
 
 
 def test_a_server_id_in_use_is_refused_and_its_owner_goes_on(tmp_path: Path, nats: NatsProcess) -> None:
@@ -117,12 +109,12 @@ def test_peers_started_one_after_the_other_found_one_cluster(tmp_path: Path, nat
         broker(tmp_path, nats, "b", config=peers) as b,
         broker(tmp_path, nats, "c", config=peers) as c,
     ):
-        a.start().wait_ready()
-        answer = create(a, "s")
-        assert (answer.status, answer.text) == (13, "no known metadata leader")
+        a.start()
+        assert poll(lambda: "waiting to found a cluster" in a.logs())
+        assert not (a.data_dir / "streams").exists()
         b.start()
         c.start()
-        for process in (b, c):
+        for process in (a, b, c):
             process.wait_ready()
         assert poll(lambda: brokers_seen_by(a) == ["a", "b", "c"])
         assert poll(lambda: create(c, "s", 3).status in (0, 6))

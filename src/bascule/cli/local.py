@@ -5,8 +5,7 @@ a `bascule server` with a folder and a log file of its own below one folder. The
 ends. A broker that was killed or stopped is started again after a while, as a service manager would; one that gave up
 by itself (a removed member, a port in use) is not, and its last words are shown.
 
-The first broker founds the cluster, unless another already has metadata of one: then its own disk was lost, and it
-must join.
+The brokers are a list of peers, of which one founds the cluster: who lost its disk joins the others.
 """
 
 from __future__ import annotations
@@ -60,10 +59,6 @@ class LocalBroker:
     def running(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
-    @property
-    def has_metadata(self) -> bool:
-        return any((self.folder / "raft").glob("*"))
-
     def last_words(self) -> str:
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - limits.LOCAL_LAST_WORDS_BYTES))
@@ -114,16 +109,16 @@ class LocalCluster:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns when every broker is a live voter and takes clients. Raises StartError, with nothing left behind."""
+        """Returns when every broker is alive, an odd number of them votes, and all take clients. Raises StartError,
+        with nothing left behind."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._stack.push_async_callback(self._nats.stop)
             await self._nats.start()
             self._stack.push_async_callback(self._end_brokers)
-            founded = any(broker.has_metadata for broker in self.brokers)
-            for number, broker in enumerate(self.brokers):
+            for broker in self.brokers:
                 broker.log.write_bytes(b"")
-                await self._launch(broker, seed=number == 0 and not founded)
+                await self._launch(broker)
             async with asyncio.timeout(limits.LOCAL_START_TIMEOUT_S):
                 await self._wait_ready()
         except TimeoutError:
@@ -146,11 +141,11 @@ class LocalCluster:
     def _make_nats(self, port: int | None, on_death: OnDeath) -> EmbeddedNats:
         return EmbeddedNats(port=self._nats_port if port is None else port, on_death=on_death)
 
-    async def _launch(self, broker: LocalBroker, *, seed: bool = False) -> None:
+    async def _launch(self, broker: LocalBroker) -> None:
         command = [sys.executable, "-m", "bascule.cli.main", "server", "--server-id", broker.id]
         command += ["--data-dir", str(broker.folder), "--port", str(broker.port), "--nats-servers", self.nats_url]
         command += ["--config", os.path.abspath(self._config)] if self._config else []
-        command += ["--raft-bootstrap-seed"] if seed else ["--no-raft-bootstrap-seed"]
+        command += ["--no-raft-bootstrap-seed", "--raft-bootstrap-peers", ",".join(each.id for each in self.brokers)]
         environment = {
             **os.environ,
             **self._environment,
@@ -184,7 +179,9 @@ class LocalCluster:
                     status = await client.admin.cluster_status(ASK_S)
             except BasculeError:
                 return False
-            if not wanted <= {member.id for member in status.members if member.alive and member.voter}:
+            alive = [member for member in status.members if member.alive and member.id in wanted]
+            voters = sum(member.voter for member in alive)
+            if len(alive) < len(wanted) or voters < len(wanted) - 1 + len(wanted) % 2:  # an odd number of them vote
                 return False
         return True
 

@@ -84,7 +84,7 @@ def info(name: str, as_json: bool, server: str) -> None:
                 ",".join(each.broker for each in item.replicas),
                 ",".join(each.broker for each in item.replicas if each.inSync),
                 *_ends(item),
-                ", ".join(_state(item)),
+                ", ".join(_state(item) if answer.current else ["not known: no controller answers"]),
             )
             for item in answer.partitions
         ],

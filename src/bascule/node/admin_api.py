@@ -129,8 +129,11 @@ class AdminApi:
         return member
 
     async def describe_stream(self, request: admin.DescribeStreamRequest, call: Call) -> admin.DescribeStreamResponse:
-        await self._catch_up(call)
-        return await describe(self._broker, self._stream(request.stream))
+        current = await self._catch_up(call)
+        self._broker.check_settled()
+        response = await describe(self._broker, self._stream(request.stream))
+        response.current = current
+        return response
 
     def _stream(self, name: str) -> Stream:
         stream = self._cluster.metadata.stream(name)

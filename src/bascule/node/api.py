@@ -16,6 +16,7 @@ from bascule.errors import (
     Unimplemented,
 )
 from bascule.limits import GRPC_MAX_MESSAGE_BYTES, GRPC_SMALL_REQUEST_BYTES, MAX_PARTITIONS, METADATA_NAMES
+from bascule.net.call import Call as GrpcCall
 from bascule.net.grpc import Handler
 from bascule.node.broker import Broker
 from bascule.node.cluster import NewStream
@@ -64,6 +65,8 @@ class Api:
             "Subscribe": self.subscribe,
             **{name: _not_yet(name) for name in LATER},
         }
+        for name in ("FetchMetadata", "FetchPartitionMetadata", "Publish", "PublishAsync", "Subscribe"):
+            methods[name] = self._settled(methods[name])
         return {f"/proto.API/{name}": handler for name, handler in methods.items()}
 
     def _unary(
@@ -75,6 +78,15 @@ class Api:
             request = await receive(call, request_type, most)
             response = await method(request, call)
             call.write(frame(response.SerializeToString()))
+
+        return handle
+
+    def _settled(self, handler: Handler) -> Handler:
+        """What is answered out of the metadata is answered once that is known."""
+
+        async def handle(call: GrpcCall) -> None:
+            self._broker.check_settled()
+            await handler(call)
 
         return handle
 

@@ -20,7 +20,7 @@ from bascule.core.metadata.state import (
 )
 from bascule.core.metadata.streams import Stream
 from bascule.core.partition.leader import Tick
-from bascule.errors import BasculeError, BusUnavailable, LogError
+from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
 from bascule.node import lifemark
 from bascule.node.administration import ControllerAdministration
 from bascule.node.cluster import Cluster
@@ -158,16 +158,31 @@ class Broker:
         self.environment.fetchers.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        try:
-            await self.cluster.hand_over(timeout_s)
-        except BasculeError as error:
-            logger.warning("stopping without handing over: %s", error)
+        handing_over = loop.create_task(self.cluster.hand_over(timeout_s))
+        while not handing_over.done() and self._somebody_stays():
+            await asyncio.sleep(HAND_OVER_POLL_S)
+        handing_over.cancel()  # no effect if it is done
+        (outcome,) = await asyncio.gather(handing_over, return_exceptions=True)
+        if isinstance(outcome, asyncio.CancelledError):
+            logger.info("stopping without handing over: every other broker stops too, or is away")
             return
-        while loop.time() < deadline and any(
-            replica.leading is not None and len(replica.partition.isr) > 1 for replica in self._replicas.values()
+        if isinstance(outcome, BaseException):
+            logger.warning("stopping without handing over: %s", outcome)
+            return
+        while (
+            loop.time() < deadline
+            and self._somebody_stays()
+            and any(
+                replica.leading is not None and len(replica.partition.isr) > 1 for replica in self._replicas.values()
+            )
         ):
             await asyncio.sleep(HAND_OVER_POLL_S)
         await self.cluster.resign(RESIGN_S)
+
+    def _somebody_stays(self) -> bool:
+        """Another broker that could take over: heard of, and not about to stop itself."""
+        servers = self.cluster.servers
+        return any(peer.id in servers and not peer.leaving for peer in self.cluster.peers.alive())
 
     async def stop(self) -> None:
         """What gRPC clients gave us goes to NATS and comes back, with all that NATS has for us; then no more of it.
@@ -203,6 +218,14 @@ class Broker:
                 logger.warning("the next start will take this stop for a crash: %s", error)
 
     # --- what the API asks -----------------------------------------------------------------------------------
+
+    def check_settled(self) -> None:
+        """Raises Unavailable while this broker does not know what its cluster knows: it must not say that a stream does
+        not exist, nor that all is well."""
+        if not self._settled_in:
+            raise Unavailable(
+                self.cluster.waits or "this broker has started and has not caught up with its cluster yet; try again"
+            )
 
     def replica(self, stream: str, partition: int) -> Replica | None:
         known = self.cluster.metadata.stream(stream)

@@ -123,6 +123,7 @@ class Cluster:
         self.config = config
         self.subjects = subjects
         self._bootstrap = bootstrap
+        self._waiting: Waiting | None = None
         self._joined = False
         """In this life: it came without a state."""
         self.raft = raft
@@ -254,14 +255,33 @@ class Cluster:
     async def caught_up(self) -> None:
         """Returns when this broker knows everything the cluster had decided when it asked, however long that takes."""
         request = pb.PropagatedRequest(op=pb.BARRIER)
+        waiting = self._waiting = Waiting(self._clock, "waiting for the cluster")
         while True:
             try:
                 index = await self._changes.make(request, ISR_TIMEOUT_S)
                 await self.raft.applied(index)
+                self._waiting = None
                 return
             except BasculeError as error:
-                logger.warning("waiting for the cluster: %s", error)
+                waiting.say(self._missing(error))
                 await asyncio.sleep(POLL_S)
+
+    @property
+    def waits(self) -> str:
+        """For whom this broker waits, since when, and what to do; empty if it does not."""
+        return self._waiting.text if self._waiting is not None and self._waiting.reason else ""
+
+    def _missing(self, error: BasculeError) -> str:
+        own, membership = self.config.broker_id, self.raft.membership
+        alive = {own: None, **{peer.id: None for peer in self.peers.alive()}}
+        absent = [voter for voter in membership.voters if voter not in alive]
+        if not absent or self.raft.raft.leader:
+            return str(error)
+        return (
+            f"{error}; {membership.quorum} of the voters {', '.join(membership.voters)} are needed, and "
+            f"{', '.join(absent)} not heard of: start more of them. If they are lost for good, "
+            "`bascule cluster recover` begins anew from what one broker has"
+        )
 
     async def current(self, timeout_s: float) -> None:
         """Returns when this broker knows everything that was decided before the call. Unavailable if that takes longer:
@@ -281,6 +301,7 @@ class Cluster:
         on other replicas, so that it must never write under those epochs again. It leaves the in-sync sets of what it
         doubts, if others are in them. Returns when that is so, however long it takes."""
         own = self.config.broker_id
+        waiting = Waiting(self._clock, "waiting for the cluster")
         life = BeginLife(own, doubts_all or self._joined, doubtful)
         while any(own in item.isr for stream in self.metadata.streams.values() for item in stream):
             request = pb.PropagatedRequest(op=pb.BEGIN_LIFE, beginLifeOp=life_to_wire(life))
@@ -288,7 +309,7 @@ class Cluster:
                 await self.raft.applied(await self._changes.make(request, ISR_TIMEOUT_S))
                 return
             except BasculeError as error:
-                logger.warning("waiting for the cluster: %s", error)
+                waiting.say(self._missing(error))
                 await asyncio.sleep(POLL_S)
 
     # --- changes ---------------------------------------------------------------------------------------------

@@ -250,6 +250,8 @@ class BrokerProcess(Process):
         # Of a stream that does not exist: the list of all may be larger than what the probe can take.
         request = api_pb2.FetchMetadataRequest(streams=["-"]).SerializeToString()
         answer = call(HOST, self.port, "/proto.API/FetchMetadata", request, 5.0)
+        if "waiting for the cluster" in answer.text:
+            return True  # it serves, and says whom it waits for
         return answer.status == 0 and len(api_pb2.FetchMetadataResponse.FromString(answer.message).brokers) > 0
 
 

@@ -129,20 +129,22 @@ class PartitionDescription(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., leader: _Optional[str] = ..., online: bool = ..., leaderEpoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., underReplicated: bool = ..., belowMinIsr: bool = ..., readonly: bool = ..., paused: bool = ..., uncleanEpoch: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class DescribeStreamResponse(_message.Message):
-    __slots__ = ("name", "subject", "group", "creationTimestamp", "minIsr", "partitions")
+    __slots__ = ("name", "subject", "group", "creationTimestamp", "minIsr", "partitions", "current")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     CREATIONTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     MINISR_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    CURRENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     subject: str
     group: str
     creationTimestamp: int
     minIsr: int
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
-    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., creationTimestamp: _Optional[int] = ..., minIsr: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ...) -> None: ...
+    current: bool
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., creationTimestamp: _Optional[int] = ..., minIsr: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., current: bool = ...) -> None: ...
 
 class DrainBrokerRequest(_message.Message):
     __slots__ = ("broker", "stop")
