@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.sim.scenario import CLUSTER_KINDS, KINDS
+from bascule.sim.scenario import LIKELY
 from bascule.wire import kernels
 from tests.docs.diagrams import ROOT, rows, section
 from tests.docs.test_commands import DOCUMENTS, name_of, prose
@@ -126,7 +126,7 @@ def test_every_invariant_that_is_checked_is_explained() -> None:
 
 
 def test_every_family_of_faults_is_one_of_the_simulators() -> None:
-    known = {"control", "harsh weather", "–", *KINDS, *CLUSTER_KINDS}
+    known = {"control", "harsh weather", "–", *LIKELY}
     assert {row[2] for row in rows("Faults", GUARANTEES)} <= known
 
 

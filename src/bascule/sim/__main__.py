@@ -4,11 +4,13 @@ again."""
 import argparse
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from bascule.sim.bugs import BUGS
+from bascule.sim.faults.kinds import KINDS
 from bascule.sim.run import Result, run_seed
 
 
@@ -34,6 +36,7 @@ def main() -> int:
         if result.violations:
             report(result, options.bug, options.brokers, options.faults)
             break
+    print(total.faults)
     print(total)
     return 1 if total.violations else 0
 
@@ -68,6 +71,7 @@ def line(result: Result) -> str:
 class Total:
     def __init__(self) -> None:
         self.seeds = self.commits = self.crashes = self.splits = self.elections = self.violations = 0
+        self._kinds: Counter[str] = Counter()
         self._digest = hashlib.sha256()
 
     def add(self, result: Result) -> None:
@@ -77,7 +81,13 @@ class Total:
         self.splits += result.splits
         self.elections += result.elections
         self.violations += len(result.violations)
+        self._kinds.update(result.kinds)
         self._digest.update(result.digest.encode())
+
+    @property
+    def faults(self) -> str:
+        """How often each kind struck, those that never did too."""
+        return "faults: " + " ".join(f"{kind}={self._kinds[kind]}" for kind in KINDS)
 
     def __str__(self) -> str:
         return (

@@ -11,7 +11,7 @@ from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
 from bascule.node.environment import StreamDefaults
 from bascule.sim.host import Handler, Host, SeededRandom
-from bascule.sim.scenario import Scenario
+from bascule.sim.plan import Scenario
 from bascule.sim.trace import Part, Trace, Violation
 from bascule.testing.bus import MemoryNats
 

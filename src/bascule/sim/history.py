@@ -66,15 +66,16 @@ class StreamInfo:
 
 
 class History:
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, value_bytes: tuple[int, ...]) -> None:
         self.sent: dict[bytes, Sent] = {}
         self.streams: dict[str, StreamInfo] = {}
         self._chance = chance
+        self._value_bytes = value_bytes
 
     def send(self, target: Part, floor: int, session: str = "", expected_offset: int | None = None) -> Sent:
         serial = len(self.sent)
         token = b"m%d" % serial
-        size = self._chance.choice((0, 10, 40, 100, 100, 300, 700))
+        size = self._chance.choice(self._value_bytes)
         value = token + b"|" + self._chance.randbytes(size)
         sent = Sent(token, value, target, session, serial, floor, expected_offset)
         self.sent[token] = sent

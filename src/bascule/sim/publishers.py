@@ -130,7 +130,7 @@ class AsyncPublisher(Publisher):
         self.world.some_host().open("PublishAsync", call)
         waiting: dict[str, Sent] = {}
         for _ in range(self.chance.randint(1, 4)):
-            for _ in range(self.chance.randint(1, 12)):
+            for _ in range(self.chance.randint(1, self.world.scenario.burst)):
                 if call.ended:
                     break
                 self._request(call, part, session, waiting)

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bascule.errors import Status
+from bascule.sim import knobs
 from bascule.sim.bugs import BUGS
 from bascule.sim.checkers import View
 from bascule.sim.churn import Churn
-from bascule.sim.faults import Faults
+from bascule.sim.faults.strikes import Faults
 from bascule.sim.history import StreamInfo
 from bascule.sim.inspection import compare_metadata, compare_replicas
 from bascule.sim.omniscience import watching
+from bascule.sim.plan import Scenario
 from bascule.sim.publishers import (
     AsyncPublisher,
     NatsPublisher,
@@ -28,7 +30,7 @@ from bascule.sim.publishers import (
     UnaryPublisher,
 )
 from bascule.sim.readers import Follower, Reader, Watcher, read_all, read_back, watch
-from bascule.sim.scenario import Scenario, scenario
+from bascule.sim.scenario import scenario
 from bascule.sim.trace import Part, Trace, Violation
 from bascule.sim.world import World
 from bascule.testing.loop import VirtualLoop, run
@@ -38,6 +40,8 @@ RESUME_BOUND_S = 40.0
 """After the last fault: a partition that failed tries to reopen at least every 30 s."""
 CATCH_UP_BOUND_S = 10.0
 READ_TRIES = 3
+USED = 4
+"""Partitions of one stream that clients work with; of those with hundreds the others stay empty."""
 MAX_RUN_S = 600.0
 _log = logging.getLogger("bascule")
 
@@ -49,6 +53,8 @@ class Result:
     crashes: int
     splits: int
     faults: int
+    kinds: dict[str, int]
+    """How often each kind of fault struck."""
     elections: int
     digest: str
     violations: list[Violation]
@@ -64,6 +70,7 @@ def run_seed(seed: int, bug: str = "", brokers: int = 0, families: tuple[str, ..
     try:
         with ExitStack() as stack:
             stack.enter_context(_captured_logs(trace, simulation))
+            stack.enter_context(knobs.turned(simulation.plan.knobs))
             if bug:
                 stack.enter_context(BUGS[bug]())
             try:
@@ -120,7 +127,8 @@ class Simulation:
             commits=checker.committed,
             crashes=self._faults.crashes,
             splits=self._faults.splits,
-            faults=self._faults.count,
+            faults=self._faults.counts.total(),
+            kinds=dict(self._faults.counts),
             elections=self._world.cluster.elections + checker.changes_of_leaders,
             digest=self.trace.digest(),
             violations=violations,
@@ -153,12 +161,14 @@ class Simulation:
             await world.create(StreamInfo(name, subject, each.partitions, each.replication, each.min_isr))
         last = self.plan.streams[-1]
         await world.create(StreamInfo("race", "race", 1, last.replication, last.min_isr, optimistic=True))
-        parts = [part for part in world.parts() if not part.stream.startswith("race")]
+        if self.plan.many:
+            await world.create(StreamInfo("many", "many", self.plan.many, last.replication, last.min_isr))
+        parts = [part for part in world.parts() if not part.stream.startswith("race") and part.number < USED]
         races = [part for part in world.parts() if part.stream.startswith("race")]
         if self.plan.wildcard:
             await world.create(StreamInfo("wild", "sub.>", 1, last.replication, last.min_isr))
         self._start_publishers(parts, races)
-        self._start_readers(world.parts())
+        self._start_readers([part for part in world.parts() if part.number < USED])
         world.start(Churn(world, "churn", last.replication, last.min_isr).run())
         self.trace.note("phase", f"work for {self.plan.duration_s:.3f} s")
         world.start(self._faults.run())

@@ -1,77 +1,23 @@
-"""What a seed stands for: how many brokers, which faults, which weather. The same seed is the same scenario."""
+"""What a seed stands for. The same seed is the same scenario."""
 
 import random
-from dataclasses import dataclass
 
+from bascule.limits import NATS_DEFAULT_PAYLOAD_BYTES
 from bascule.log.sync import GROUP, SyncMode
-from bascule.testing.bus import Weather
+from bascule.sim import knobs
+from bascule.sim.faults.kinds import KINDS
+from bascule.sim.faults.kinds import families as families_of
+from bascule.sim.faults.strikes import DEFINED_IN
+from bascule.sim.plan import Scenario, StreamPlan
+
+assert DEFINED_IN, "the kinds are registered"
 
 CONTROL_EVERY = 10
 """Each so-manyth seed runs without any fault: others have failed just that."""
 CLUSTER_SIZES = (3, 3, 5)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPlan:
-    partitions: int
-    replication: int
-    min_isr: int
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    seed: int
-    brokers: int
-    duration_s: float
-    segment_max_bytes: int
-    faults: tuple[str, ...]
-    """The kinds that may strike; empty = the control run."""
-    fault_every_s: float
-    harsh: bool
-    """Messages are dropped, repeated and reordered one by one."""
-    max_delay_s: float
-    disk_latency_s: float
-    sync_delay_s: float
-    cached_reads: bool
-    wildcard: bool
-    sync: SyncMode
-    """Only `group` promises anything about power, so only with it is it lost."""
-    streams: tuple[StreamPlan, ...]
-    peers: tuple[str, ...] = ()
-    """Who founds the cluster together; () = the first broker founds it, and the others join."""
-    max_quorum: int = 0
-    snapshot_threshold: int = 3
-    max_lag_s: float = 15.0
-
-    def chance(self, purpose: str) -> random.Random:
-        """A source of its own for each purpose: what one draws does not change what another one gets."""
-        return random.Random(f"{self.seed} {purpose}")
-
-    def weather(self) -> Weather:
-        weather = Weather(self.chance("weather"), self.max_delay_s / 10, self.max_delay_s)
-        if self.harsh:
-            weather.drop, weather.duplicate, weather.reorder = 0.02, 0.03, 0.05
-        return weather
-
-
-KINDS: dict[str, tuple[str, ...]] = {
-    "crash": ("kill", "kill", "power", "power", "power", "double", "restart"),
-    "pause": ("pause",),
-    "network": ("cut", "cut", "outage", "hold", "hold", "sever"),
-    "disk": ("slow", "eio", "eio", "full"),
-    "flip": ("flip", "flip"),
-    "clock": ("clock",),
-}
-CLUSTER_KINDS: dict[str, tuple[str, ...]] = {
-    "crash": ("several", "blackout", "blackout"),
-    "network": ("isolate", "isolate", "split"),
-    "contest": ("contest", "contest", "contest"),
-    "wipe": ("wipe",),
-    "members": ("join", "join", "drain", "remove", "remove"),
-}
-"""What takes more than one broker."""
-_LIKELY = {
+LIKELY = {
     "crash": 0.9,
+    "away": 0.0,
     "pause": 0.35,
     "network": 0.6,
     "disk": 0.4,
@@ -82,8 +28,15 @@ _LIKELY = {
     "members": 0.25,
 }
 RELAXED = (SyncMode("interval", 100_000_000), SyncMode("os"))
-NEEDS_SYNC = ("power", "double", "blackout", "contest", "eio", "wipe")
-"""What relaxed syncing does not promise to survive."""
+SHORT_S = (4.0, 9.0)
+LONG_S = (20.0, 60.0)
+"""Of runs in which brokers are away for long."""
+SHORT_LAGS_S = (1.5, 3.0, 15.0)
+LONG_LAGS_S = (2.0, 5.0, 15.0)
+"""How long a replica may lag: mostly less than such a run takes, or the rule would never be tried."""
+SMALL_PAYLOAD_BYTES = 8192
+MANY_PARTITIONS = (100, 250)
+MANY_EVERY, MANY_OF = 40, 23
 
 
 def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Scenario:
@@ -92,15 +45,19 @@ def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Sce
     brokers = brokers or chance.choice(CLUSTER_SIZES)
     control = seed % CONTROL_EVERY == 0 and not families
     sync = chance.choice(RELAXED) if chance.random() < 0.15 else GROUP
-    faults = _faults(chance, brokers, sync, families)
-    disk_may_be_lost = "wipe" in faults
+    chosen = _families(chance, brokers, families)
+    faults = () if control else _faults(chosen, brokers, sync)
+    duration_s = chance.uniform(*(LONG_S if "away" in chosen and not control else SHORT_S))
+    long = duration_s > SHORT_S[1]
+    small = chance.random() < 0.25
+    max_lag_s = chance.choice(LONG_LAGS_S if long else SHORT_LAGS_S)
     return Scenario(
         seed=seed,
         brokers=brokers,
-        duration_s=chance.uniform(4, 9),
+        duration_s=duration_s,
         segment_max_bytes=chance.choice((400, 2_000, 2_000, 20_000)),
-        faults=() if control else faults,
-        fault_every_s=chance.choice((0.6, 1.0, 2.0)),
+        faults=faults,
+        fault_every_s=chance.choice((2.0, 4.0, 8.0) if long else (0.6, 1.0, 2.0)),
         harsh=not control and chance.random() < 0.2,
         max_delay_s=chance.choice((0.0, 0.001, 0.005, 0.05)),
         disk_latency_s=chance.choice((0.0, 0.0002, 0.002)),
@@ -108,25 +65,40 @@ def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Sce
         cached_reads=chance.random() < 0.7,
         wildcard=chance.random() < 0.4,
         sync=sync,
-        streams=tuple(_stream(chance, brokers, disk_may_be_lost) for _ in range(chance.randint(1, 2))),
+        streams=tuple(_stream(chance, brokers, "wipe" in faults) for _ in range(chance.randint(1, 2))),
         peers=tuple(f"broker{number + 1}" for number in range(brokers)) if chance.random() < 0.3 else (),
         max_quorum=3 if brokers > 3 and chance.random() < 0.3 else 0,
         snapshot_threshold=chance.choice((3, 3, 20)),
-        max_lag_s=chance.choice((5.0, 8.0, 15.0)),
+        max_lag_s=max_lag_s,
+        pace=max(1.0, duration_s / 8.0),
+        max_payload=SMALL_PAYLOAD_BYTES if small else NATS_DEFAULT_PAYLOAD_BYTES,
+        value_bytes=(10, 100, 300, 700, 2_000, 6_000) if small else (0, 10, 40, 100, 100, 300, 700),
+        burst=chance.choice((12, 12, 80)),
+        many=chance.randint(*MANY_PARTITIONS) if seed % MANY_EVERY == MANY_OF else 0,
+        knobs=_knobs(chance, max_lag_s),
     )
 
 
-def _faults(chance: random.Random, brokers: int, sync: SyncMode, chosen: tuple[str, ...]) -> tuple[str, ...]:
-    kinds = {**KINDS}
-    if brokers > 1:
-        for name, more in CLUSTER_KINDS.items():
-            kinds[name] = (*kinds.get(name, ()), *more)
-    families = [name for name in kinds if chance.random() < _LIKELY[name]]
-    if chosen:
-        families = [name for name in chosen if name in kinds]
-    faults = tuple(kind for name in families for kind in kinds[name])
-    if sync.relaxed:
-        faults = tuple(kind for kind in faults if kind not in NEEDS_SYNC)
+def _knobs(chance: random.Random, max_lag_s: float) -> tuple[tuple[str, float], ...]:
+    """A follower that has nothing to report says so more often than it may lag."""
+    drawn = dict(knobs.draw(chance)) if chance.random() < 0.5 else {}
+    if max_lag_s < 2 * knobs.KNOBS["fetchers.IDLE_FULL_S"].usual:
+        drawn["fetchers.IDLE_FULL_S"] = min(knobs.KNOBS["fetchers.IDLE_FULL_S"].values)
+    return tuple(drawn.items())
+
+
+def _families(chance: random.Random, brokers: int, wanted: tuple[str, ...]) -> list[str]:
+    drawn = [name for name in families_of(brokers) if chance.random() < LIKELY[name]]
+    return [name for name in wanted if name in families_of(brokers)] if wanted else drawn
+
+
+def _faults(families: list[str], brokers: int, sync: SyncMode) -> tuple[str, ...]:
+    faults = tuple(
+        kind.name
+        for kind in KINDS.values()
+        for _ in range(kind.weight)
+        if kind.family in families and (brokers > 1 or not kind.several) and not (kind.needs_sync and sync.relaxed)
+    )
     return faults or ("kill",)
 
 

@@ -12,7 +12,7 @@ from bascule.sim.cluster import Cluster
 from bascule.sim.history import History, StreamInfo
 from bascule.sim.host import Answer, Host
 from bascule.sim.omniscience import Omniscience
-from bascule.sim.scenario import Scenario
+from bascule.sim.plan import Scenario
 from bascule.sim.trace import Part, Trace
 from bascule.testing.bus import MemoryNats
 from bascule.wire.pb import api_pb2 as api
@@ -27,11 +27,11 @@ class World:
     def __init__(self, scenario: Scenario, trace: Trace) -> None:
         self.scenario = scenario
         self.trace = trace
-        self.history = History(scenario.chance("history"))
+        self.history = History(scenario.chance("history"), scenario.value_bytes)
         self.checker = Checker(self.history, trace)
         self.checker.keeps_order = not scenario.harsh
         self.checker.repeats = scenario.harsh
-        self.nats = MemoryNats(weather=scenario.weather())
+        self.nats = MemoryNats(scenario.max_payload, scenario.weather())
         self.cluster = Cluster(scenario, self.nats, trace)
         self.omniscience = Omniscience(self.cluster, self.checker, scenario.sync.relaxed)
         self.publishing = True
@@ -151,4 +151,5 @@ class World:
     # --- time ---------------------------------------------------------------------------------------------------
 
     async def pause(self, chance: random.Random, mean_s: float) -> None:
-        await asyncio.sleep(chance.uniform(0, 2 * mean_s))
+        """What clients do between two rounds."""
+        await asyncio.sleep(chance.uniform(0, 2 * mean_s) * self.scenario.pace)

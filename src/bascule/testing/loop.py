@@ -196,18 +196,23 @@ def bury(task: "asyncio.Task[Any]") -> None:
 
 
 class VirtualClock:
-    """`ports.Clock` on a virtual loop; `skew_ns` moves the wall clock alone."""
+    """`ports.Clock` on a virtual loop; `skew_ns` moves the wall clock alone, `run_at` makes both drift."""
 
     def __init__(self, loop: VirtualLoop, start_ns: int = 1_700_000_000_000_000_000) -> None:
         self._loop = loop
         self._start_ns = start_ns
         self.skew_ns = 0
+        self._rate, self._since_s, self._at_ns = 1.0, 0.0, 0
 
     def time_ns(self) -> int:
         return self._start_ns + self.skew_ns + self.monotonic_ns()
 
     def monotonic_ns(self) -> int:
-        return int(self._loop.time() * 1e9)
+        return self._at_ns + int((self._loop.time() - self._since_s) * self._rate * 1e9)
+
+    def run_at(self, rate: float) -> None:
+        """From now on so many times as fast as the loop's time."""
+        self._at_ns, self._since_s, self._rate = self.monotonic_ns(), self._loop.time(), rate
 
 
 def run(coroutine: Coroutine[Any, Any, T], loop: VirtualLoop | None = None) -> T:

@@ -4,7 +4,7 @@ The rest of the machine works on this: `election`, `following` and `leading` eac
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from bascule import limits
@@ -25,9 +25,9 @@ class RaftConfig:
     election_ticks: int = 10
     """A follower waits between this and twice this many ticks before it campaigns."""
     heartbeat_ticks: int = 2
-    max_append_bytes: int = limits.RAFT_APPEND_BYTES
-    snapshot_chunk_bytes: int = limits.RAFT_SNAPSHOT_CHUNK_BYTES
-    trailing_entries: int = limits.RAFT_TRAILING_ENTRIES
+    max_append_bytes: int = field(default_factory=lambda: limits.RAFT_APPEND_BYTES)
+    snapshot_chunk_bytes: int = field(default_factory=lambda: limits.RAFT_SNAPSHOT_CHUNK_BYTES)
+    trailing_entries: int = field(default_factory=lambda: limits.RAFT_TRAILING_ENTRIES)
 
 
 class State:

@@ -1,0 +1,91 @@
+"""Bytes at rest that are not what they were."""
+
+from typing import TYPE_CHECKING
+
+from bascule.sim.faults.kinds import fault
+from bascule.sim.history import StreamInfo
+from bascule.sim.host import Host
+from bascule.sim.trace import Part
+from bascule.wire.kernels import decode_records, scan_records
+from bascule.wire.record import FRAME_PREFIX_BYTES, Record
+
+if TYPE_CHECKING:
+    from bascule.sim.faults.strikes import Faults
+
+MAX_FLIPS = 5
+"""In one run: each may cost a record, and too few would be left to check."""
+
+
+@fault("flip", weight=2)
+async def flip(faults: "Faults", host: Host) -> None:
+    """A bit of an index, or of a record that has another one behind it: the very last one, damaged, may look like a
+    write that was never finished."""
+    paths = [path for path in host.disk.paths() if path.startswith("streams/")]
+    path = faults.chance.choice(paths) if paths and faults.flips < MAX_FLIPS else ""
+    if path.endswith(".index"):
+        _flip_anywhere(faults, "flip", host, path)
+    elif path.endswith(".log"):
+        _flip_record(faults, host, path)
+
+
+@fault("flip")
+async def flip_snapshot(faults: "Faults", host: Host) -> None:
+    """The newest one of Raft, if there is another to fall back on: nothing helps against the loss of both."""
+    snapshots = [path for path in host.disk.paths() if path.startswith("raft/") and path.endswith(".snapshot")]
+    if len(snapshots) > 1 and not faults.counts["flip_snapshot"]:
+        _flip_anywhere(faults, "flip_snapshot", host, snapshots[-1])
+
+
+def _flip_anywhere(faults: "Faults", kind: str, host: Host, path: str) -> None:
+    size = len(host.disk.durable(path))
+    if size and host.disk.durable(path) == host.disk.content(path):
+        faults.flips += 1
+        faults.note(kind, f"a bit of {path} of {host.name} flips")
+        host.disk.flip(path, faults.chance.randrange(size), faults.chance.randrange(8))
+
+
+def _flip_record(faults: "Faults", host: Host, path: str) -> None:
+    data = host.disk.durable(path)
+    good, count, *_ = scan_records(data, 0, len(data), 0)
+    if count < 2 or good < len(data) or data != host.disk.content(path)[: len(data)]:
+        return
+    starts = record_starts(data)
+    number = faults.chance.randrange(len(starts) - 1)
+    start, end = starts[number], starts[number + 1]
+    record = Record._make(decode_records(data, start, end, 1)[1][0])
+    part = part_of(faults, record)
+    if part is None or (part, record.offset) in faults.flipped or faults.harmed is not None:
+        return
+    faults.flips += 1
+    faults.flipped[part, record.offset] = None
+    position, bit = faults.chance.randrange(start, end), faults.chance.randrange(8)
+    faults.note("flip", f"bit {bit} of byte {position - start} of {part} @{record.offset} flips, {host.name} {path}")
+    host.disk.flip(path, position, bit)
+    _destroyed(faults, host, path, part, record.offset)
+
+
+def _destroyed(faults: "Faults", host: Host, path: str, part: Part, offset: int) -> None:
+    faults.world.omniscience.destroyed(host, path.rpartition("/")[0], offset)
+    if not copies(faults, part, host):
+        faults.world.checker.known(part).damaged[offset] = None
+
+
+def copies(faults: "Faults", part: Part, host: Host) -> int:
+    """In-sync replicas of it on other hosts: the record comes back from them."""
+    controller = faults.world.cluster.controller
+    metadata = controller.broker.cluster.metadata if controller is not None and controller.broker else None
+    partition = metadata.partition(part.stream, part.number) if metadata is not None else None
+    return sum(name != host.name for name in partition.isr) if partition is not None else 0
+
+
+def part_of(faults: "Faults", record: Record) -> Part | None:
+    stream: StreamInfo | None = faults.world.history.streams.get(record.stream)
+    return None if stream is None else Part(stream.name, stream.incarnation, record.partition)
+
+
+def record_starts(data: bytes) -> list[int]:
+    starts, position = [], 0
+    while position < len(data):
+        starts.append(position)
+        position += FRAME_PREFIX_BYTES + int.from_bytes(data[position + 1 : position + FRAME_PREFIX_BYTES], "big")
+    return starts

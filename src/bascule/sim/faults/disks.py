@@ -1,0 +1,38 @@
+"""Disks that are slow, full or failing."""
+
+import asyncio
+import errno
+import random
+from typing import TYPE_CHECKING
+
+from bascule.sim.faults.kinds import fault
+from bascule.sim.host import Host
+
+if TYPE_CHECKING:
+    from bascule.sim.faults.strikes import Faults
+
+
+@fault("disk")
+async def slow(faults: "Faults", host: Host) -> None:
+    faults.note("slow", f"the disk of {host.name} is slow")
+    host.disk.sync_delay_s = faults.chance.choice((0.02, 0.3))
+    await asyncio.sleep(faults.chance.uniform(0.2, 2.0))
+    host.disk.sync_delay_s = faults.world.scenario.sync_delay_s
+
+
+@fault("disk", weight=2, needs_sync=True)
+async def eio(faults: "Faults", host: Host) -> None:
+    rate = faults.chance.choice((0.02, 0.2, 1.0))
+    faults.note("eio", f"the disk of {host.name} fails {rate:.0%} of its calls")
+    chance = random.Random(faults.chance.random())
+    host.disk.misfortune = lambda path: errno.EIO if chance.random() < rate else None
+    await asyncio.sleep(faults.chance.uniform(0.05, 0.8))
+    host.disk.misfortune = None
+
+
+@fault("disk")
+async def full(faults: "Faults", host: Host) -> None:
+    faults.note("full", f"the disk of {host.name} is full")
+    host.disk.capacity_bytes = host.disk.used_bytes + faults.chance.randint(0, 2000)
+    await asyncio.sleep(faults.chance.uniform(0.2, 2.0))
+    host.disk.capacity_bytes = None

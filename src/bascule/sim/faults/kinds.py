@@ -1,0 +1,46 @@
+"""Which faults there are. Each is registered where it is defined, with its family: a seed draws families, and then,
+again and again, one of their kinds.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bascule.sim.faults.strikes import Faults
+    from bascule.sim.host import Host
+
+Work = Callable[["Faults", "Host"], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    name: str
+    family: str
+    work: Work
+    weight: int
+    """How often it is drawn, beside others of the same run."""
+    several: bool
+    """It takes more than one broker."""
+    needs_sync: bool
+    """Relaxed syncing does not promise to survive it."""
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def fault(family: str, weight: int = 1, several: bool = False, needs_sync: bool = False) -> Callable[[Work], Work]:
+    """The fault is named as its function is."""
+
+    def register(work: Work) -> Work:
+        name = work.__name__
+        assert name not in KINDS, f"two faults are named {name}"
+        KINDS[name] = Kind(name, family, work, weight, several, needs_sync)
+        return work
+
+    return register
+
+
+def families(brokers: int) -> list[str]:
+    """Those that can strike so many brokers."""
+    return list(dict.fromkeys(kind.family for kind in KINDS.values() if brokers > 1 or not kind.several))

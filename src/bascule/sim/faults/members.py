@@ -1,0 +1,76 @@
+"""Disks that are lost for good, and brokers that come and go."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from bascule.errors import Status
+from bascule.sim.faults.kinds import fault
+from bascule.sim.host import Host
+from bascule.wire.pb import admin_pb2 as admin
+
+if TYPE_CHECKING:
+    from bascule.sim.faults.strikes import Faults
+
+MAX_JOINS = 2
+
+
+@fault("wipe", several=True, needs_sync=True)
+async def wipe(faults: "Faults", host: Host) -> None:
+    """A disk is lost for good: one at a time, for the contract says no more."""
+    if not faults.claim(host):
+        return
+    faults.note("wipe", f"{host.name} loses its disk")
+    faults.crashes += 1
+    faults.world.omniscience.lost(host, asyncio.get_running_loop().time())
+    host.wipe()
+    await faults.come_back(host)
+    await faults.recovered()
+
+
+@fault("members", weight=2, several=True)
+async def join(faults: "Faults", host: Host) -> None:
+    cluster, brokers = faults.world.cluster, faults.world.scenario.brokers
+    if len(cluster.hosts) == brokers and faults.joined < MAX_JOINS:
+        faults.joined += 1
+        name = f"broker{brokers + faults.joined}"
+        faults.note("join", f"{name} joins")
+        cluster.add(name, founds=False).boot()
+
+
+@fault("members", several=True)
+async def drain(faults: "Faults", host: Host) -> None:
+    faults.note("drain", f"{host.name} is drained")
+    await _administer(faults, "DrainBroker", admin.DrainBrokerRequest(broker=host.name))
+    await asyncio.sleep(faults.chance.uniform(0.2, 2.0))
+    while faults.world.cluster.hosts.get(host.name) is host:
+        if await _administer(faults, "UndrainBroker", admin.UndrainBrokerRequest(broker=host.name)) is not None:
+            return
+
+
+@fault("members", weight=2, several=True)
+async def remove(faults: "Faults", host: Host) -> None:
+    """As many stay as there were at first: one joined before."""
+    cluster = faults.world.cluster
+    if len(cluster.hosts) <= faults.world.scenario.brokers or not faults.claim(host):
+        return
+    faults.note("remove", f"{host.name} is removed")
+    done = False
+    while not done:
+        await _administer(faults, "DrainBroker", admin.DrainBrokerRequest(broker=host.name), host)
+        answer = await _administer(faults, "RemoveBroker", admin.RemoveBrokerRequest(broker=host.name), host)
+        done = answer is not None and admin.RemoveBrokerResponse.FromString(answer).done
+    cluster.remove(host, faults.chance)
+    faults.harmed = None
+
+
+async def _administer(faults: "Faults", method: str, request: Any, but: Host | None = None) -> bytes | None:
+    """The answer of some broker, if there is one."""
+    others = [other for other in faults.world.cluster.serving() if other is not but]
+    if not others:
+        await asyncio.sleep(0.1)
+        return None
+    status, text, answers = await faults.chance.choice(others).call(f"/bascule.Admin/{method}", request, 3.0)
+    faults.world.trace.note("change", f"{method} {request.broker}: {status.name} {text}")
+    if status is not Status.OK:
+        await asyncio.sleep(0.1)
+    return answers[0] if answers else None

@@ -1,0 +1,189 @@
+"""Processes that end, stand still or come back late, and clocks that are wrong."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bascule.errors import PeerError
+from bascule.sim.faults.kinds import fault
+from bascule.sim.host import Host
+from bascule.wire.raft import decode_message
+from bascule.wire.raft_messages import VoteRequest
+
+if TYPE_CHECKING:
+    from bascule.sim.faults.strikes import Faults
+
+AWAY_S = (8.0, 30.0)
+"""Longer than every rule that counts seconds."""
+MAX_DRIFT = 0.002
+
+
+@fault("crash", weight=2)
+async def kill(faults: "Faults", host: Host) -> None:
+    faults.note("kill", f"kill -9 {host.name}")
+    faults.kill(host)
+    await faults.come_back(host)
+
+
+@fault("crash", weight=3, needs_sync=True)
+async def power(faults: "Faults", host: Host) -> None:
+    if faults.chance.random() < 0.7:
+        await faults.ask(host)  # what a client was told at the last moment holds like anything else
+    faults.note("power", f"power loss of {host.name}")
+    faults.cut_power(host)
+    await faults.come_back(host)
+    for _ in range(20):
+        if host.broker is not None:
+            await faults.ask(host)
+            return
+        await asyncio.sleep(0.02)
+
+
+@fault("crash", needs_sync=True)
+async def double(faults: "Faults", host: Host) -> None:
+    """The power goes again while the broker recovers."""
+    for _ in range(faults.chance.randint(2, 4)):
+        await power(faults, host)
+        await asyncio.sleep(faults.chance.uniform(0, 0.05))
+
+
+@fault("crash")
+async def restart(faults: "Faults", host: Host) -> None:
+    faults.note("restart", f"clean restart of {host.name}")
+    await host.stop()
+    host.boot()
+
+
+@fault("crash", several=True)
+async def several(faults: "Faults", host: Host) -> None:
+    hosts = [other for other in faults.world.cluster.hosts.values() if faults.chance.random() < 0.6]
+    faults.note("several", f"kill -9 {', '.join(other.name for other in hosts)}")
+    for other in hosts:
+        faults.kill(other)
+    for other in hosts:
+        await faults.come_back(other)
+
+
+@fault("crash", weight=2, several=True, needs_sync=True)
+async def blackout(faults: "Faults", host: Host) -> None:
+    """The power of all goes at once, and comes back here and there."""
+    faults.note("blackout", "power loss of all")
+    hosts = list(faults.world.cluster.hosts.values())
+    for other in hosts:
+        faults.cut_power(other)
+    faults.chance.shuffle(hosts)
+    for other in hosts:
+        await faults.come_back(other)
+
+
+@fault("away", weight=2)
+async def away(faults: "Faults", host: Host) -> None:
+    """One is gone for longer than every rule that counts seconds waits."""
+    away_s = faults.chance.uniform(*AWAY_S)
+    faults.note("away", f"{host.name} is away for {away_s:.1f} s")
+    await _leave(faults, host)
+    await faults.last(away_s)
+    host.boot()
+
+
+@fault("away", weight=2, several=True)
+async def return_late(faults: "Faults", host: Host) -> None:
+    """All go, one after the other or at once, and each comes back when it likes: in every order there is."""
+    chance, loop = faults.chance, asyncio.get_running_loop()
+    hosts = list(faults.world.cluster.hosts.values())
+    chance.shuffle(hosts)
+    at_once = chance.random() < 0.5
+    faults.note("return_late", f"all go, {'at once' if at_once else 'one after the other'}, and come back late")
+    for other in hosts:
+        await _leave(faults, other)
+        if not at_once:
+            await asyncio.sleep(chance.choice((0.0, 0.3, 2.0)))
+    chance.shuffle(hosts)
+    at_s = loop.time()
+    for number, other in enumerate(hosts):
+        at_s += chance.choice((0.0, 0.5, 3.0)) if number + 1 < len(hosts) else chance.uniform(0, AWAY_S[1] / 2)
+        await faults.last(at_s - loop.time())
+        other.boot()
+
+
+async def _leave(faults: "Faults", host: Host) -> None:
+    match faults.chance.randrange(3):
+        case 0 if not faults.world.scenario.sync.relaxed:
+            faults.cut_power(host)
+        case 1:
+            await host.stop()
+        case _:
+            faults.kill(host)
+
+
+@fault("pause")
+async def pause(faults: "Faults", host: Host) -> None:
+    pause_s = faults.chance.choice((0.1, 1.0, 6.0))
+    faults.note("pause", f"{host.name} stands still for {pause_s} s")
+    host.pause()
+    await asyncio.sleep(pause_s)
+    host.resume()
+
+
+@fault("clock")
+async def clock(faults: "Faults", host: Host) -> None:
+    jump_ns = int(faults.chance.uniform(-3600, 3600) * 1e9)
+    faults.note("clock", f"the clock of {host.name} jumps by {jump_ns / 1e9:.3f} s")
+    host.clock.skew_ns += jump_ns
+
+
+@fault("clock")
+async def drift(faults: "Faults", host: Host) -> None:
+    """Its clocks run faster or slower than the others'."""
+    rate = 1 + faults.chance.uniform(-MAX_DRIFT, MAX_DRIFT)
+    faults.note("drift", f"the clocks of {host.name} run {rate:.5f} times as fast")
+    host.clock.run_at(rate)
+
+
+@fault("contest", several=True, needs_sync=True)
+async def contest(faults: "Faults", host: Host) -> None:
+    """Two rivals that do not hear each other ask the third for its vote; it loses power as soon as it has given it
+    to one, and then hears the other: who forgets a vote gives it twice."""
+    hosts = list(faults.world.cluster.hosts.values())
+    if len(hosts) != 3 or any(not other.buses for other in hosts):
+        return
+    faults.chance.shuffle(hosts)
+    hosts.sort(key=lambda other: other.raft is not None and other.raft.is_leader)
+    first, second, voter = hosts
+    faults.note("contest", f"{first.name} and {second.name} contest the vote of {voter.name}")
+    nats, late = faults.world.nats, second.buses[0]
+    pairs = ((first.name, second.name), (second.name, first.name))
+    for pair in pairs:
+        nats.sever(*pair)
+    faults.cut_power(voter)
+    late.up.hold("contest")
+    # A leader's word would tell the voter what it has forgotten: it hears only questions.
+    nats.swallows = lambda source, target, message: (
+        (source, target) == (first.name, voter.name) and not _asks_for_a_vote(message.payload)
+    )
+    await asyncio.sleep(1.2)
+    voter.boot()
+    await _soon(lambda: first.raft is not None and first.raft.is_leader)
+    faults.cut_power(voter)
+    voter.boot()
+    await _soon(lambda: voter.raft is not None)
+    await asyncio.sleep(faults.chance.uniform(0.05, 0.4))
+    late.up.release("contest")
+    await asyncio.sleep(1.0)
+    nats.swallows = None
+    for pair in pairs:
+        nats.mend(*pair)
+
+
+async def _soon(condition: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+
+
+def _asks_for_a_vote(payload: bytes) -> bool:
+    try:
+        return isinstance(decode_message(payload), VoteRequest)
+    except PeerError:
+        return False

@@ -1,0 +1,115 @@
+"""When faults strike, and whom. Every fault is drawn from the seed, noted in the trace, and ends by itself; `heal` ends
+all that still last.
+"""
+
+import asyncio
+from collections import Counter
+
+from bascule.sim.faults import damage, disks, members, network, processes
+from bascule.sim.faults.kinds import KINDS
+from bascule.sim.host import Host
+from bascule.sim.readers import watch
+from bascule.sim.trace import Part
+from bascule.sim.world import World
+
+DEFINED_IN = (processes, network, disks, damage, members)
+"""Modules that register kinds when they are imported."""
+
+
+class Faults:
+    def __init__(self, world: World) -> None:
+        self.counts: Counter[str] = Counter()
+        self.crashes = 0
+        self.splits = 0
+        self.world = world
+        self.chance = world.chance("faults")
+        self.flips = 0
+        self.flipped: dict[tuple[Part, int], None] = {}
+        """Of one record one copy is damaged, not two: the contract says no more."""
+        self.harmed: Host | None = None
+        """Whose disk was lost or damaged, or who is about to go: one at a time, until all replicas are in sync."""
+        self.joined = 0
+        self.stopped = False
+        self._lasting: list[asyncio.Task[None]] = []
+
+    async def run(self) -> None:
+        """Strike until told to stop."""
+        scenario = self.world.scenario
+        while scenario.faults:
+            await asyncio.sleep(self.chance.uniform(0, 2 * scenario.fault_every_s))
+            if self.stopped:
+                return
+            kind = self.chance.choice(scenario.faults)
+            host = self._victim()
+            self._lasting = [task for task in self._lasting if not task.done()]
+            self._lasting.append(asyncio.get_running_loop().create_task(KINDS[kind].work(self, host)))
+
+    def _victim(self) -> Host:
+        """Now and then the one it hurts most."""
+        cluster, draw = self.world.cluster, self.chance.random()
+        chosen: Host | None = None
+        if draw < 0.3:
+            chosen = cluster.controller
+        elif draw < 0.6:
+            chosen = cluster.leader(self.chance.choice(self.world.parts()))
+        return chosen or cluster.any_host(self.chance)
+
+    async def heal(self) -> None:
+        """No new faults; those that last come to their end, and every broker runs."""
+        self.stopped = True
+        for task in self._lasting:
+            await task
+        weather = self.world.nats.weather
+        if weather is not None:
+            weather.drop = weather.duplicate = weather.reorder = 0.0
+        for host in self.world.cluster.hosts.values():
+            host.disk.heal()
+            host.disk.sync_delay_s = 0.0
+            host.boot()
+        self.world.trace.note("heal", "no more faults")
+
+    # --- what faults share ------------------------------------------------------------------------------------
+
+    def note(self, kind: str, text: str) -> None:
+        self.counts[kind] += 1
+        self.world.trace.note("fault", text)
+
+    async def last(self, seconds: float) -> None:
+        """So long, or until all faults are to end."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while (left := until - loop.time()) > 0 and not self.stopped:
+            await asyncio.sleep(min(left, 0.5))
+
+    def kill(self, host: Host) -> None:
+        self.crashes += 1
+        host.kill(self.chance)
+
+    def cut_power(self, host: Host) -> None:
+        self.crashes += 1
+        if self.world.scenario.sync.relaxed:
+            self.world.omniscience.lost(host, asyncio.get_running_loop().time())
+        host.power_off(self.chance)
+
+    async def come_back(self, host: Host) -> None:
+        await asyncio.sleep(self.chance.choice((0.0, 0.05, 0.5)))
+        host.boot()
+
+    async def ask(self, host: Host) -> None:
+        """What a client is told by whoever leads there."""
+        for part in self.world.parts():
+            if self.world.cluster.leader(part) is host:
+                await watch(self.world, part, 0.02)
+
+    def claim(self, host: Host) -> bool:
+        """Whether this broker may lose something for good now: nobody else has, and the others have everything."""
+        if self.harmed is not None or self.world.missing:
+            return False
+        self.harmed = host
+        return True
+
+    async def recovered(self) -> None:
+        """The one that was harmed has everything again."""
+        while self.world.missing and not self.stopped:
+            await asyncio.sleep(0.1)
+        self.harmed = None

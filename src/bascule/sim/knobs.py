@@ -1,0 +1,112 @@
+"""Bounds that are smaller in some runs, so that what happens when one is reached happens at all ("buggify").
+
+A knob is a constant of a module that the contract does not fix. Code reads it at call time, as a global of the module,
+so that setting it for a run changes that run; where a module took a copy of a name of `limits`, the copy is set too. A
+run draws some knobs and puts them back when it is over: the next one in the same process has the usual values.
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+
+from bascule import limits
+from bascule.core.metadata.operations import Operations
+from bascule.core.partition import leader
+from bascule.node import changes, feeds, fetchers, metadata, opening, peerlogs, peers, repair, replica, subscribe
+
+LIKELY = 0.3
+Values = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    name: str
+    owners: tuple[ModuleType | type, ...]
+    values: Values
+
+    @property
+    def usual(self) -> float:
+        value: float = getattr(self.owners[0], self.name)
+        return value
+
+
+def _limit(name: str, *values: float, copies: tuple[ModuleType, ...] = ()) -> Knob:
+    return Knob(name, (limits, *copies), values)
+
+
+def _own(module: ModuleType | type, name: str, *values: float) -> Knob:
+    return Knob(name, (module,), values)
+
+
+KNOBS = {
+    f"{knob.owners[-1].__name__.rpartition('.')[2]}.{knob.name}": knob
+    for knob in (
+        # the log
+        _limit("INDEX_INTERVAL_BYTES", 64, 500),
+        _limit("RECOVERY_READ_BYTES", 1_000, 5_000),
+        _limit("RESYNC_BYTES", 100, 1_000),
+        _limit("MAX_DAMAGE_NOTES", 1, 2),
+        _limit("QUARANTINE_BYTES", 0, 2_000),
+        _limit("UNSYNCED_HIGH_BYTES", 2_000, 8_000),
+        _limit("UNSYNCED_LOW_BYTES", 500, 1_500),
+        _limit("SUBSCRIBER_BUFFER_BYTES", 1_000, 10_000),
+        _limit("SUBSCRIBER_READ_BYTES", 300, 3_000, copies=(subscribe,)),
+        # acks
+        _limit("PUBLISH_OUTSTANDING_ACKS", 3, 20),
+        _limit("OWED_ACK_BYTES", 2_000, 20_000, copies=(leader,)),
+        # replication
+        _limit("FEED_AT_HAND_BYTES", 0, 1_000, 5_000, copies=(feeds,)),
+        _own(feeds, "ANSWER_BYTES", 500, 5_000),
+        _own(feeds, "PARTITION_BYTES", 200, 2_000),
+        _own(feeds, "KEPT_SESSIONS", 1, 2),
+        _own(fetchers, "IDLE_FULL_S", 0.2, 1.0),
+        _own(peerlogs, "READ_BYTES", 500, 5_000),
+        _own(peerlogs, "ASKED_AT_ONCE", 1, 2),
+        _own(repair, "SCRUB_READ_BYTES", 500, 5_000),
+        _own(repair, "SCRUB_EVERY_S", 0.5, 3.0),
+        _own(repair, "AGAIN_S", 0.2, 1.0),
+        _own(opening, "OPEN_AT_ONCE", 1, 2),
+        _own(replica, "REOPEN_FIRST_S", 0.1, 0.5),
+        # Raft and metadata
+        _limit("RAFT_APPEND_BYTES", 100, 1_000),
+        _limit("RAFT_SNAPSHOT_CHUNK_BYTES", 100, 1_000),
+        _limit("RAFT_INFLIGHT_APPENDS", 1, 3),
+        _limit("RAFT_TRAILING_ENTRIES", 0, 2, 10),
+        _limit("RAFT_PINNED_ENTRIES", 5, 50),
+        _limit("RAFT_SNAPSHOT_STALL_TICKS", 5, 20),
+        _limit("RAFT_UNCOMMITTED_ENTRIES", 4, 20),
+        _limit("RAFT_APPLY_ENTRIES", 1, 3),
+        _limit("RAFT_PENDING_READS", 2, 10),
+        _limit("KEPT_OPERATIONS", 64, 200, copies=(changes,)),
+        Knob("kept", (Operations,), (64, 200)),
+        _own(metadata, "KEPT_OUTCOMES", 16, 100),
+        _own(peers, "PAST_LIVES", 1, 4),
+    )
+}
+
+
+def draw(chance: random.Random) -> tuple[tuple[str, float], ...]:
+    return tuple((name, chance.choice(knob.values)) for name, knob in KNOBS.items() if chance.random() < LIKELY)
+
+
+@contextmanager
+def turned(settings: tuple[tuple[str, float], ...]) -> Iterator[None]:
+    """These values, while it lasts."""
+    changes = [(owner, KNOBS[name].name, value) for name, value in settings for owner in KNOBS[name].owners]
+    before = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in changes]
+    for owner, attribute, value in changes:
+        setattr(owner, attribute, value)
+    try:
+        yield
+    finally:
+        for owner, attribute, value in before:
+            setattr(owner, attribute, value)
+
+
+def holders(name: str) -> list[ModuleType]:
+    """Every module of a broker that has a constant of this name."""
+    found = [module for path, module in sorted(sys.modules.items()) if path.startswith("bascule.")]
+    return [module for module in found if name in vars(module) and not module.__name__.startswith("bascule.sim")]
