@@ -26,7 +26,12 @@ def test_no_value_is_the_usual_one(name: str) -> None:
 def test_knobs_are_put_back_even_if_the_run_fails() -> None:
     settings = tuple((name, knob.values[0]) for name, knob in KNOBS.items())
     before = {name: knob.usual for name, knob in KNOBS.items()}
-    with pytest.raises(RuntimeError), turned(settings):
-        assert all(getattr(owner, knob.name) == knob.values[0] for knob in KNOBS.values() for owner in knob.owners)
-        raise RuntimeError
+
+    def fail() -> None:
+        with turned(settings):
+            assert all(getattr(owner, knob.name) == knob.values[0] for knob in KNOBS.values() for owner in knob.owners)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert {name: knob.usual for name, knob in KNOBS.items()} == before

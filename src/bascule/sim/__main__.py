@@ -13,6 +13,9 @@ from bascule.sim.bugs import BUGS
 from bascule.sim.faults.kinds import KINDS
 from bascule.sim.run import Result, run_seed
 
+MAX_SHOWN = 12
+"""Violations of one seed."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bascule.sim", description=__doc__)
@@ -52,7 +55,7 @@ def results(seeds: Iterable[int], bug: str, brokers: int, families: tuple[str, .
 
 def report(result: Result, bug: str, brokers: int, faults: str) -> None:
     print(f"\nseed {result.seed} violates the contract:")
-    for violation in result.violations:
+    for violation in result.violations[:MAX_SHOWN]:
         print(f"  {violation}")
     print("\nthe last events around it (time in seconds, partition, offset):")
     for event in result.timeline:

@@ -15,7 +15,19 @@ from types import ModuleType
 from bascule import limits
 from bascule.core.metadata.operations import Operations
 from bascule.core.partition import leader
-from bascule.node import changes, feeds, fetchers, metadata, opening, peerlogs, peers, repair, replica, subscribe
+from bascule.node import (
+    changes,
+    feeds,
+    fetchers,
+    metadata,
+    opening,
+    peerlogs,
+    peers,
+    publish,
+    repair,
+    replica,
+    subscribe,
+)
 
 LIKELY = 0.3
 Values = tuple[float, ...]
@@ -52,7 +64,7 @@ KNOBS = {
         _limit("QUARANTINE_BYTES", 0, 2_000),
         _limit("UNSYNCED_HIGH_BYTES", 2_000, 8_000),
         _limit("UNSYNCED_LOW_BYTES", 500, 1_500),
-        _limit("SUBSCRIBER_BUFFER_BYTES", 1_000, 10_000),
+        _limit("SUBSCRIBER_BUFFER_BYTES", 1_000, 10_000, copies=(publish,)),
         _limit("SUBSCRIBER_READ_BYTES", 300, 3_000, copies=(subscribe,)),
         # acks
         _limit("PUBLISH_OUTSTANDING_ACKS", 3, 20),
@@ -108,5 +120,5 @@ def turned(settings: tuple[tuple[str, float], ...]) -> Iterator[None]:
 
 def holders(name: str) -> list[ModuleType]:
     """Every module of a broker that has a constant of this name."""
-    found = [module for path, module in sorted(sys.modules.items()) if path.startswith("bascule.")]
-    return [module for module in found if name in vars(module) and not module.__name__.startswith("bascule.sim")]
+    layers = ("bascule.core.", "bascule.log.", "bascule.node.", "bascule.wire.")
+    return [module for path, module in sorted(sys.modules.items()) if path.startswith(layers) and name in vars(module)]

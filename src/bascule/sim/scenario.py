@@ -21,7 +21,7 @@ LIKELY = {
     "pause": 0.35,
     "network": 0.6,
     "disk": 0.4,
-    "flip": 0.3,
+    "flip": 0.35,
     "clock": 0.4,
     "contest": 0.4,
     "wipe": 0.25,

@@ -16,7 +16,7 @@ MAX_FLIPS = 5
 """In one run: each may cost a record, and too few would be left to check."""
 
 
-@fault("flip", weight=2)
+@fault("flip", weight=4)
 async def flip(faults: "Faults", host: Host) -> None:
     """A bit of an index, or of a record that has another one behind it: the very last one, damaged, may look like a
     write that was never finished."""
@@ -28,7 +28,7 @@ async def flip(faults: "Faults", host: Host) -> None:
         _flip_record(faults, host, path)
 
 
-@fault("flip")
+@fault("flip", weight=2)
 async def flip_snapshot(faults: "Faults", host: Host) -> None:
     """The newest one of Raft, if there is another to fall back on: nothing helps against the loss of both."""
     snapshots = [path for path in host.disk.paths() if path.startswith("raft/") and path.endswith(".snapshot")]
