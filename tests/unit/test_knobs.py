@@ -3,19 +3,20 @@
 import pytest
 
 import bascule.sim.run
-from bascule import limits
-from bascule.sim.knobs import KNOBS, holders, turned
+from bascule.node import feeds
+from bascule.sim.knobs import KNOBS, turned
 
 assert bascule.sim.run, "every module of a broker is loaded"
 
 
 @pytest.mark.parametrize("name", KNOBS)
-def test_every_module_that_has_a_copy_of_the_name_is_known(name: str) -> None:
+def test_a_knob_is_a_constant_of_its_owner(name: str) -> None:
     """If this fails after a change of the code, bring the list in `sim/knobs.py` up to date."""
-    knob = KNOBS[name]
-    assert all(hasattr(owner, knob.name) for owner in knob.owners)
-    if limits in knob.owners:
-        assert set(holders(knob.name)) | {limits} <= set(knob.owners)
+    assert hasattr(KNOBS[name].owner, KNOBS[name].name)
+
+
+def test_a_module_that_took_a_copy_of_a_limit_gets_the_value_too() -> None:
+    assert feeds in KNOBS["limits.FEED_AT_HAND_BYTES"].places
 
 
 @pytest.mark.parametrize("name", KNOBS)
@@ -29,7 +30,7 @@ def test_knobs_are_put_back_even_if_the_run_fails() -> None:
 
     def fail() -> None:
         with turned(settings):
-            assert all(getattr(owner, knob.name) == knob.values[0] for knob in KNOBS.values() for owner in knob.owners)
+            assert all(getattr(owner, knob.name) == knob.values[0] for knob in KNOBS.values() for owner in knob.places)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):

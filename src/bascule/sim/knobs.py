@@ -14,47 +14,48 @@ from types import ModuleType
 
 from bascule import limits
 from bascule.core.metadata.operations import Operations
-from bascule.core.partition import leader
 from bascule.node import (
-    changes,
     feeds,
     fetchers,
     metadata,
     opening,
     peerlogs,
     peers,
-    publish,
     repair,
     replica,
-    subscribe,
 )
 
 LIKELY = 0.3
+LAYERS = ("bascule.core.", "bascule.log.", "bascule.node.", "bascule.wire.")
 Values = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
+    owner: ModuleType | type
     name: str
-    owners: tuple[ModuleType | type, ...]
     values: Values
 
     @property
     def usual(self) -> float:
-        value: float = getattr(self.owners[0], self.name)
+        value: float = getattr(self.owner, self.name)
         return value
 
+    @property
+    def places(self) -> list[ModuleType | type]:
+        """Where it is to be set: modules of a broker that took a copy of a limit have it too."""
+        if self.owner is not limits:
+            return [self.owner]
+        loaded = [module for path, module in sorted(sys.modules.items()) if path.startswith(LAYERS)]
+        return [limits, *(module for module in loaded if self.name in vars(module))]
 
-def _limit(name: str, *values: float, copies: tuple[ModuleType, ...] = ()) -> Knob:
-    return Knob(name, (limits, *copies), values)
 
-
-def _own(module: ModuleType | type, name: str, *values: float) -> Knob:
-    return Knob(name, (module,), values)
+def _limit(name: str, *values: float) -> Knob:
+    return Knob(limits, name, values)
 
 
 KNOBS = {
-    f"{knob.owners[-1].__name__.rpartition('.')[2]}.{knob.name}": knob
+    f"{knob.owner.__name__.rpartition('.')[2]}.{knob.name}": knob
     for knob in (
         # the log
         _limit("INDEX_INTERVAL_BYTES", 64, 500),
@@ -64,24 +65,24 @@ KNOBS = {
         _limit("QUARANTINE_BYTES", 0, 2_000),
         _limit("UNSYNCED_HIGH_BYTES", 2_000, 8_000),
         _limit("UNSYNCED_LOW_BYTES", 500, 1_500),
-        _limit("SUBSCRIBER_BUFFER_BYTES", 1_000, 10_000, copies=(publish,)),
-        _limit("SUBSCRIBER_READ_BYTES", 300, 3_000, copies=(subscribe,)),
+        _limit("SUBSCRIBER_BUFFER_BYTES", 1_000, 10_000),
+        _limit("SUBSCRIBER_READ_BYTES", 300, 3_000),
         # acks
         _limit("PUBLISH_OUTSTANDING_ACKS", 3, 20),
-        _limit("OWED_ACK_BYTES", 2_000, 20_000, copies=(leader,)),
+        _limit("OWED_ACK_BYTES", 2_000, 20_000),
         # replication
-        _limit("FEED_AT_HAND_BYTES", 0, 1_000, 5_000, copies=(feeds,)),
-        _own(feeds, "ANSWER_BYTES", 500, 5_000),
-        _own(feeds, "PARTITION_BYTES", 200, 2_000),
-        _own(feeds, "KEPT_SESSIONS", 1, 2),
-        _own(fetchers, "IDLE_FULL_S", 0.2, 1.0),
-        _own(peerlogs, "READ_BYTES", 500, 5_000),
-        _own(peerlogs, "ASKED_AT_ONCE", 1, 2),
-        _own(repair, "SCRUB_READ_BYTES", 500, 5_000),
-        _own(repair, "SCRUB_EVERY_S", 0.5, 3.0),
-        _own(repair, "AGAIN_S", 0.2, 1.0),
-        _own(opening, "OPEN_AT_ONCE", 1, 2),
-        _own(replica, "REOPEN_FIRST_S", 0.1, 0.5),
+        _limit("FEED_AT_HAND_BYTES", 0, 1_000, 5_000),
+        Knob(feeds, "ANSWER_BYTES", (500, 5_000)),
+        Knob(feeds, "PARTITION_BYTES", (200, 2_000)),
+        Knob(feeds, "KEPT_SESSIONS", (1, 2)),
+        Knob(fetchers, "IDLE_FULL_S", (0.2, 1.0)),
+        Knob(peerlogs, "READ_BYTES", (500, 5_000)),
+        Knob(peerlogs, "ASKED_AT_ONCE", (1, 2)),
+        Knob(repair, "SCRUB_READ_BYTES", (500, 5_000)),
+        Knob(repair, "SCRUB_EVERY_S", (0.5, 3.0)),
+        Knob(repair, "AGAIN_S", (0.2, 1.0)),
+        Knob(opening, "OPEN_AT_ONCE", (1, 2)),
+        Knob(replica, "REOPEN_FIRST_S", (0.1, 0.5)),
         # Raft and metadata
         _limit("RAFT_APPEND_BYTES", 100, 1_000),
         _limit("RAFT_SNAPSHOT_CHUNK_BYTES", 100, 1_000),
@@ -92,10 +93,10 @@ KNOBS = {
         _limit("RAFT_UNCOMMITTED_ENTRIES", 4, 20),
         _limit("RAFT_APPLY_ENTRIES", 1, 3),
         _limit("RAFT_PENDING_READS", 2, 10),
-        _limit("KEPT_OPERATIONS", 64, 200, copies=(changes,)),
-        Knob("kept", (Operations,), (64, 200)),
-        _own(metadata, "KEPT_OUTCOMES", 16, 100),
-        _own(peers, "PAST_LIVES", 1, 4),
+        _limit("KEPT_OPERATIONS", 64, 200),
+        Knob(Operations, "kept", (64, 200)),
+        Knob(metadata, "KEPT_OUTCOMES", (16, 100)),
+        Knob(peers, "PAST_LIVES", (1, 4)),
     )
 }
 
@@ -107,7 +108,7 @@ def draw(chance: random.Random) -> tuple[tuple[str, float], ...]:
 @contextmanager
 def turned(settings: tuple[tuple[str, float], ...]) -> Iterator[None]:
     """These values, while it lasts."""
-    changes = [(owner, KNOBS[name].name, value) for name, value in settings for owner in KNOBS[name].owners]
+    changes = [(owner, KNOBS[name].name, value) for name, value in settings for owner in KNOBS[name].places]
     before = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in changes]
     for owner, attribute, value in changes:
         setattr(owner, attribute, value)
@@ -116,9 +117,3 @@ def turned(settings: tuple[tuple[str, float], ...]) -> Iterator[None]:
     finally:
         for owner, attribute, value in before:
             setattr(owner, attribute, value)
-
-
-def holders(name: str) -> list[ModuleType]:
-    """Every module of a broker that has a constant of this name."""
-    layers = ("bascule.core.", "bascule.log.", "bascule.node.", "bascule.wire.")
-    return [module for path, module in sorted(sys.modules.items()) if path.startswith(layers) and name in vars(module)]
