@@ -128,6 +128,15 @@ class Omniscience:
         """Of this record, which may be anywhere in that folder."""
         self._destroyed.setdefault((host.name, folder), {})[offset] = None
 
+    def others_have(self, host: Host, folder: str, offset: int) -> bool:
+        """Whether this record is on the disk of another broker that is in sync, as far as anybody knows: it comes back
+        from there."""
+        views = list(self._views(folder))
+        newest = max(views, key=lambda view: view.epoch, default=None)
+        names = [name for name in newest.isr if name != host.name] if newest is not None else []
+        others = [other for name in names if (other := self._cluster.hosts.get(name)) is not None]
+        return any(offset in self._copy(other, folder).records for other in others)
+
     def lost(self, host: Host, now_s: float) -> None:
         """All that was on its disk, or all that was not synced."""
         epochs = {folder: self._epoch(folder) for name, folder in self._copies if name == host.name}
@@ -176,11 +185,7 @@ class Omniscience:
 
     def _compare(self, host: Host, folder: str, hw_end: int, partition: Partition, now_s: float) -> None:
         """Whether this broker has everything below `hw_end` on its disk."""
-        copy = self._copies.setdefault((host.name, folder), Copy())
-        if copy.disk is not host.disk:
-            copy.forget_all()
-            copy.disk = host.disk
-        copy.refresh(host.disk.stored(folder, self._durable), self._durable)
+        copy = self._copy(host, folder)
         exposed = self._exposed.setdefault(folder, {})
         for offset in range(copy.verified_end, hw_end):
             found = copy.records.get(offset)
@@ -197,6 +202,15 @@ class Omniscience:
             self._destroyed.get((host.name, folder), {}).pop(offset, None)
         if not self._destroyed.get((host.name, folder)):
             copy.verified_end = max(copy.verified_end, hw_end)
+
+    def _copy(self, host: Host, folder: str) -> Copy:
+        """What is on its disk now."""
+        copy = self._copies.setdefault((host.name, folder), Copy())
+        if copy.disk is not host.disk:
+            copy.forget_all()
+            copy.disk = host.disk
+        copy.refresh(host.disk.stored(folder, self._durable), self._durable)
+        return copy
 
     def _excused(self, host: Host, folder: str, offset: int, partition: Partition, now_s: float) -> bool:
         if offset in self._destroyed.get((host.name, folder), {}):

@@ -56,6 +56,9 @@ def _flip_record(faults: "Faults", host: Host, path: str) -> None:
     part = part_of(faults, record)
     if part is None or (part, record.offset) in faults.flipped or faults.harmed is not None:
         return
+    folder, replicated = path.rpartition("/")[0], faults.world.history.replication(part) > 1
+    if replicated and not faults.world.omniscience.others_have(host, folder, record.offset):
+        return  # the contract is about what was replicated
     faults.flips += 1
     faults.flipped[part, record.offset] = None
     position, bit = faults.chance.randrange(start, end), faults.chance.randrange(8)
@@ -65,17 +68,10 @@ def _flip_record(faults: "Faults", host: Host, path: str) -> None:
 
 
 def _destroyed(faults: "Faults", host: Host, path: str, part: Part, offset: int) -> None:
-    faults.world.omniscience.destroyed(host, path.rpartition("/")[0], offset)
-    if not copies(faults, part, host):
+    folder, replicated = path.rpartition("/")[0], faults.world.history.replication(part) > 1
+    faults.world.omniscience.destroyed(host, folder, offset)
+    if not replicated:
         faults.world.checker.known(part).damaged[offset] = None
-
-
-def copies(faults: "Faults", part: Part, host: Host) -> int:
-    """In-sync replicas of it on other hosts: the record comes back from them."""
-    controller = faults.world.cluster.controller
-    metadata = controller.broker.cluster.metadata if controller is not None and controller.broker else None
-    partition = metadata.partition(part.stream, part.number) if metadata is not None else None
-    return sum(name != host.name for name in partition.isr) if partition is not None else 0
 
 
 def part_of(faults: "Faults", record: Record) -> Part | None:

@@ -42,6 +42,7 @@ async def power(faults: "Faults", host: Host) -> None:
 @fault("crash", needs_sync=True)
 async def double(faults: "Faults", host: Host) -> None:
     """The power goes again while the broker recovers."""
+    faults.counts["double"] += 1
     for _ in range(faults.chance.randint(2, 4)):
         await power(faults, host)
         await asyncio.sleep(faults.chance.uniform(0, 0.05))
