@@ -62,11 +62,11 @@ class Walk:
         where = (name, item.id, chance.choice(item.replicas), item.leader, item.leader_epoch, item.epoch)
         return chance.choice(
             (
-                c.ShrinkIsr(*where),
+                c.ShrinkIsr(*where, lacks=chance.random() < 0.5),
                 c.ExpandIsr(*where),
                 c.GiveWay(*where),
                 c.ChangeLeader(name, item.id, item.leader, item.leader_epoch, tuple(chance.sample(BROKERS, 3))),
-                c.ElectLeader(c.At(*where[:3]), item.isr),
+                c.ElectLeader(c.At(*where[:3]), item.isr, item.eligible),
             )
         )
 

@@ -141,7 +141,7 @@ def test_timers() -> None:
         ("    candidate --> leader: VoteReply", "    candidate --> leader: TimeoutNow"),
         ("    in --> asked_out: AskShrink", "    in --> asked_in: AskShrink"),
         ("    Failed -->|UNKNOWN to all who wait| SendAcks\n", ""),
-        ("| `isr`, `epoch` |", "| `epoch` |"),
+        ("| `isr`, `eligible`, `epoch` |", "| `isr`, `epoch` |"),
     ],
     ids=["another cause", "another state", "an edge less", "a field less"],
 )

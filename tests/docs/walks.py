@@ -7,6 +7,7 @@ from unittest import mock
 
 from bascule.core.liveness import Liveness
 from bascule.core.partition import follower as f
+from bascule.core.partition import insync
 from bascule.core.partition import leader as le
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.partition.insync import InSync
@@ -147,9 +148,15 @@ class LeaderWalk:
         if kind is le.Fetched:
             return le.Fetched(chance.choice("bc"), end, chance.randint(0, end), self._now)
         if kind is le.IsrChanged:
-            return le.IsrChanged(chance.choice(ISRS), ("me", "b", "c"), self._now)
+            isr = chance.choice(ISRS)
+            eligible = tuple(each for each in "bc" if each not in isr and chance.random() < 0.5)
+            return le.IsrChanged(isr, ("me", "b", "c"), self._now, eligible)
+        if kind is le.DiskFailing:
+            return le.DiskFailing(chance.choice("bc"), end, self._now)
         if kind is le.ShrinkFailed:
-            return le.ShrinkFailed(chance.choice("bc"))
+            return le.ShrinkFailed(chance.choice("bc"), self._now)
+        if kind is le.ExpandFailed:
+            return le.ExpandFailed(chance.choice("bc"), chance.random() < 0.5, self._now)
         return le.Tick(self._now)
 
     @property
@@ -157,23 +164,27 @@ class LeaderWalk:
         """Of b, as the leader sees it."""
         machine = self.in_sync
         inside, leaving, joining = "b" in machine.isr, "b" in machine._leaving, "b" in machine._joining
-        assert not (leaving and not inside)
+        assert not (leaving and not inside and "b" not in machine._eligible)
         assert not (joining and inside)
-        return "asked out" if leaving else "in" if inside else "asked in" if joining else "out"
+        return "asked in" if joining else "out" if not inside else "asked out" if leaving else "in"
 
 
 def leader_walks(walks: int = 300, length: int = 80) -> tuple[set[Edge], set[Edge]]:
     """Events to effects; and how a replica's place in the in-sync set changes."""
     seen: set[Edge] = set()
     places: set[Edge] = set()
-    with mock.patch.object(le, "OWED_ACK_BYTES", 100):
+    with mock.patch.object(le, "OWED_ACK_BYTES", 100), mock.patch.object(insync, "ASK_AGAIN_FIRST_NS", 1):
         for number in range(walks):
             walk = LeaderWalk(random.Random(number))
             for _ in range(length):
                 event, before = walk.event(), walk.place
                 effects = walk.machine.step(event)
                 seen |= {(type(event).__name__, "", type(effect).__name__) for effect in effects}
-                asked = [effect for effect in effects if effect in (le.AskShrink("b"), le.AskExpand("b"))]
+                asked = [
+                    effect
+                    for effect in effects
+                    if isinstance(effect, le.AskShrink | le.AskExpand) and effect.replica == "b"
+                ]
                 cause = type(asked[0] if asked else event).__name__
                 if walk.place != before:
                     places.add((before.replace(" ", "_"), cause, walk.place.replace(" ", "_")))
@@ -244,7 +255,7 @@ def liveness_edges(walks: int = 100, length: int = 60) -> set[Edge]:
 def _live(machine: Liveness, chance: random.Random, now: int) -> str:
     match chance.randrange(6):
         case 0:
-            machine.begin(("b",), now)
+            machine.begin({"b": now - chance.choice((0, LAG))}, now)
             return "begin"
         case 1 | 2:
             return "another life" if machine.heard("b", chance.choice(("x", "x", "x", "y")), now) else "heard"

@@ -1,7 +1,5 @@
 """The metadata machine: exact refusals, determinism, and snapshots that equal the commands they replace."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -260,18 +258,6 @@ def test_where_nobody_lives_everybody_in_sync_may_come_back_and_lead() -> None:
     metadata.apply(3, BrokerDied("a", ("c",)))
     (partition,) = metadata.streams["orders"].partitions
     assert (partition.leader, partition.leader_epoch, partition.isr) == ("c", 3, ("b", "c"))
-
-
-def test_an_in_sync_set_is_never_smaller_than_its_minimum() -> None:
-    stream = a_stream(partitions=1, servers=("a", "b", "c"))
-    metadata = Metadata()
-    metadata.apply(1, CreateStream(replace(stream, config=StreamConfig(min_isr=2))))
-    metadata.apply(2, BrokerDied("a", ("b", "c")))
-    metadata.apply(3, BrokerDied("b", ("c",)))
-    (partition,) = metadata.streams["orders"].partitions
-    assert (partition.leader, partition.isr) == ("c", ("b", "c")), "b has all that was acked, and may lead again"
-    with pytest.raises(FailedPrecondition, match="never smaller than the minimum of 2"):
-        metadata.check(ShrinkIsr("orders", 0, "b", "c", partition.leader_epoch, partition.epoch))
 
 
 def test_a_lost_disk_is_in_sync_with_nothing_and_leads_nothing() -> None:

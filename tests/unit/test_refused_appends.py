@@ -83,7 +83,9 @@ def test_a_follower_whose_append_was_refused_takes_nothing_behind_the_gap() -> N
         assert replica.log.failed is not None
         assert replica.following is not None
         assert replica.following._machine.end == replica.log.end, "the machine stands where its log ends"
-        assert replica.following.position is None, "it reports nothing while its log has failed"
+        position = replica.following.position
+        assert position is not None
+        assert position.failing, "it promises nothing more while its log has failed, and says so"
         acked = await publishing
         assert len(acked) == COUNT
         await until(lambda: len(isr(members)) == 3)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from bascule.core.partition import follower as f
 from bascule.core.partition.epochs import EpochHistory
-from bascule.core.partition.insync import InSync
+from bascule.core.partition.insync import ASK_AGAIN_FIRST_NS, ASK_AGAIN_MAX_NS, InSync
 from bascule.types import Epoch
 from bascule.wire.kernels import encode_records, record_tail, seek_record
 from bascule.wire.record import origin
@@ -71,8 +71,9 @@ def test_a_silent_member_is_asked_out_once_and_still_counts_until_it_is_out() ->
     assert machine.lagging(LAG + 1, LAG) == ["b"]
     assert machine.lagging(LAG + 2, LAG) == []
     assert not machine.promised(5)
-    machine.shrink_failed("b")
-    assert machine.lagging(LAG + 3, LAG) == ["b"]
+    machine.shrink_failed("b", LAG + 2)
+    assert machine.lagging(LAG + 3, LAG) == [], "not at once"
+    assert machine.lagging(LAG + 2 + ASK_AGAIN_FIRST_NS, LAG) == ["b"]
     assert machine.changed(("me",))
     assert machine.hw_end == 5
 
@@ -97,6 +98,74 @@ def test_a_member_that_lost_what_it_had_promised_is_asked_out_at_once() -> None:
     assert machine.lagging(2, LAG) == []
     machine.fetched("b", 10, 4, 10, 3)
     assert machine.lagging(3, LAG) == ["b"]
+
+
+def test_whoever_is_silent_is_asked_out_also_below_the_minimum() -> None:
+    machine = in_sync(("me", "b"), min_isr=2)
+    machine.start_watching(0)
+    assert machine.lagging(LAG + 1, LAG) == ["b"]
+
+
+def test_a_member_whose_disk_fails_is_asked_out_at_once_and_believed_no_more_than_before() -> None:
+    machine = in_sync(("me", "b"), min_isr=2)
+    machine.promised(10)
+    machine.fetched("b", 4, 4, 10, 1)
+    machine.disk_failing("b", 10, 2)
+    assert machine.hw_end == 4, "nobody compared the logs"
+    assert machine.lagging(2, LAG) == ["b"]
+    assert not machine.lacks("b"), "it has all that is committed, and is eligible"
+    assert not machine.changed(("me",), eligible=("b",))
+    assert machine.recovered(3, LAG) == []
+    machine.fetched("b", 10, 10, 10, 4)
+    assert machine.recovered(4, LAG) == ["b"]
+
+
+def test_an_eligible_replica_that_lost_what_it_promised_is_asked_out_of_that_too() -> None:
+    machine = in_sync(("me", "b"), min_isr=2)
+    machine.promised(10)
+    machine.fetched("b", 10, 10, 10, 1)
+    machine.changed(("me",), eligible=("b",))
+    machine.fetched("b", 10, 10, 10, 2)
+    assert machine.lagging(2, LAG) == []
+    machine.fetched("b", 10, 7, 10, 3)
+    assert machine.lacks("b")
+    assert machine.lagging(3, LAG) == ["b"]
+
+
+def test_into_the_set_comes_only_who_has_promised_what_the_leader_had_when_it_was_elected() -> None:
+    """The last leader may have committed any of it; this one knows of less."""
+    machine = InSync("me", ("me", "b", "c"), ("me",), 2, hw_end=3, settled_end=10)
+    machine.promised(10)
+    machine.fetched("b", 10, 9, 10, 1)
+    assert machine.recovered(1, LAG) == []
+    machine.fetched("b", 10, 10, 10, 2)
+    assert machine.recovered(2, LAG) == ["b"]
+
+
+def test_a_replica_that_is_refused_is_asked_in_again_after_pauses_that_grow() -> None:
+    machine, now, asked = in_sync(("me",)), 0, 0
+    end = 60_000_000_000
+    while now < end:
+        machine.fetched("b", 10, 10, 10, now)
+        if machine.recovered(now, end):
+            asked += 1
+            machine.expand_failed("b", True, now)
+            machine.changed(("me",))  # asked out again, to be sure
+        now += 1_000_000
+    assert 60_000 / (ASK_AGAIN_MAX_NS / 1e6) <= asked < 20
+    machine.changed(("me", "b"))
+    machine.changed(("me",))
+    machine.fetched("b", 10, 10, 10, now)
+    assert machine.recovered(now, end) == ["b"], "whoever was in begins anew"
+
+
+def test_a_replica_nobody_was_asked_about_does_not_count() -> None:
+    machine = in_sync(("me",))
+    machine.fetched("b", 0, 0, 0, 1)
+    assert machine.recovered(1, LAG) == ["b"]
+    assert not machine.promised(5), "it may be in"
+    machine.expand_failed("b", False, 1)
+    assert machine.promised(6)
 
 
 def test_a_member_one_answer_behind_under_load_is_caught_up() -> None:

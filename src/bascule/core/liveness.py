@@ -1,8 +1,8 @@
 """Who is alive, as the controller sees it.
 
 Every broker says so four times in a session. A broker that is silent for a session is dead; one that comes back with
-another boot id died in between, however short it was. A new controller has heard nobody and gives everyone a full
-session.
+another boot id died in between, however short it was. A new controller gives everyone the rest of a session, from when
+its broker last heard them, or began to listen; but always the time of a heartbeat.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,15 @@ class _Session:
 
 
 class Liveness:
-    def __init__(self, session_ns: int) -> None:
+    def __init__(self, session_ns: int, grace_ns: int = 0) -> None:
         self._session_ns = session_ns
+        self._grace_ns = grace_ns
         self._sessions: dict[str, _Session] = {}
 
-    def begin(self, brokers: tuple[str, ...], now: int) -> None:
-        """We just became controller."""
-        self._sessions = {broker: _Session("", now, now) for broker in brokers}
+    def begin(self, brokers: dict[str, int], now: int) -> None:
+        """We just became controller; our broker last heard each at the time it comes with."""
+        earliest = now - self._session_ns + self._grace_ns
+        self._sessions = {broker: _Session("", max(at, earliest), now) for broker, at in brokers.items()}
 
     def heard(self, broker: str, boot: str, now: int) -> bool:
         """True if the broker died since we last heard of it: what it led and promised is another life's."""

@@ -19,7 +19,7 @@ from bascule.core.metadata.state import (
     StreamDeleted,
 )
 from bascule.core.metadata.streams import Stream
-from bascule.core.partition.leader import Tick
+from bascule.core.partition.leader import AskExpand, AskShrink, Tick
 from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
 from bascule.node import lifemark
 from bascule.node.administration import ControllerAdministration
@@ -169,13 +169,7 @@ class Broker:
         if isinstance(outcome, BaseException):
             logger.warning("stopping without handing over: %s", outcome)
             return
-        while (
-            loop.time() < deadline
-            and self._somebody_stays()
-            and any(
-                replica.leading is not None and len(replica.partition.isr) > 1 for replica in self._replicas.values()
-            )
-        ):
+        while loop.time() < deadline and self._somebody_stays() and self._leads_what_is_anothers():
             await asyncio.sleep(HAND_OVER_POLL_S)
         await self.cluster.resign(RESIGN_S)
 
@@ -183,6 +177,15 @@ class Broker:
         """Another broker that could take over: heard of, and not about to stop itself."""
         servers = self.cluster.servers
         return any(peer.id in servers and not peer.leaving for peer in self.cluster.peers.alive())
+
+    def _leads_what_is_anothers(self) -> bool:
+        """Whether the metadata names others for something that is still led here."""
+        return self._behind > 0 or any(
+            replica.leading is not None
+            and (item := self.cluster.metadata.partition(replica.stream.name, replica.partition.id)) is not None
+            and item.leader != self.environment.broker_id
+            for replica in self._replicas.values()
+        )
 
     async def stop(self) -> None:
         """What gRPC clients gave us goes to NATS and comes back, with all that NATS has for us; then no more of it.
@@ -396,9 +399,12 @@ class Broker:
         replica = self.replica(stream, partition)
         return replica.refusal if replica and replica.leading else None
 
-    def _ask_isr(self, replica: Replica, other: str, expand: bool) -> None:
-        ask = self.cluster.expand_isr if expand else self.cluster.shrink_isr
-        self._spawn(ask(replica, other))
+    def _ask_isr(self, replica: Replica, asked: AskShrink | AskExpand) -> None:
+        match asked:
+            case AskShrink(other, lacks):
+                self._spawn(self.cluster.shrink_isr(replica, other, lacks))
+            case AskExpand(other):
+                self._spawn(self.cluster.expand_isr(replica, other))
 
     def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -32,7 +32,7 @@ from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata, Repeated
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
-from bascule.core.partition.leader import ShrinkFailed
+from bascule.core.partition.leader import ExpandFailed, ShrinkFailed
 from bascule.errors import (
     BasculeError,
     BusUnavailable,
@@ -147,6 +147,7 @@ class Cluster:
         )
         self.controller.holds = self._holds
         self.controller.orphaned_by = self._orphaned_by
+        self.controller.last_heard = peers.last_heard
         self._status: Callable[[int], bool] = lambda index: False
         self._proposing = asyncio.Lock()
         self._garbage = GarbageLog(logger, "a question about a stream")
@@ -303,7 +304,7 @@ class Cluster:
         own = self.config.broker_id
         waiting = Waiting(self._clock, "waiting for the cluster")
         life = BeginLife(own, doubts_all or self._joined, doubtful)
-        while any(own in item.isr for stream in self.metadata.streams.values() for item in stream):
+        while any(own in item.replicas for stream in self.metadata.streams.values() for item in stream):
             request = pb.PropagatedRequest(op=pb.BEGIN_LIFE, beginLifeOp=life_to_wire(life))
             try:
                 await self.raft.applied(await self._changes.make(request, ISR_TIMEOUT_S))
@@ -337,29 +338,43 @@ class Cluster:
         """Give away what we lead, before we stop."""
         request = pb.PropagatedRequest(op=pb.HAND_OVER)
         request.brokerOp.broker = self.config.broker_id
-        await self._changes.make(request, timeout_s)
+        index = await self._changes.make(request, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.raft.applied(index)
+        except TimeoutError:
+            raise Unavailable("it is decided who leads next, but this broker has not heard of it") from None
 
-    async def shrink_isr(self, replica: "Replica", other: str) -> None:
+    async def shrink_isr(self, replica: "Replica", other: str, lacks: bool) -> None:
         leading = replica.leading
-        if not await self._ask_isr(pb.SHRINK_ISR, replica, replica.partition, other) and leading is not None:
-            leading.step(ShrinkFailed(other))
+        if not await self._ask_isr(pb.SHRINK_ISR, replica, replica.partition, other, lacks) and leading is not None:
+            leading.step(ShrinkFailed(other, self._clock.monotonic_ns()))
 
     async def expand_isr(self, replica: "Replica", other: str) -> None:
         """The leader counts with one that may be in sync for the cluster: if it cannot be had in it is asked out, until
-        one of the two is sure."""
-        asked = replica.partition
-        while replica.leading is not None and replica.partition.epoch == asked.epoch:
-            for op in (pb.EXPAND_ISR, pb.SHRINK_ISR):
-                if await self._ask_isr(op, replica, asked, other):
-                    return
+        one of the two is sure. There is no use asking for one that is not alive: the controller would refuse."""
+        asked, leading = replica.partition, replica.leading
+        if leading is None:
+            return
+        if all(peer.id != other or peer.leaving for peer in self.peers.alive()):
+            leading.step(ExpandFailed(other, False, self._clock.monotonic_ns()))
+            return
+        while replica.leading is leading and replica.partition.epoch == asked.epoch:
+            if await self._ask_isr(pb.EXPAND_ISR, replica, asked, other):
+                return
+            if await self._ask_isr(pb.SHRINK_ISR, replica, asked, other):
+                leading.step(ExpandFailed(other, True, self._clock.monotonic_ns()))
+                return
             await asyncio.sleep(POLL_S)
 
-    async def _ask_isr(self, op: pb.Op, replica: "Replica", partition: Partition, other: str) -> bool:
+    async def _ask_isr(
+        self, op: pb.Op, replica: "Replica", partition: Partition, other: str, lacks: bool = False
+    ) -> bool:
         request = pb.PropagatedRequest(op=op)
         operation = request.expandISROp if op == pb.EXPAND_ISR else request.shrinkISROp
         operation.stream, operation.partition, operation.replica = replica.stream.name, partition.id, other
         operation.leader, operation.leaderEpoch = partition.leader, partition.leader_epoch
-        operation.epoch = partition.epoch
+        operation.epoch, operation.lacks = partition.epoch, lacks
         try:
             await self._changes.make(request, ISR_TIMEOUT_S)
         except FailedPrecondition as error:  # something was quicker, and the leader looks again: no news
@@ -416,8 +431,8 @@ class Cluster:
                 return await self.propose(lambda: DeleteStream(name, operation))
             case pb.SHRINK_ISR:
                 out = request.shrinkISROp
-                shrink = ShrinkIsr(out.stream, out.partition, out.replica, out.leader, out.leaderEpoch, out.epoch)
-                return await self._commit(shrink)
+                asked = (out.stream, out.partition, out.replica, out.leader, out.leaderEpoch, out.epoch)
+                return await self._commit(ShrinkIsr(*asked, out.lacks))
             case pb.EXPAND_ISR:
                 back = request.expandISROp
                 if not self.controller.stays(back.replica):
@@ -472,12 +487,12 @@ class Cluster:
             self.metadata.check(command)
 
     def _orphaned_by(self, alive: tuple[str, ...]) -> list[str]:
-        """Leaders that are gone though somebody in sync with them is there."""
+        """Leaders that are gone though somebody in sync with them, or eligible, is there."""
         gone = {
             item.leader: None
             for stream in self.metadata.streams.values()
             for item in stream
-            if item.leader not in alive and any(replica in alive for replica in item.isr)
+            if item.leader not in alive and any(replica in alive for replica in item.complete)
         }
         return [leader for leader in gone if leader]
 

@@ -34,6 +34,8 @@ STRANGER_S = 2.0
 RESCUE_EVERY_S = 0.5
 STEADY_S = 5.0
 """A broker that merely appears is heard for so long before it may become a voter."""
+GRACE_S = 1.5 * HEARTBEAT_S
+"""What a new controller gives those at least whom it has not heard for long: its own process may have stood still."""
 DOUBLE_S = 4 * SESSION_S
 """A broker that asks to join under the id of a live member for so long is another broker."""
 CHANGING = "the membership is changing"
@@ -76,7 +78,7 @@ class Controller:
         """Those the configuration names as voters."""
         self._submit = submit
         self._execute = execute
-        self._liveness = Liveness(int(SESSION_S * 1e9))
+        self._liveness = Liveness(int(SESSION_S * 1e9), int(GRACE_S * 1e9))
         self._leaving: dict[str, None] = {}
         self._burying: dict[str, None] = {}
         self._strangers: dict[str, int] = {}
@@ -90,6 +92,8 @@ class Controller:
         """Whether a broker has replicas of anything."""
         self.partitions: Callable[[], int] = lambda: 0
         """How many this broker holds."""
+        self.last_heard: Callable[[str], int] = lambda broker: clock.monotonic_ns()
+        """When this broker last heard another one, or began to listen."""
         self._next_rescue_at = 0
         self._disks_lost: dict[tuple[str, str], None] = {}
         """Broker and incarnation: what is on record, so that it may join."""
@@ -115,7 +119,8 @@ class Controller:
     def _begin(self) -> None:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
         self._disks_lost = {}
-        self._liveness.begin(self._others, self._clock.monotonic_ns())
+        heard = {broker: self.last_heard(broker) for broker in self._others}
+        self._liveness.begin(heard, self._clock.monotonic_ns())
         propagate = self._subjects.within("raft.metadata.propagate")
         self._subscriptions.append(self._bus.subscribe(self._subjects.shared("raft.metadata.join"), self._on_join))
         self._subscriptions.append(self._bus.subscribe(propagate, self._on_propagate))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from bascule.core.metadata.streams import StreamConfig
+from bascule.core.partition.leader import AskExpand, AskShrink
 from bascule.log.commitlog import LogConfig
 from bascule.log.sync import SyncScheduler
 from bascule.node.feeds import Feeds
@@ -83,7 +84,7 @@ class Environment:
     defaults: StreamDefaults
     on_writable: Callable[[str, int], None] = lambda stream, partition: None
     """Called when a partition starts or stops taking writes: the publish routes follow."""
-    ask_isr: Callable[["Replica", str, bool], None] = lambda replica, other, expand: None
+    ask_isr: Callable[["Replica", AskShrink | AskExpand], None] = lambda replica, asked: None
     """A leader asks the controller to take another replica out of the in-sync set, or into it."""
     step_down: Callable[["Replica"], Awaitable[None]] = _nobody_else
     """A leader whose log lost something asks for another one, or for a new epoch."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
 
 from bascule.core.partition.follower import judge
+from bascule.core.partition.leader import DiskFailing
 from bascule.errors import BusUnavailable, LogError, PeerError
 from bascule.limits import FEED_AT_HAND_BYTES
 from bascule.log.reader import Reader
@@ -345,6 +346,10 @@ class Feed:
             self._forget(key)
             return
         leading, log = replica.leading, replica.log
+        if position.failing:
+            self._forget(key)
+            leading.step(DiskFailing(self.follower, position.promised_end, now))
+            return
         parted = judge(position, replica.epochs, log.end)
         if parted is not None:
             self._at_once.append(

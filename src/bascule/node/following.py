@@ -35,6 +35,7 @@ class Following:
         self.key = replica.key
         self._replica = replica
         self._log = log
+        self._cut_failed = False
         self._machine = Follower(
             *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, replica.certain_end
         )
@@ -55,10 +56,11 @@ class Following:
 
     @property
     def position(self) -> Position | None:
-        """Where to fetch from; None while there is nothing to ask for."""
-        if self._machine.cutting or self._machine.failed:
+        """Where to fetch from, or that the disk is failing; None while there is nothing to ask for."""
+        failing = self._machine.failed or self._cut_failed
+        if self._machine.cutting and not failing:
             return None
-        position = self._machine.position
+        position = self._machine.position._replace(failing=failing)
         if self._log.damaged:
             # What is not whole is not promised.
             sound_end = min(segment.base for segment in self._log.damaged)
@@ -93,9 +95,11 @@ class Following:
         self._replica.environment.fetchers.changed(self)
 
     def failed(self) -> None:
-        """The log fell back to what it had promised, and takes nothing until it is opened again."""
+        """The log fell back to what it had promised, and takes nothing until it is opened again. Whoever waits for us
+        has to know."""
         self._caught_up_end = None
         self._machine.step(Failed(self._log.end))
+        self._replica.environment.fetchers.changed(self)
 
     def reopened(self) -> None:
         if self._machine.failed:
@@ -133,9 +137,12 @@ class Following:
                 break
             except (LogError, OSError, ValueError) as error:
                 logger.error("%s cannot be cut, and gets nothing more until it is: %s", self._replica.name, error)
+            self._cut_failed = True
+            self.failed()
             await asyncio.sleep(CUT_AGAIN_S)
             if self._replica.following is not self:
                 return  # whoever leads now says where to cut
+        self._cut_failed = False
         if self._replica.following is self:
             self._machine.step(WasCut(self._log.end))
             self._replica.environment.fetchers.start_over(self)

@@ -71,6 +71,8 @@ class Leading:
             partition.isr,
             defaults.min_isr_of(stream.config),
             self._log.visible_end,
+            self._log.end,
+            partition.eligible,
         )
         in_sync.start_watching(environment.clock.monotonic_ns())
         machine = Leader(identity, in_sync, self._log.end, self._log.last_timestamp)
@@ -136,9 +138,21 @@ class Leading:
         if partition.epoch == self._known_epoch:
             return
         self._known_epoch = partition.epoch
-        if partition.isr != self._machine.in_sync.isr:
-            logger.info("%s: in sync are %s of %s", self._name, ", ".join(partition.isr), ", ".join(partition.replicas))
-        self.step(IsrChanged(partition.isr, partition.replicas, self._environment.clock.monotonic_ns()))
+        was_below, before = self._machine.in_sync.below_min_isr, self._machine.in_sync.isr
+        now = self._environment.clock.monotonic_ns()
+        self.step(IsrChanged(partition.isr, partition.replicas, now, partition.eligible))
+        if partition.isr == before:
+            return
+        below = self._machine.in_sync.below_min_isr
+        logger.log(
+            logging.WARNING if below and not was_below else logging.INFO,
+            "%s: in sync are %s of %s%s%s",
+            self._name,
+            ", ".join(partition.isr),
+            ", ".join(partition.replicas),
+            f"; eligible to lead: {', '.join(partition.eligible)}" if partition.eligible else "",
+            "; these are too few, and nothing is committed until more have caught up" if below else "",
+        )
 
     # --- events to effects --------------------------------------------------------------------------------------
 
@@ -166,9 +180,9 @@ class Leading:
                     logger.error("%s: too many acks wait; %d bytes of them will never be sent", self._name, nbytes)
                 case AskShrink(replica):
                     logger.warning("%s: %s does not keep up and is asked out of the in-sync set", self._name, replica)
-                    self._environment.ask_isr(self._replica, replica, False)
-                case AskExpand(replica):
-                    self._environment.ask_isr(self._replica, replica, True)
+                    self._environment.ask_isr(self._replica, effect)
+                case AskExpand():
+                    self._environment.ask_isr(self._replica, effect)
 
     def _append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
         self._environment.feeds.prepare()

@@ -101,6 +101,10 @@ class Peers:
         own = self._describe().id
         return [peer for name, (peer, at) in sorted(self._heard.items()) if at >= oldest and name != own]
 
+    def last_heard(self, broker: str) -> int:
+        """When, by the clock that only goes up; when we began to listen, if it was never heard."""
+        return self._heard[broker][1] if broker in self._heard else self._started_at
+
     @property
     def boot(self) -> str:
         """Of this broker: another life, another token."""

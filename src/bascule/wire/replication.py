@@ -1,7 +1,8 @@
 """What brokers say to each other about records: fetch requests and their answers, in envelopes of type 2 and 3.
 
 A follower broker asks one leader broker for all the partitions it follows there, in one request: per partition how far
-it has come (`end`), how much of that it promises to keep (`promised_end`), and the epoch of its last record. Only
+it has come (`end`), how much of that it promises to keep (`promised_end`), the epoch of its last record, and whether
+its disk is failing: then it gets nothing, and leaves the in-sync set at once instead of being waited for. Only
 partitions whose position changed are named; `full` says that this is all of them (after a reconnect, or a change of
 leaders). A response is one run of bytes, cut into parts that fit a NATS message: a record is larger than the message it
 came from, and one of exactly the largest size must still replicate. Responses are numbered, and a request says which
@@ -26,7 +27,7 @@ from bascule.errors import PeerError
 _REQUEST = struct.Struct(
     "<QQQQBHI"
 )  # session, leader's session, request id, taken, full, length of the follower's id, entries
-_POSITION = struct.Struct("<QIQQQQ")
+_POSITION = struct.Struct("<QIQQQQ?")
 _PART = struct.Struct("<QQQQII")  # session, leader's session, request id, number, part, parts
 _ANSWER = struct.Struct("<QIBQQQQQQQI")
 
@@ -43,6 +44,8 @@ class Position(NamedTuple):
     promised_end: int
     last_epoch: int
     """Of the follower's last record: where the logs may have parted."""
+    failing: bool = False
+    """Its disk takes nothing more for now."""
 
 
 class Kind(IntEnum):

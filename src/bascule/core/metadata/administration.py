@@ -1,11 +1,10 @@
 """What the commands of an administrator do to the streams and brokers, each decided from the state it meets.
 
-What must never happen: a partition whose last in-sync replica is dropped, or replaced by one that lacks committed
-messages, unless the command names that partition and so somebody has accepted the loss. `check` refuses such commands,
-also when they only became so between the proposal and their turn. All of them may be applied twice.
+What must never happen: a partition whose last replica in sync or eligible is dropped, or replaced by one that lacks
+committed messages, unless the command names that partition and so somebody has accepted the loss. `check` refuses such
+commands, also when they only became so between the proposal and their turn. All of them may be applied twice.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -19,7 +18,8 @@ from bascule.core.metadata.commands import (
     RemoveBroker,
     UndrainBroker,
 )
-from bascule.core.metadata.placement import Changed
+from bascule.core.metadata.isr import Circumstances, Departure, elect_uncleanly, leave, minimum
+from bascule.core.metadata.placement import Changed, count_leaders
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import FailedPrecondition, NotFound
 from bascule.types import Epoch
@@ -40,13 +40,14 @@ def check(streams: Streams, command: AdminCommand) -> None:
                 raise FailedPrecondition(
                     f"{broker} has the last good copy of {some(last)}: committed messages would be lost"
                 )
-        case ElectLeader(at, isr):
-            _check_election(streams, at, isr)
+        case ElectLeader():
+            _check_election(streams, command)
         case DrainBroker() | UndrainBroker() | BeginRemoval():
             pass
 
 
-def _check_election(streams: Streams, at: At, isr: tuple[str, ...]) -> None:
+def _check_election(streams: Streams, command: ElectLeader) -> None:
+    at = command.at
     stream = streams.get(at.stream)
     if stream is None:
         raise NotFound(f"no such stream: {at.stream}")
@@ -56,12 +57,12 @@ def _check_election(streams: Streams, at: At, isr: tuple[str, ...]) -> None:
     name = name_of(at.stream, at.partition)
     if at.replica not in item.replicas:
         raise FailedPrecondition(f"{at.replica} is no replica of {name}; the replicas are {', '.join(item.replicas)}")
-    if at.replica in item.isr:
-        raise FailedPrecondition(f"{at.replica} is in sync with {name}: it may lead without an election of this kind")
-    if sorted(item.isr) != sorted(isr):
-        raise FailedPrecondition(
-            f"in sync with {name} is {', '.join(item.isr)} by now, not {', '.join(isr)}; look again, then decide"
-        )
+    for what, now, seen in (("in sync with", item.isr, command.isr), ("eligible for", item.eligible, command.eligible)):
+        if sorted(now) != sorted(seen):
+            raise FailedPrecondition(
+                f"{what} {name} is {', '.join(now) or 'nobody'} by now, not {', '.join(seen) or 'nobody'}; look again, "
+                "then decide"
+            )
 
 
 def apply(streams: Streams, brokers: Brokers, index: int, command: AdminCommand) -> tuple[Changed, Brokers]:
@@ -75,14 +76,15 @@ def apply(streams: Streams, brokers: Brokers, index: int, command: AdminCommand)
             return _add(streams, broker, additions, index), brokers.with_removing(broker)
         case RemoveBroker(broker, incarnation):
             return _remove(streams, brokers, command, index), brokers.with_removed(broker, incarnation)
-        case ElectLeader(at, _):
+        case ElectLeader(at):
             item = streams[at.stream].partitions[at.partition]
-            return {at.stream: {item.id: uncleanly(item, at.replica, index)}}, brokers
+            return {at.stream: {item.id: elect_uncleanly(item, at.replica, Epoch(index))}}, brokers
 
 
 def hand_away(streams: Streams, broker: str, avoid: tuple[str, ...], index: int) -> Changed:
-    """Everything it leads goes to others in sync, as far as there are any; it stays in sync itself."""
-    leaders_of: Counter[str] = Counter(item.leader for stream in streams.values() for item in stream)
+    """Everything it leads goes to others in sync, as far as there are any; it stays in sync itself. None goes to one
+    that is eligible only: the leader lives, and has what was not committed yet."""
+    leaders_of = count_leaders(streams)
     changed: Changed = {}
     for name in sorted(streams):
         for item in streams[name]:
@@ -95,28 +97,14 @@ def hand_away(streams: Streams, broker: str, avoid: tuple[str, ...], index: int)
 
 
 def last_copies(streams: Streams, broker: str) -> list[tuple[str, int]]:
-    """Partitions with nobody but this broker in sync; or with nobody at all, for then any replica may have the most of
-    what is left."""
+    """Partitions with nobody but this broker in sync or eligible; or with nobody at all, for then any replica may have
+    the most of what is left."""
     return [
         (name, item.id)
         for name in sorted(streams)
         for item in streams[name]
-        if item.isr == (broker,) or (not item.isr and broker in item.replicas)
+        if item.complete == (broker,) or (not item.complete and broker in item.replicas)
     ]
-
-
-def uncleanly(item: Partition, leader: str, index: int) -> Partition:
-    epoch = Epoch(index)
-    replicas = item.replicas if leader in item.replicas else (*item.replicas, leader)
-    return replace(
-        item,
-        replicas=replicas,
-        isr=(leader,),
-        leader=leader,
-        epoch=epoch,
-        leader_epoch=epoch,
-        unclean_epoch=epoch,
-    )
 
 
 def _led_by(item: Partition, leader: str, index: int) -> Partition:
@@ -135,26 +123,19 @@ def _add(streams: Streams, broker: str, additions: tuple[At, ...], index: int) -
 
 
 def _remove(streams: Streams, brokers: Brokers, command: RemoveBroker, index: int) -> Changed:
-    broker = command.broker
+    broker, now = command.broker, Circumstances(index, draining=brokers.draining)
     elected = {(at.stream, at.partition): at.replica for at in command.elected}
-    leaders_of: Counter[str] = Counter(item.leader for stream in streams.values() for item in stream)
+    leaders_of = count_leaders(streams)
     changed: Changed = {}
     for name in sorted(streams):
+        least = minimum(streams[name].config)
         for item in streams[name]:
             if broker not in item.replicas:
                 continue
-            rest = replace(
-                item,
-                replicas=tuple(each for each in item.replicas if each != broker),
-                isr=tuple(each for each in item.isr if each != broker),
-                epoch=Epoch(index),
-            )
+            left = leave(item, broker, Departure.LOST, least, now, leaders_of)
+            rest = replace(left, replicas=tuple(each for each in item.replicas if each != broker))
             if not rest.isr and (item.isr or not rest.replicas):
-                rest = uncleanly(rest, elected[name, item.id], index)
-            elif item.leader == broker:
-                leader = min(rest.isr, key=lambda server: (server in brokers.draining, leaders_of[server], server))
-                leaders_of[leader] += 1
-                rest = _led_by(rest, leader, index)
+                rest = elect_uncleanly(rest, elected[name, item.id], now.epoch)
             changed.setdefault(name, {})[item.id] = rest
     return changed
 

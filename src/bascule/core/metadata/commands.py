@@ -41,6 +41,8 @@ class ShrinkIsr:
     leader_epoch: int
     epoch: int
     """Of the partition as the leader knew it: a change that comes late, after another one, is not made."""
+    lacks: bool = False
+    """It has lost something that it had promised, so that it is not eligible either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,8 @@ class ExpandIsr:
 
 @dataclass(frozen=True, slots=True)
 class BrokerDied:
-    """Everything it led gets another leader among those `alive`, and it leaves every in-sync set that stays large
-    enough without it."""
+    """Everything it led gets another leader among those `alive`, and it leaves every in-sync set that has another
+    member."""
 
     broker: str
     alive: tuple[str, ...] = ()
@@ -74,7 +76,7 @@ class HandOver:
 
 @dataclass(frozen=True, slots=True)
 class DiskLost:
-    """A broker that lost its disk is in sync with nothing, whatever it was before."""
+    """A broker that lost its disk is in sync with nothing, whatever it was before, or was about to be."""
 
     broker: str
     alive: tuple[str, ...] = ()
@@ -97,7 +99,7 @@ PartitionName = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class BeginLife:
     """A broker that just started leads only under new epochs, and leaves the in-sync sets of the partitions whose log
-    it doubts, as far as they have another member."""
+    it doubts, as far as they have another member. What was asked for its last life comes too late."""
 
     broker: str
     doubts_all: bool
@@ -162,11 +164,12 @@ class RemoveBroker:
 
 @dataclass(frozen=True, slots=True)
 class ElectLeader:
-    """A replica that is not in sync leads from here on, alone in sync: what it lacks is lost. `isr` is the in-sync set
-    as the administrator saw it when accepting that."""
+    """A replica that may lack something leads from here on, alone in sync: what it lacks is lost. `isr` and `eligible`
+    are as the administrator saw them when accepting that."""
 
     at: At
     isr: tuple[str, ...]
+    eligible: tuple[str, ...] = ()
 
 
 AdminCommand = DrainBroker | UndrainBroker | BeginRemoval | RemoveBroker | ElectLeader
@@ -213,6 +216,7 @@ def encode(command: Command) -> bytes:
         case ShrinkIsr():
             log.op = pb.SHRINK_ISR
             _encode_isr(log.shrinkISROp, command)
+            log.shrinkISROp.lacks = command.lacks
         case ExpandIsr():
             log.op = pb.EXPAND_ISR
             _encode_isr(log.expandISROp, command)
@@ -278,9 +282,10 @@ def _encode_admin(log: pb.RaftLog, command: AdminCommand) -> None:
         case RemoveBroker(broker, incarnation, elected):
             log.op, op.broker, op.incarnation = pb.REMOVE_BROKER, broker, incarnation
             op.replicas.extend(map(_replica_op, elected))
-        case ElectLeader(at, isr):
+        case ElectLeader(at, isr, eligible):
             log.op = pb.ELECT_LEADER
             op.inSync.extend(isr)
+            op.eligible.extend(eligible)
             op.replicas.append(_replica_op(at))
 
 
@@ -300,7 +305,7 @@ def _decode_admin(op: int, admin: pb.AdminOp) -> AdminCommand:
         case pb.REMOVE_BROKER:
             return RemoveBroker(admin.broker, admin.incarnation, named)
         case pb.ELECT_LEADER if len(named) == 1:
-            return ElectLeader(named[0], tuple(admin.inSync))
+            return ElectLeader(named[0], tuple(admin.inSync), tuple(admin.eligible))
         case _:
             raise CorruptError(f"metadata command {op} is not known here: was the data written by a newer version?")
 
@@ -320,7 +325,7 @@ def decode(data: bytes) -> Command:
             return SetStreamReadonly(op.stream, tuple(op.partitions), op.readonly)
         case pb.SHRINK_ISR:
             isr = log.shrinkISROp
-            return ShrinkIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch, isr.epoch)
+            return ShrinkIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch, isr.epoch, isr.lacks)
         case pb.EXPAND_ISR:
             isr = log.expandISROp
             return ExpandIsr(isr.stream, isr.partition, isr.replica, isr.leader, isr.leaderEpoch, isr.epoch)

@@ -6,10 +6,11 @@ of one stream spread over the brokers. Ties go by id, so the choice is the same 
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from bascule.core.metadata.isr import Circumstances, Departure, leave, minimum
 from bascule.core.metadata.streams import Partition, Stream
-from bascule.types import Epoch, PartitionId
+from bascule.types import PartitionId
 
 
 def place(
@@ -54,80 +55,52 @@ Changed = dict[str, dict[int, Partition]]
 """Partitions that change, by stream and number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Circumstances:
-    """What decides who leads instead."""
-
-    index: int
-    """Of the command: the new epoch."""
-    alive: Sequence[str] = ()
-    """Who may lead; () = everybody."""
-    draining: Sequence[str] = ()
-    """Who leads only if nobody else can."""
-
-
-def fail_over(streams: Mapping[str, Stream], broker: str, now: Circumstances, lost: bool = False) -> Changed:
-    """The partitions that change when `broker` is gone or about to go; with its disk, if that is `lost`."""
+def fail_over(streams: Mapping[str, Stream], broker: str, how: Departure, now: Circumstances) -> Changed:
+    """The partitions that change when `broker` is gone or about to go."""
     leaders_of = count_leaders(streams)
     changed: Changed = {}
     for name in sorted(streams):
-        least = 0 if lost else max(1, streams[name].config.min_isr or 1)
+        least = minimum(streams[name].config)
         for item in streams[name]:
-            if broker in item.isr and (moved := without(item, broker, least, now, leaders_of)) is not item:
-                changed.setdefault(name, {})[item.id] = moved
+            if broker in item.replicas:
+                moved = leave(item, broker, how, least, now, leaders_of)
+                if moved is not item:
+                    changed.setdefault(name, {})[item.id] = moved
     return changed
 
 
 def begin_life(
-    streams: Mapping[str, Stream], broker: str, doubtful: Collection[tuple[str, int]] | None, now: Circumstances
+    streams: Mapping[str, Stream],
+    broker: str,
+    doubtful: Collection[tuple[str, int]],
+    unclean: bool,
+    now: Circumstances,
 ) -> Changed:
-    """The partitions that change when `broker` starts. It keeps its place in the in-sync sets, for it has what it
-    promised, except of the partitions it finds `doubtful` (None: all): these are as if it was gone. What it leads it
-    leads under a new epoch.
+    """The partitions that change when `broker` starts. It keeps its place, for it has what it promised, except where it
+    finds its log `doubtful`, or after an `unclean` end of its last life everywhere. What it leads it leads under a new
+    epoch. Where it is not in sync the partition has another epoch too: what was asked for its last life is void.
     """
     leaders_of = count_leaders(streams)
-    doubted = None if doubtful is None else dict.fromkeys(doubtful)
-    epoch = Epoch(now.index)
+    doubted = dict.fromkeys(doubtful)
     changed: Changed = {}
     for name in sorted(streams):
+        least = minimum(streams[name].config)
         for item in streams[name]:
-            if broker not in item.isr:
+            if broker not in item.replicas:
                 continue
-            if doubted is None or (name, item.id) in doubted:
-                moved = without(item, broker, 1, now, leaders_of)
+            if (name, item.id) in doubted:
+                moved = leave(item, broker, Departure.DOUBTFUL, least, now, leaders_of)
+            elif unclean:
+                moved = leave(item, broker, Departure.UNCLEAN, least, now, leaders_of)
             elif item.leader == broker:
-                moved = replace(item, epoch=epoch, leader_epoch=epoch)
+                moved = replace(item, epoch=now.epoch, leader_epoch=now.epoch)
+            elif broker not in item.isr:
+                moved = replace(item, epoch=now.epoch)
             else:
                 continue
-            if moved is not item:
-                changed.setdefault(name, {})[item.id] = moved
+            changed.setdefault(name, {})[item.id] = moved
     return changed
 
 
 def count_leaders(streams: Mapping[str, Stream]) -> Counter[str]:
     return Counter(item.leader for stream in streams.values() for item in stream)
-
-
-def without(item: Partition, broker: str, least: int, now: Circumstances, leaders_of: Counter[str]) -> Partition:
-    """This partition if it has to do without `broker`, and its in-sync set is to have `least` members.
-
-    A new leader is the living in-sync replica with the fewest leaderships, one that drains only if there is no other.
-    Where there is none the old one stays, under a new epoch, for it may come back: what it wrote last, and lost, may
-    have reached replicas under the old epoch.
-
-    The in-sync set never gets smaller than the minimum it commits with: all that are left in it have everything that
-    was ever acked, so that any of them may lead. Only a lost disk (`least` is 0) has nothing; if it was the last copy
-    in sync, nobody leads until somebody decides what to do without it.
-    """
-    others = tuple(replica for replica in item.isr if replica != broker)
-    able = [replica for replica in others if not now.alive or replica in now.alive]
-    isr = others if len(others) >= least else item.isr
-    epoch = Epoch(now.index)
-    if item.leader != broker:
-        return item if isr == item.isr else replace(item, isr=isr, epoch=epoch)
-    if not able and least:
-        return replace(item, leader_epoch=epoch, epoch=epoch)
-    leader = min(able or others, key=lambda server: (server in now.draining, leaders_of[server], server), default="")
-    leaders_of[broker] -= 1
-    leaders_of[leader] += 1
-    return replace(item, isr=isr, leader=leader, leader_epoch=epoch, epoch=epoch)

@@ -83,7 +83,8 @@ def _why_kept(item: Partition, broker: str, draining: Sequence[str]) -> str:
         return f"the others in sync, {', '.join(others)}, {what}"
     if item.replicas == (broker,):
         return "it has no other replica"
-    return f"nobody else is in sync; replicas: {', '.join(item.replicas)}"
+    eligible = f", eligible: {', '.join(item.eligible)}" if item.eligible else ""
+    return f"nobody else is in sync; replicas: {', '.join(item.replicas)}{eligible}"
 
 
 def due(metadata: Metadata, absent: Sequence[str]) -> list[str]:
@@ -166,7 +167,7 @@ def removal_losses(metadata: Metadata, broker: str) -> list[Named]:
         item = metadata.streams[name].partitions[partition]
         others = ", ".join(each for each in item.replicas if each != broker)
         what = f"what {others} lack is lost" if others else "everything in it is lost"
-        if others and not item.isr:
+        if others and not item.complete:
             what = f"nobody is in sync, and {broker} may have more than {others}"
         losses.append(Named(name, partition, what))
     return losses

@@ -27,8 +27,9 @@ from bascule.core.metadata.commands import (
     ShrinkIsr,
     operation_of,
 )
+from bascule.core.metadata.isr import Circumstances, Departure, enter, give_way, leave, minimum
 from bascule.core.metadata.operations import Operations
-from bascule.core.metadata.placement import Changed, Circumstances, begin_life, count_leaders, fail_over, without
+from bascule.core.metadata.placement import Changed, begin_life, count_leaders, fail_over
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
 from bascule.types import Epoch
@@ -112,6 +113,8 @@ class Metadata:
         partition = self.partition(command.stream, command.partition)
         if partition is None:
             raise NotFound("partition does not exist")
+        if not partition.leader:
+            raise FailedPrecondition("nobody leads this partition: its last copy in sync was lost")
         if (partition.leader, partition.leader_epoch) != (command.leader, command.leader_epoch):
             raise FailedPrecondition(
                 f"Leader generation mismatch, current leader: {partition.leader} epoch: {partition.leader_epoch}, "
@@ -127,9 +130,6 @@ class Metadata:
             raise FailedPrecondition(f"{command.replica} is not a replica of this partition")
         if isinstance(command, ShrinkIsr) and command.replica == partition.leader:
             raise FailedPrecondition("a leader is always in sync with itself")
-        least = self.streams[command.stream].config.min_isr or 1
-        if isinstance(command, ShrinkIsr) and command.replica in partition.isr and len(partition.isr) <= least:
-            raise FailedPrecondition(f"the in-sync set is never smaller than the minimum of {least}")
 
     def apply(self, index: int, command: Command) -> list[Change]:
         assert index > self.index, f"command {index} applied after {self.index}"
@@ -160,53 +160,40 @@ class Metadata:
                     }
                 )
                 return [PartitionsChanged(self.streams[name], changed)]
-            case ShrinkIsr() | ExpandIsr():
-                return self._change_isr(index, command)
             case BrokerDied(broker, alive) | HandOver(broker, alive):
-                return self._move(fail_over(self.streams, broker, self._now(alive)))
+                return self._move(fail_over(self.streams, broker, Departure.WHOLE, self._now(alive)))
             case DiskLost(broker, alive):
-                return self._move(fail_over(self.streams, broker, self._now(alive), lost=True))
+                return self._move(fail_over(self.streams, broker, Departure.LOST, self._now(alive)))
             case BeginLife(broker, doubts_all, doubtful, alive):
-                doubted = None if doubts_all else doubtful
-                return self._move(begin_life(self.streams, broker, doubted, self._now(alive)))
-            case ChangeLeader():
-                return self._change_leader(command)
-            case GiveWay():
-                return self._give_way(index, command)
+                return self._move(begin_life(self.streams, broker, doubtful, doubts_all, self._now(alive)))
+            case ShrinkIsr() | ExpandIsr() | ChangeLeader() | GiveWay():
+                return self._change_sets(command)
             case _:
                 return self._administer(index, command)
 
-    def _now(self, alive: tuple[str, ...]) -> Circumstances:
+    def _now(self, alive: tuple[str, ...] = ()) -> Circumstances:
         return Circumstances(self.index, alive, self.brokers.draining)
 
-    def _change_isr(self, index: int, command: ShrinkIsr | ExpandIsr) -> list[Change]:
+    def _change_sets(self, command: ShrinkIsr | ExpandIsr | ChangeLeader | GiveWay) -> list[Change]:
         stream = self.streams[command.stream]
-        partition = stream.partitions[command.partition]
-        isr = tuple(item for item in partition.isr if item != command.replica)
-        if isinstance(command, ExpandIsr):
-            isr += (command.replica,)
-        changed = replace(partition, isr=isr, epoch=Epoch(index))
-        self.streams[stream.name] = stream.with_partitions({partition.id: changed})
-        return [PartitionsChanged(self.streams[stream.name], (partition.id,))]
+        item, least = stream.partitions[command.partition], minimum(stream.config)
+        match command:
+            case ShrinkIsr(replica=replica, lacks=lacks):
+                how = Departure.DOUBTFUL if lacks else Departure.WHOLE
+                moved = leave(item, replica, how, least, self._now(), count_leaders(self.streams))
+                # It shall not be in sync, whatever was asked before: that comes too late now.
+                moved = replace(moved, epoch=Epoch(self.index))
+            case ExpandIsr(replica=replica):
+                moved = enter(item, replica, least, self._now())
+            case ChangeLeader(alive=alive):
+                moved = leave(item, item.leader, Departure.WHOLE, least, self._now(alive), count_leaders(self.streams))
+            case GiveWay(replica=replica):
+                moved = give_way(item, replica, least, self._now())
+        return self._move({stream.name: {item.id: moved}})
 
     def _administer(self, index: int, command: AdminCommand) -> list[Change]:
         changed, self.brokers = administration.apply(self.streams, self.brokers, index, command)
         return self._move(changed)
-
-    def _change_leader(self, command: ChangeLeader) -> list[Change]:
-        stream = self.streams[command.stream]
-        partition = stream.partitions[command.partition]
-        least = max(1, stream.config.min_isr or 1)
-        moved = without(partition, partition.leader, least, self._now(command.alive), count_leaders(self.streams))
-        return self._move({stream.name: {partition.id: moved}})
-
-    def _give_way(self, index: int, command: GiveWay) -> list[Change]:
-        partition = self.streams[command.stream].partitions[command.partition]
-        others = tuple(item for item in partition.isr if item not in (command.leader, command.replica))
-        epoch = Epoch(index)
-        isr = (command.replica, *others)
-        moved = replace(partition, leader=command.replica, isr=isr, leader_epoch=epoch, epoch=epoch)
-        return self._move({command.stream: {partition.id: moved}})
 
     def _move(self, partitions: Changed) -> list[Change]:
         changes: list[Change] = []

@@ -72,10 +72,17 @@ class Partition:
     readonly: bool = False
     unclean_epoch: Epoch = NO_EPOCH
     """The last leader epoch that began with a leader who was not in sync: what was committed before may be gone."""
+    eligible: tuple[str, ...] = ()
+    """Not in sync, and with everything that was committed all the same: they may lead if nobody in sync lives."""
 
     @property
     def under_replicated(self) -> bool:
         return len(self.isr) < len(self.replicas)
+
+    @property
+    def complete(self) -> tuple[str, ...]:
+        """Who has everything that was committed, as far as the cluster knows."""
+        return (*self.isr, *self.eligible)
 
     @classmethod
     def from_wire(cls, message: pb.Partition) -> "Partition":
@@ -89,6 +96,7 @@ class Partition:
             paused=message.paused,
             readonly=message.readonly,
             unclean_epoch=Epoch(message.uncleanEpoch),
+            eligible=tuple(message.eligible),
         )
 
     def to_wire(self) -> pb.Partition:
@@ -102,6 +110,7 @@ class Partition:
             paused=self.paused,
             readonly=self.readonly,
             uncleanEpoch=self.unclean_epoch,
+            eligible=self.eligible,
         )
 
 

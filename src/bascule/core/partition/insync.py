@@ -10,11 +10,20 @@ some outcome of the request would not have. It knows when the metadata changes t
 a request is for the state it was made in, and comes too late for any other.
 
 Caught up means: a replica has reached the end the leader had when it answered that replica's previous fetch. Plain
-equality would flap under load, for the leader's end moves on while the answer travels.
+equality would flap under load, for the leader's end moves on while the answer travels. Into the set comes only who has
+also *promised* what the leader had when it was elected: the last leader may have committed any of that, though this one
+does not know how much.
+
+The set may fall below its minimum; then nothing is committed. A change that was refused is asked for again after a
+pause that grows, so that a leader and a controller that see a replica differently do not fill the metadata with it.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+ASK_AGAIN_FIRST_NS = 200_000_000
+ASK_AGAIN_MAX_NS = 5_000_000_000
+"""Before a change of the in-sync set that was refused is asked for again."""
 
 
 @dataclass(slots=True)
@@ -26,12 +35,28 @@ class Follower:
     caught_up: bool = False
     answered_end: int = -1
     """The leader's end at the last answer; -1 before the first."""
+    failing: bool = False
+    """It says that its disk takes nothing more."""
+    not_before: int = 0
+    pause_ns: int = 0
+    """When a change that was refused is asked for again, and after which pause; 0 if none was."""
 
 
 class InSync:
-    def __init__(self, self_id: str, replicas: Iterable[str], isr: Iterable[str], min_isr: int, hw_end: int) -> None:
+    def __init__(
+        self,
+        self_id: str,
+        replicas: Iterable[str],
+        isr: Iterable[str],
+        min_isr: int,
+        hw_end: int,
+        settled_end: int = 0,
+        eligible: Iterable[str] = (),
+    ) -> None:
         self.hw_end = hw_end
         self.isr = tuple(isr)
+        self._eligible = tuple(eligible)
+        self._settled_end = settled_end
         self.followers = {replica: Follower() for replica in replicas if replica != self_id}
         self._self_id = self_id
         self._promised_end = 0
@@ -67,13 +92,24 @@ class InSync:
         follower.end, follower.promised_end = end, min(promised_end, end)
         follower.fetched_at = now
         follower.answered_end = leader_end
+        follower.failing = False
         return self._advance()
 
-    def changed(self, isr: Iterable[str], replicas: Iterable[str] = (), now: int = 0) -> bool:
+    def disk_failing(self, replica: str, promised_end: int, now: int) -> None:
+        """A follower says that its disk takes nothing more. Whether its log agrees with ours was not looked at: what it
+        promises now may be less than it did, but is not believed to be more."""
+        if follower := self.followers.get(replica):
+            follower.promised_end = min(promised_end, follower.promised_end)
+            follower.failing, follower.caught_up = True, False
+            follower.fetched_at = now
+
+    def changed(
+        self, isr: Iterable[str], replicas: Iterable[str] = (), now: int = 0, eligible: Iterable[str] = ()
+    ) -> bool:
         """The metadata says who is in, and, if `replicas` says anything, who holds a copy at all. All that was asked is
         settled. True if the high watermark rose. Whoever went out has to show itself again: what it said before
         says nothing about whether it still lives."""
-        before, self.isr = self.isr, tuple(isr)
+        before, self.isr, self._eligible = self.isr, tuple(isr), tuple(eligible)
         if held := tuple(replicas):
             known = self.followers
             self.followers = {
@@ -85,6 +121,10 @@ class InSync:
             if replica not in self.isr and replica in self.followers:
                 self.followers[replica].caught_up = False
                 self.followers[replica].answered_end = -1
+        for replica in self.isr:
+            if replica not in before and replica in self.followers:
+                self.followers[replica].not_before = 0
+                self.followers[replica].pause_ns = 0
         self._leaving = {}
         self._joining = {}
         self._counted = self._who_counts()
@@ -98,35 +138,43 @@ class InSync:
             follower.fetched_at = follower.caught_up_at = now
 
     def lagging(self, now: int, max_lag_ns: int) -> list[str]:
-        """Members to ask out: silent, or not caught up, for too long; or without what they had promised, for their disk
-        lost it. Each is named once per request. None that would leave the set smaller than its minimum: nothing could
-        be committed without it either."""
-        spare = len(self.isr) - len(self._leaving) - self._min_isr
+        """Members to ask out: silent, or not caught up, for too long; with a disk that takes nothing more; or without
+        what they had promised, for their disk lost it: these must not be eligible either. Each is named once per
+        request."""
         late = [
             replica
             for replica in self.isr
             if (follower := self.followers.get(replica))
-            and replica not in self._leaving
+            and self._may_ask(replica, now)
             and (
-                now - min(follower.fetched_at, follower.caught_up_at) > max_lag_ns
-                or (follower.answered_end >= 0 and follower.promised_end < self.hw_end)
+                follower.failing
+                or now - min(follower.fetched_at, follower.caught_up_at) > max_lag_ns
+                or self.lacks(replica)
             )
         ]
-        late = late[: max(spare, 0)]
+        late += [replica for replica in self._eligible if self.lacks(replica) and self._may_ask(replica, now)]
         self._leaving.update(dict.fromkeys(late))
         return late
 
+    def lacks(self, replica: str) -> bool:
+        """It does not have what it had promised: its disk lost it."""
+        follower = self.followers.get(replica)
+        return follower is not None and follower.answered_end >= 0 and follower.promised_end < self.hw_end
+
     def recovered(self, now: int, max_lag_ns: int) -> list[str]:
-        """Replicas to ask in again: heard of, caught up, and with everything that is committed promised."""
+        """Replicas to ask in again: heard of, caught up, and with everything promised that is committed, or may have
+        been under the last leader."""
         if not self.under_replicated:
             return []
+        needed_end = max(self.hw_end, self._settled_end)
         back = [
             replica
             for replica, follower in self.followers.items()
             if replica not in self.isr
             and replica not in self._joining
+            and self._may_ask(replica, now)
             and follower.caught_up
-            and follower.promised_end >= self.hw_end
+            and follower.promised_end >= needed_end
             and now - follower.fetched_at <= max_lag_ns
         ]
         if back:
@@ -134,9 +182,27 @@ class InSync:
             self._counted = self._who_counts()
         return back
 
-    def shrink_failed(self, replica: str) -> None:
-        """It is still in, or will turn out to be out: it may be asked out again."""
+    def shrink_failed(self, replica: str, now: int = 0) -> None:
+        """It is still in, or will turn out to be out: it may be asked out again, in a while."""
         self._leaving.pop(replica, None)
+        self._pause(replica, now)
+
+    def expand_failed(self, replica: str, asked: bool, now: int) -> None:
+        """It is not in sync for the cluster: it may be asked in again, in a while. If nobody was asked it counts no
+        more; else the metadata says when that is sure."""
+        if not asked:
+            self._joining.pop(replica, None)
+            self._counted = self._who_counts()
+        self._pause(replica, now, grows=asked)
+
+    def _pause(self, replica: str, now: int, grows: bool = True) -> None:
+        if follower := self.followers.get(replica):
+            follower.pause_ns = min(2 * follower.pause_ns, ASK_AGAIN_MAX_NS) if grows else 0
+            follower.pause_ns = follower.pause_ns or ASK_AGAIN_FIRST_NS
+            follower.not_before = now + follower.pause_ns
+
+    def _may_ask(self, replica: str, now: int) -> bool:
+        return replica not in self._leaving and now >= self.followers[replica].not_before
 
     def _advance(self) -> bool:
         if len(self.isr) < self._min_isr:

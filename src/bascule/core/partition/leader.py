@@ -73,11 +73,12 @@ class Fetched:
 
 @dataclass(frozen=True, slots=True)
 class IsrChanged:
-    """The cluster changed the partition; these are its in-sync set and its replicas."""
+    """The cluster changed the partition; these are its in-sync set, its replicas, and who is eligible."""
 
     isr: tuple[str, ...]
     replicas: tuple[str, ...] = ()
     now: int = 0
+    eligible: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,26 @@ class ShrinkFailed:
     """A replica we asked out may still be in."""
 
     replica: str
+    now: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpandFailed:
+    """A replica we wanted in is not: the controller was `asked` and took it out for sure, or there was no use asking,
+    for it is not alive."""
+
+    replica: str
+    asked: bool
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFailing:
+    """A follower says that its disk takes nothing more."""
+
+    replica: str
+    promised_end: int
+    now: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +113,19 @@ class Tick:
     now: int
 
 
-Event = Arrived | Promised | Failed | Reopened | SetReadonly | Fetched | IsrChanged | ShrinkFailed | Tick
+Event = (
+    Arrived
+    | Promised
+    | Failed
+    | Reopened
+    | SetReadonly
+    | Fetched
+    | DiskFailing
+    | IsrChanged
+    | ShrinkFailed
+    | ExpandFailed
+    | Tick
+)
 
 
 # The effects of every batch are not frozen dataclasses: these take three times as long to make.
@@ -126,6 +159,8 @@ class DropAcks:
 @dataclass(frozen=True, slots=True)
 class AskShrink:
     replica: str
+    lacks: bool = False
+    """It has lost something it had promised: it is not eligible to lead either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +229,16 @@ class Leader:
                 return []
             case Fetched(replica, end, promised_end, now):
                 return self.fetched(replica, end, promised_end, now)
-            case IsrChanged(isr, replicas, now):
-                return self._committed(self.in_sync.changed(isr, replicas, now), [])
-            case ShrinkFailed(replica):
-                self.in_sync.shrink_failed(replica)
+            case DiskFailing(replica, promised_end, now):
+                self.in_sync.disk_failing(replica, promised_end, now)
+                return self._check_isr(now)
+            case IsrChanged(isr, replicas, now, eligible):
+                return self._committed(self.in_sync.changed(isr, replicas, now, eligible), [])
+            case ShrinkFailed(replica, now):
+                self.in_sync.shrink_failed(replica, now)
+                return []
+            case ExpandFailed(replica, asked, now):
+                self.in_sync.expand_failed(replica, asked, now)
                 return []
             case Tick(now):
                 return self._check_isr(now)
@@ -210,7 +251,7 @@ class Leader:
     def _check_isr(self, now: int) -> list[Effect]:
         max_lag_ns = self.identity.max_lag_ns
         return [
-            *(AskShrink(replica) for replica in self.in_sync.lagging(now, max_lag_ns)),
+            *(AskShrink(replica, self.in_sync.lacks(replica)) for replica in self.in_sync.lagging(now, max_lag_ns)),
             *(AskExpand(replica) for replica in self.in_sync.recovered(now, max_lag_ns)),
         ]
 

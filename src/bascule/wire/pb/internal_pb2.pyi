@@ -115,7 +115,7 @@ class StreamConfig(_message.Message):
     def __init__(self, retentionMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxMessages: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., cleanerInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactMaxGoroutines: _Optional[_Union[NullableInt32, _Mapping]] = ..., compactEnabled: _Optional[_Union[NullableBool, _Mapping]] = ..., autoPauseTime: _Optional[_Union[NullableInt64, _Mapping]] = ..., autoPauseDisableIfSubscribers: _Optional[_Union[NullableBool, _Mapping]] = ..., minIsr: _Optional[_Union[NullableInt32, _Mapping]] = ..., optimisticConcurrencyControl: _Optional[_Union[NullableBool, _Mapping]] = ..., encryption: _Optional[_Union[NullableBool, _Mapping]] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly", "uncleanEpoch")
+    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly", "uncleanEpoch", "eligible")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -129,6 +129,7 @@ class Partition(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     READONLY_FIELD_NUMBER: _ClassVar[int]
     UNCLEANEPOCH_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
     subject: str
     stream: str
     id: int
@@ -142,7 +143,8 @@ class Partition(_message.Message):
     paused: bool
     readonly: bool
     uncleanEpoch: int
-    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., uncleanEpoch: _Optional[int] = ...) -> None: ...
+    eligible: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., uncleanEpoch: _Optional[int] = ..., eligible: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Stream(_message.Message):
     __slots__ = ("name", "subject", "partitions", "config", "creationTimestamp", "creationIndex")
@@ -201,20 +203,22 @@ class SetStreamReadonlyOp(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: bool = ...) -> None: ...
 
 class IsrOp(_message.Message):
-    __slots__ = ("stream", "partition", "replica", "leader", "leaderEpoch", "epoch")
+    __slots__ = ("stream", "partition", "replica", "leader", "leaderEpoch", "epoch", "lacks")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LACKS_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     replica: str
     leader: str
     leaderEpoch: int
     epoch: int
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    lacks: bool
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., lacks: bool = ...) -> None: ...
 
 class BrokerOp(_message.Message):
     __slots__ = ("broker", "alive")
@@ -295,20 +299,22 @@ class ReplicaOp(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ...) -> None: ...
 
 class AdminOp(_message.Message):
-    __slots__ = ("broker", "incarnation", "avoid", "replicas", "inSync", "force")
+    __slots__ = ("broker", "incarnation", "avoid", "replicas", "inSync", "force", "eligible")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     AVOID_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     INSYNC_FIELD_NUMBER: _ClassVar[int]
     FORCE_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
     broker: str
     incarnation: str
     avoid: _containers.RepeatedScalarFieldContainer[str]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaOp]
     inSync: _containers.RepeatedScalarFieldContainer[str]
     force: bool
-    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[str] = ..., avoid: _Optional[_Iterable[str]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaOp, _Mapping]]] = ..., inSync: _Optional[_Iterable[str]] = ..., force: bool = ...) -> None: ...
+    eligible: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, broker: _Optional[str] = ..., incarnation: _Optional[str] = ..., avoid: _Optional[_Iterable[str]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaOp, _Mapping]]] = ..., inSync: _Optional[_Iterable[str]] = ..., force: bool = ..., eligible: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class RemovedBroker(_message.Message):
     __slots__ = ("id", "incarnation")
