@@ -246,20 +246,33 @@ def remove(broker: str, force: bool, timeout: float, as_json: bool, server: str)
 @click.option("--replica", default="", metavar="BROKER", help="Who is to lead. [default: the live one that has most]")
 @click.option("--accept-loss", is_flag=True, help="Do it. Without this it is only told what would be lost.")
 @click.option("--in-sync", default="", metavar="BROKERS", help="Only if in sync are still those that were shown.")
+@click.option("--eligible", default="", metavar="BROKERS", help="With --in-sync: and eligible those that were shown.")
 @JsonOption
 @ServerOption
 def elect(
-    stream: str, partition: int, replica: str, accept_loss: bool, in_sync: str, as_json: bool, server: str
+    stream: str,
+    partition: int,
+    replica: str,
+    accept_loss: bool,
+    in_sync: str,
+    eligible: str,
+    as_json: bool,
+    server: str,
 ) -> None:
-    """Let a replica lead PARTITION of STREAM that is not in sync, because nobody in sync lives.
+    """Let a replica lead PARTITION of STREAM that may lack something, because nobody lives that surely has everything.
 
-    Messages that were acked may be lost. Start an in-sync replica again instead, if you can.
+    Messages that were acked may be lost. Start a replica that is in sync or eligible again instead, if you can.
     """
 
     async def ask() -> pb.ElectLeaderResponse:
         async with connected(server) as client:
             return await client.admin.elect_leader(
-                stream, partition, replica=replica, accept_loss=accept_loss, in_sync=_words(in_sync)
+                stream,
+                partition,
+                replica=replica,
+                accept_loss=accept_loss,
+                in_sync=_words(in_sync),
+                eligible=_words(eligible),
             )
 
     answer = asyncio.run(ask())
@@ -272,7 +285,8 @@ def elect(
     click.echo(answer.statement)
     click.echo(
         f"nothing was done; to accept this: bascule cluster elect {stream} {partition} "
-        f"--replica {answer.leader} --in-sync {','.join(answer.inSync)} --accept-loss",
+        f"--replica {answer.leader} --in-sync {','.join(answer.inSync)}"
+        f"{' --eligible ' + ','.join(answer.eligible) if answer.eligible else ''} --accept-loss",
         err=True,
     )
 

@@ -76,13 +76,14 @@ def info(name: str, as_json: bool, server: str) -> None:
         return
     click.echo(f"stream {answer.name} on subject {answer.subject}, min ISR {answer.minIsr}")
     print_table(
-        ("partition", "leader", "replicas", "in sync", "hw end", "end", "state"),
+        ("partition", "leader", "replicas", "in sync", "eligible", "hw end", "end", "state"),
         [
             (
                 item.partition,
                 item.leader,
                 ",".join(each.broker for each in item.replicas),
                 ",".join(each.broker for each in item.replicas if each.inSync),
+                ",".join(each.broker for each in item.replicas if each.eligible),
                 *_ends(item),
                 ", ".join(_state(item) if answer.current else ["not known: no controller answers"]),
             )
@@ -104,7 +105,8 @@ def _ends(item: pb.PartitionDescription) -> tuple[str, str]:
 
 
 def _state(item: pb.PartitionDescription) -> list[str]:
-    words = [] if item.online else ["no live leader"]
+    waits = f"{item.leader} waits for {', '.join(item.waitsFor)}: see `bascule cluster status`"
+    words = [waits] if item.waitsFor else [] if item.online else ["no live leader"]
     words += ["under-replicated"] if item.underReplicated else []
     words += ["below min ISR"] if item.belowMinIsr else []
     words += ["readonly"] if item.readonly else []

@@ -80,12 +80,19 @@ class Admin:
         replica: str = "",
         accept_loss: bool = False,
         in_sync: Sequence[str] = (),
+        eligible: Sequence[str] = (),
         timeout: float = limits.CLIENT_TIMEOUT_S,
     ) -> pb.ElectLeaderResponse:
-        """For a partition none of whose in-sync replicas lives: another leads, and what that one lacks is lost. Without
-        `accept_loss` only tells what would happen; `in_sync` of that answer makes sure that nobody came back since."""
+        """For a partition none of whose in-sync or eligible replicas lives, or whose leader waits for others: one of
+        those that live leads, and what it lacks is lost. Without `accept_loss` only tells what would happen; `in_sync`
+        and `eligible` of that answer make sure that nobody came back since."""
         request = pb.ElectLeaderRequest(
-            stream=stream, partition=partition, replica=replica, acceptLoss=accept_loss, inSync=in_sync
+            stream=stream,
+            partition=partition,
+            replica=replica,
+            acceptLoss=accept_loss,
+            inSync=in_sync,
+            eligible=eligible,
         )
         return await self._ask("ElectLeader", request, pb.ElectLeaderResponse, Deadline(timeout))
 

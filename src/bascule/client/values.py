@@ -93,6 +93,8 @@ class Partition:
     newest_offset: int
     paused: bool
     readonly: bool
+    eligible: tuple[str, ...] = ()
+    """Of a Bascule broker: not in sync, and with everything that was committed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,7 @@ def partition_of(message: pb.PartitionMetadata) -> Partition:
         newest_offset=message.newestOffset,
         paused=message.paused,
         readonly=message.readonly,
+        eligible=tuple(message.eligible),
     )
 
 

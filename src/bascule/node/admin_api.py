@@ -28,7 +28,7 @@ from bascule.node.api import receive
 from bascule.node.broker import Broker
 from bascule.node.election import propose_election, was_elected
 from bascule.node.environment import Address
-from bascule.node.standing import describe, living
+from bascule.node.standing import describe, living, waiting
 from bascule.ports import Call
 from bascule.wire.grpc import frame
 from bascule.wire.pb import admin_pb2 as admin
@@ -75,7 +75,8 @@ class AdminApi:
     async def cluster_status(self, request: admin.ClusterStatusRequest, call: Call) -> admin.ClusterStatusResponse:
         current = await self._catch_up(call)
         cluster, metadata = self._cluster, self._cluster.metadata
-        found = plans.health(metadata, self._alive, self._broker.environment.defaults.min_isr_of)
+        waits = await waiting(self._broker)
+        found = plans.health(metadata, self._alive, self._broker.environment.defaults.min_isr_of, waits)
         return admin.ClusterStatusResponse(
             controller=cluster.raft.raft.leader,
             current=current,
@@ -234,7 +235,12 @@ class AdminApi:
         election = await propose_election(self._broker, stream, item, request.replica)
         if not request.acceptLoss:
             return election
-        op = pb.AdminOp(inSync=request.inSync or item.isr, force=True)
+        seen = bool(request.inSync or request.eligible)
+        op = pb.AdminOp(
+            inSync=request.inSync if seen else item.isr,
+            eligible=request.eligible if seen else item.eligible,
+            force=True,
+        )
         op.replicas.add(stream=stream.name, partition=item.id, replica=election.leader)
         deadline = _deadline(call)
         try:

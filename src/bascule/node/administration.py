@@ -75,7 +75,7 @@ class ControllerAdministration:
             case pb.ELECT_LEADER if len(op.replicas) == 1:
                 chosen = op.replicas[0]
                 at = At(chosen.stream, chosen.partition, chosen.replica)
-                return await (self._elect(at, tuple(op.inSync)) if op.force else self._may_elect(at))
+                return await (self._elect(at, op) if op.force else self._may_elect(at))
             case _:
                 raise InvalidArgument(f"operation {request.op} is not known to this broker")
 
@@ -144,14 +144,15 @@ class ControllerAdministration:
         if item is None:
             return self._cluster.metadata.index
         await self._be_sure_of(*item.replicas)
-        plans.electable(item, at.stream, self.members.alive, at.replica)
+        waits = bool(item.leader) and (at.stream, at.partition) in await self._inquiries.waiting(item.leader)
+        plans.electable(item, at.stream, self.members.alive, at.replica, waits)
         return self._cluster.metadata.index
 
-    async def _elect(self, at: At, isr: tuple[str, ...]) -> int:
+    async def _elect(self, at: At, op: pb.AdminOp) -> int:
         await self._may_elect(at)
-        index = await self._cluster.propose(lambda: ElectLeader(at, isr))
+        index = await self._cluster.propose(lambda: ElectLeader(at, tuple(op.inSync), tuple(op.eligible)))
         logger.warning(
-            "unclean election: %s leads %s from epoch %d on although it was not in sync; an administrator accepted "
+            "unclean election: %s leads %s from epoch %d on although it may lack something; an administrator accepted "
             "that committed messages it lacks are lost",
             at.replica,
             name_of(at.stream, at.partition),
@@ -218,7 +219,7 @@ class ControllerAdministration:
                 *counts,
             )
         else:
-            logger.info("every partition has all its replicas in sync")
+            logger.info("every partition has all its replicas alive and in sync")
 
     # --- who is let in ---------------------------------------------------------------------------------------
 

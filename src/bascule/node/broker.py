@@ -21,6 +21,7 @@ from bascule.core.metadata.state import (
 from bascule.core.metadata.streams import Stream
 from bascule.core.partition.leader import AskExpand, AskShrink, Tick
 from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
+from bascule.log.tail import Tail
 from bascule.node import lifemark
 from bascule.node.administration import ControllerAdministration
 from bascule.node.cluster import Cluster
@@ -59,7 +60,7 @@ class Broker:
         """The last life ended in a way that may have taken what it had promised."""
         self._settled_in = False
         self._replicas: dict[Key, Replica] = {}
-        self.inquiries = Inquiries(self.environment, cluster, self.replica)
+        self.inquiries = Inquiries(self.environment, cluster, self.replica, self._replicas.values)
         self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults)
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
@@ -138,12 +139,19 @@ class Broker:
             await self._open(streams)
         except (BasculeError, OSError) as error:
             logger.error("some partitions wait for their disk: %s", error)
+        if self.cluster.joined:
+            for opened in self._replicas.values():
+                opened.tail = Tail.UNSURE
         return tuple(
             (stream.name, item.id)
             for stream in streams
             for item in stream
             if self.environment.broker_id in item.replicas
-            and ((replica := self._replicas.get((stream.creation_index, item.id))) is None or replica.log.damaged)
+            and (
+                (replica := self._replicas.get((stream.creation_index, item.id))) is None
+                or replica.log.damaged
+                or replica.tail is Tail.SHORT
+            )
         )
 
     async def hand_over(self, timeout_s: float) -> None:
@@ -343,6 +351,9 @@ class Broker:
         await Opening(self.environment, missing, self._add).run()
 
     def _add(self, replica: Replica) -> None:
+        if not self._settled_in and (self._unclean or self.cluster.joined):
+            # What was promised was not synced, or is gone with the disk: no end is sure, and none is known to be short.
+            replica.tail = Tail.UNSURE
         self._replicas[replica.key] = replica
 
     async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:

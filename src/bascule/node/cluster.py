@@ -124,7 +124,7 @@ class Cluster:
         self.subjects = subjects
         self._bootstrap = bootstrap
         self._waiting: Waiting | None = None
-        self._joined = False
+        self.joined = False
         """In this life: it came without a state."""
         self.raft = raft
         self.store = store
@@ -238,7 +238,7 @@ class Cluster:
                 request.cluster = response.cluster  # of two that answer, the first
                 if not response.error and response.cluster:
                     self.subjects.enter(response.cluster)
-                    self._joined = True
+                    self.joined = True
                     return
                 if response.final:
                     raise StartError(f"the cluster does not let this broker in: {response.error}")
@@ -303,7 +303,7 @@ class Cluster:
         doubts, if others are in them. Returns when that is so, however long it takes."""
         own = self.config.broker_id
         waiting = Waiting(self._clock, "waiting for the cluster")
-        life = BeginLife(own, doubts_all or self._joined, doubtful)
+        life = BeginLife(own, doubts_all or self.joined, doubtful)
         while any(own in item.replicas for stream in self.metadata.streams.values() for item in stream):
             request = pb.PropagatedRequest(op=pb.BEGIN_LIFE, beginLifeOp=life_to_wire(life))
             try:

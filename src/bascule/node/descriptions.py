@@ -232,6 +232,7 @@ def _fixed(item: Partition) -> bytes:
         leader=item.leader,
         replicas=item.replicas,
         isr=item.isr,
+        eligible=item.eligible,
         paused=item.paused,
         readonly=item.readonly,
         pauseTimestamps=_NEVER,

@@ -9,7 +9,7 @@ from bascule.core.metadata.administration import name_of
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import Unavailable
 from bascule.node.broker import Broker
-from bascule.node.standing import living, positions, replicas
+from bascule.node.standing import living, positions, replicas, waits_for
 from bascule.wire.pb import admin_pb2 as admin
 
 
@@ -27,8 +27,9 @@ def was_elected(item: Partition, replica: str, alive: tuple[str, ...]) -> admin.
 
 async def propose_election(broker: Broker, stream: Stream, item: Partition, replica: str) -> admin.ElectLeaderResponse:
     alive = living(broker.cluster)
-    candidates = plans.electable(item, stream.name, alive, replica)
-    described = replicas(item, alive, await positions(broker, stream, (item,)))
+    known = await positions(broker, stream, (item,))
+    candidates = plans.electable(item, stream.name, alive, replica, bool(waits_for(item, known)))
+    described = replicas(item, alive, known)
     answered = [each for each in described if each.answered and each.broker in candidates]
     chosen = [each for each in answered if each.broker == replica] if replica else answered
     if not chosen:
@@ -44,15 +45,17 @@ async def propose_election(broker: Broker, stream: Stream, item: Partition, repl
         statement=_statement(name_of(stream.name, item.id), item, leader, answered, loss),
         replicas=described,
         inSync=item.isr,
+        eligible=item.eligible,
     )
 
 
 def _statement(
     name: str, item: Partition, leader: admin.Replica, answered: list[admin.Replica], certain_loss: int
 ) -> str:
+    away = [each for each in item.complete if each not in (other.broker for other in answered)]
     parts = [
-        f"{leader.broker} would lead {name} with the messages below offset {leader.end}; in sync were "
-        f"{', '.join(item.isr)}, and nobody of them is alive"
+        f"{leader.broker} would lead {name} with the messages below offset {leader.end}; everything that was committed "
+        f"was on {', '.join(item.complete) or 'none that is left'}, and of these {', '.join(away) or 'nobody'} is away"
     ]
     if certain_loss:
         parts.append(f"{certain_loss} messages that were committed are lost for certain")

@@ -3,12 +3,14 @@ that it was removed. On a subject of its own, `raft.metadata.admin.<broker>` of 
 """
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Iterable
 
 from google.protobuf.message import DecodeError
 
 from bascule.errors import BasculeError, BusUnavailable, DeadlineExceeded, FailedPrecondition, Status, by_status
+from bascule.limits import ADMIN_NAMED_PARTITIONS
 from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
 from bascule.node.garbage import GarbageLog
@@ -26,12 +28,19 @@ STOP_SOON_S = 0.1
 
 
 class Inquiries:
-    def __init__(self, environment: Environment, cluster: Cluster, find: Callable[[str, int], Replica | None]) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        cluster: Cluster,
+        find: Callable[[str, int], Replica | None],
+        every: Callable[[], Iterable[Replica]],
+    ) -> None:
         self.on_stop: Callable[[], None] | None = None
         """Ends this broker as a signal would; None while nobody can."""
         self._environment = environment
         self._cluster = cluster
         self._find = find
+        self._every = every
         self._garbage = GarbageLog(logger, "an inquiry")
 
     def listen(self) -> None:
@@ -106,17 +115,29 @@ class Inquiries:
                 response.error.code, response.error.msg = error.status, str(error)
             self._send(message.reply, encode(MsgType.PROPAGATED_RESPONSE, response.SerializeToString(), crc=True))
 
+    async def waiting(self, broker: str) -> dict[tuple[str, int], tuple[str, ...]]:
+        """The partitions that broker is named leader of, and does not lead before it has heard others; with those."""
+        told = await self.positions(broker, "", ())
+        positions = told.positions if told is not None else ()
+        return {(each.stream, each.partition): tuple(each.waitsFor) for each in positions if each.waitsFor}
+
     def _positions(self, request: pb.PositionsRequest) -> pb.PositionsResponse:
         response = pb.PositionsResponse(sync=str(self._environment.scheduler.mode))
-        for number in request.partitions:
-            replica = self._find(request.stream, number)
+        if request.stream:
+            asked = [self._find(request.stream, number) for number in request.partitions]
+        else:
+            waiting = (replica for replica in self._every() if replica.repair.waits_for)
+            asked = list(itertools.islice(waiting, ADMIN_NAMED_PARTITIONS))
+        for replica in asked:
             if replica is not None:
                 response.positions.add(
-                    partition=number,
+                    stream=replica.stream.name,
+                    partition=replica.partition.id,
                     end=replica.log.end,
                     hwEnd=replica.hw_end,
                     lastEpoch=replica.epochs.last_epoch,
                     leads=replica.leading is not None,
+                    waitsFor=replica.repair.waits_for,
                 )
         return response
 

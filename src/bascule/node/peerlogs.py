@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bascule.core.partition.candidate import Account
 from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError
 from bascule.limits import MAX_RECORD_BYTES
 from bascule.node.garbage import GarbageLog
@@ -71,10 +72,10 @@ class PeerLogs:
 
     # --- asking ----------------------------------------------------------------------------------------------
 
-    async def standing(self, broker: str, key: "Key") -> Standing | None:
+    async def account(self, broker: str, key: "Key") -> Account | None:
         """How far that broker's log goes; None if it has none open. PeerError if it does not say."""
         told = await self._ask(broker, Question(*key, 0, 0, 0, self._broker_id))
-        return told.standing if told.here else None
+        return Account(told.standing, told.certain) if told.here else None
 
     async def fetch(self, broker: str, key: "Key", start: int, end: int) -> bytes:
         """The first of that broker's records with offsets from `start` to before `end`, as many as it gives at once.
@@ -141,7 +142,7 @@ class PeerLogs:
         log = replica.log
         standing = Standing(log.last_epoch, log.promised_end)
         if question.start >= question.end:
-            return Told(True, not log.damaged, standing, 0, b"")
+            return Told(True, not log.damaged, standing, 0, b"", replica.certain)
         reader = log.reader(question.start, uncommitted=True, heals=False)
         records = await reader.read(READ_BYTES, question.end) or b""
         sound = not reader.skipped and not log.lacks(question.start, question.end)

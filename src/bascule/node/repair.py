@@ -5,9 +5,9 @@ from time to time until it is healed. While a follower lacks something it does n
 what was sealed long ago, so each life begins with a slow pass over everything, which is repeated once a day.
 
 A replica that begins a life has a log that nobody vouches for: what a crash, a torn file or a lost disk left of it. It
-is vouched for once it has caught up with a leader. One that is to lead before that first asks the others how far they
-have come, and gives way to one with more: by epoch, then by end, as in Raft, so that what was committed is on the log
-that wins if it is on any. It waits a while for those in sync with it, and then leads with what it has.
+is vouched for once it has caught up with a leader. One that is to lead before that, and is not sure of the end of its
+log, first asks the others how far they have come, and gives way to one with more. `core.partition.candidate` decides
+when enough of them have been heard.
 """
 
 import asyncio
@@ -15,10 +15,13 @@ import logging
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
+from bascule.core.metadata.administration import elect_command
+from bascule.core.partition.candidate import PATIENCE_S, Account, Candidate, GiveWay, Lead, Wait, decide
 from bascule.errors import LogError, PeerError
 from bascule.log.reader import Healing
 from bascule.log.refill import refill
 from bascule.log.segment import Segment
+from bascule.log.tail import Tail
 from bascule.wire.repair import Standing
 
 if TYPE_CHECKING:
@@ -30,11 +33,11 @@ AGAIN_S = 2.0
 """Between two attempts to heal the same damage."""
 PAUSE_S = 0.05
 """What a reader waits that comes again in between: it must not turn in circles."""
-PATIENCE_S = 5.0
-"""How long a replica that nobody vouches for waits for the others in sync before it leads."""
-SHORT_PATIENCE_S = 1.0
-"""And for those that are not: they may have more all the same, if this one lost it."""
 POLL_S = 0.1
+POLL_LATER_S = 1.0
+"""Between two questions for who has to be heard before this one leads: soon, and when that takes long."""
+BELIEVED_S = 5.0
+"""What a replica said about its log is asked again after this long."""
 SCRUB_READ_BYTES = 1024 * 1024
 SCRUB_BYTES_A_SECOND = 64 * 1024 * 1024
 SCRUB_EVERY_S = 24 * 3600.0
@@ -50,6 +53,8 @@ class Repair:
         self._mending = False
         self._said = ""
         """Why it is not healed: said once, not at every attempt."""
+        self.waits_for: tuple[str, ...] = ()
+        """Brokers that have to be heard before this one leads, though it is named leader."""
 
     @property
     def _others(self) -> list[str]:
@@ -138,37 +143,74 @@ class Repair:
     # --- who may lead ----------------------------------------------------------------------------------------
 
     async def ahead(self) -> str | None:
-        """The replica that has more than this one, if one has. Damage is healed first, if that can be done now."""
+        """The replica that has more than this one, if one has; returns when this is known well enough to lead. Damage
+        is healed first, if that can be done now."""
         for segment in list(self._log.damaged):
             await self._heal(segment)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        own, waited_for = self._replica.environment.broker_id, dict.fromkeys(self._replica.partition.isr)
-        told: dict[str, Standing] = {}
-        while True:
-            missing = [broker for broker in self._others if broker not in told]
-            for broker, standing in zip(missing, await asyncio.gather(*map(self._standing, missing)), strict=True):
-                if standing is not None:
-                    told[broker] = standing
-            absent = [broker for broker in waited_for if broker != own and broker not in told]
-            silent = any(broker not in told for broker in self._others)
-            patience_s = PATIENCE_S if absent else SHORT_PATIENCE_S if silent else 0.0
-            if loop.time() - began >= patience_s:
-                break
-            await asyncio.sleep(POLL_S)
-        if absent:
-            logger.error(
+        told: dict[str, tuple[float, Account]] = {}
+        try:
+            while True:
+                now = loop.time()
+                told = {broker: (at, each) for broker, (at, each) in told.items() if now - at < BELIEVED_S}
+                unknown = [broker for broker in self._others if broker not in told]
+                for broker, account in zip(unknown, await asyncio.gather(*map(self._ask, unknown)), strict=True):
+                    if account is not None:
+                        told[broker] = (loop.time(), account)
+                accounts = {broker: account for broker, (_, account) in told.items()}
+                decision = decide(self._candidate, accounts, loop.time() - began)
+                match decision:
+                    case GiveWay(to):
+                        return to
+                    case Lead(unheard):
+                        self._say_unheard(unheard)
+                        return None
+                    case Wait(missing):
+                        self._say_waits(missing)
+                await asyncio.sleep(POLL_S if loop.time() - began < PATIENCE_S else POLL_LATER_S)
+        finally:
+            self.waits_for = ()
+
+    @property
+    def _candidate(self) -> Candidate:
+        """As the metadata has it now: who was removed, or lost its disk, is in no set, and not waited for."""
+        replica, own = self._replica, self._replica.environment.broker_id
+        return Candidate(
+            Standing(self._log.last_epoch, self._log.promised_end),
+            replica.tail is Tail.SURE,
+            replica.tail is Tail.SHORT,
+            tuple(each for each in replica.partition.complete if each != own),
+            tuple(self._others),
+            replica.environment.defaults.min_isr_of(replica.stream.config),
+        )
+
+    def _say_unheard(self, unheard: tuple[str, ...]) -> None:
+        accounted = ", ".join(unheard)
+        if accounted:
+            logger.log(
+                logging.ERROR if self._candidate.least == 1 else logging.INFO,
                 "%s: leading without having heard of %s: what only they have is not shown",
                 self._replica.name,
-                ", ".join(absent),
+                accounted,
             )
-        best = max(told, key=lambda broker: told[broker], default=None)
-        mine = Standing(self._log.last_epoch, self._log.promised_end)
-        return best if best is not None and told[best] > mine else None
 
-    async def _standing(self, broker: str) -> Standing | None:
+    def _say_waits(self, missing: tuple[str, ...]) -> None:
+        """Once for each change: it may take as long as a broker is away."""
+        if missing and missing != self.waits_for:
+            replica = self._replica
+            logger.error(
+                "%s is not led: the end of this broker's log may be missing, and %s, which may have it, has not been "
+                "heard; start that one, or give up what only it has with `%s`",
+                replica.name,
+                ", ".join(missing),
+                elect_command(replica.stream.name, replica.partition.id, replica.environment.broker_id),
+            )
+        self.waits_for = missing
+
+    async def _ask(self, broker: str) -> Account | None:
         try:
-            return await self._logs.standing(broker, self._replica.key)
+            return await self._logs.account(broker, self._replica.key)
         except PeerError as error:
             logger.debug("%s: %s", self._replica.name, error)
             return None

@@ -12,6 +12,7 @@ from bascule.core.metadata.streams import Partition, Stream
 from bascule.core.partition.epochs import EpochHistory
 from bascule.errors import BasculeError, LogError, Unavailable
 from bascule.log.commitlog import CommitLog
+from bascule.log.tail import Tail
 from bascule.node import epochs as stored_epochs
 from bascule.node.environment import Environment
 from bascule.node.following import Following
@@ -50,6 +51,8 @@ class Replica:
         self.following: Following | None = None
         self.vouched_for = len(partition.replicas) == 1
         """This life has shown that the log lacks nothing that was promised."""
+        self.tail = log.tail
+        """What this start knows about the end of the log."""
         self._coming_to_lead: asyncio.Task[None] | None = None
         self.repair = Repair(self)
         self.epochs = EpochHistory()
@@ -120,6 +123,11 @@ class Replica:
             self._lead()
         else:
             self._coming_to_lead = self.spawn(self._come_to_lead())
+
+    @property
+    def certain(self) -> bool:
+        """It has everything it promised: it has shown so in this life, or its log ends as it was left."""
+        return self.vouched_for or (self.tail is Tail.SURE and not self.log.damaged)
 
     def _lead(self) -> None:
         self.vouched_for = True

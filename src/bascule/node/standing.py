@@ -37,7 +37,13 @@ async def positions(broker: Broker, stream: Stream, partitions: tuple[Partition,
 def replicas(item: Partition, alive: tuple[str, ...], known: Positions) -> list[admin.Replica]:
     described = []
     for name in item.replicas:
-        replica = admin.Replica(broker=name, alive=name in alive, inSync=name in item.isr)
+        # Who is away is not in sync, whatever the metadata says until it has noticed.
+        replica = admin.Replica(
+            broker=name,
+            alive=name in alive,
+            inSync=name in item.isr and name in alive,
+            eligible=name in item.eligible,
+        )
         sync, positions_there = known.get(name, ("", {}))
         position = positions_there.get(item.id)
         if position is not None:
@@ -46,6 +52,18 @@ def replicas(item: Partition, alive: tuple[str, ...], known: Positions) -> list[
             replica.lastEpoch, replica.sync = position.lastEpoch, sync
         described.append(replica)
     return described
+
+
+def waits_for(item: Partition, known: Positions) -> tuple[str, ...]:
+    """Whom its leader has to hear before it leads; () if it leads, or does not say."""
+    _, there = known.get(item.leader, ("", {}))
+    return tuple(there[item.id].waitsFor) if item.id in there else ()
+
+
+async def waiting(broker: Broker) -> dict[tuple[str, int], tuple[str, ...]]:
+    """The same for every partition that is led by nobody for that reason."""
+    asked = [broker.inquiries.waiting(name) for name in living(broker.cluster)]
+    return {key: missing for each in await asyncio.gather(*asked) for key, missing in each.items()}
 
 
 async def describe(broker: Broker, stream: Stream) -> admin.DescribeStreamResponse:
@@ -62,11 +80,12 @@ async def describe(broker: Broker, stream: Stream) -> admin.DescribeStreamRespon
             admin.PartitionDescription(
                 partition=item.id,
                 leader=item.leader,
-                online=item.leader in alive,
+                online=item.leader in alive and not waits_for(item, known),
+                waitsFor=waits_for(item, known),
                 leaderEpoch=item.leader_epoch,
                 replicas=replicas(item, alive, known),
-                underReplicated=item.under_replicated,
-                belowMinIsr=len(item.isr) < least,
+                underReplicated=any(each not in item.isr or each not in alive for each in item.replicas),
+                belowMinIsr=sum(each in alive for each in item.isr) < least,
                 readonly=item.readonly,
                 paused=item.paused,
                 uncleanEpoch=item.unclean_epoch,

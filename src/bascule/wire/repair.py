@@ -12,7 +12,7 @@ from bascule.errors import PeerError
 from bascule.wire.kernels import crc32c
 
 _QUESTION = struct.Struct("<QIQQQ")
-_ANSWER = struct.Struct("<BBQQQ")
+_ANSWER = struct.Struct("<???QQQ")
 _CRC = struct.Struct("<I")
 
 
@@ -44,6 +44,8 @@ class Told(NamedTuple):
     total: int
     """Bytes of the records this answer is about; 0: there are none in the range."""
     piece: bytes
+    certain: bool = False
+    """Whether that log is sure to have everything it promised."""
 
 
 def encode_question(question: Question) -> bytes:
@@ -60,13 +62,13 @@ def decode_question(data: bytes) -> Question:
 
 
 def encode_told(told: Told) -> bytes:
-    return _sealed(_ANSWER.pack(told.here, told.sound, *told.standing, told.total) + told.piece)
+    return _sealed(_ANSWER.pack(told.here, told.sound, told.certain, *told.standing, told.total) + told.piece)
 
 
 def decode_told(data: bytes) -> Told:
     body = _opened(data, _ANSWER.size)
-    here, sound, last_epoch, end, total = _ANSWER.unpack_from(body)
-    return Told(bool(here), bool(sound), Standing(last_epoch, end), total, body[_ANSWER.size :])
+    here, sound, certain, last_epoch, end, total = _ANSWER.unpack_from(body)
+    return Told(here, sound, Standing(last_epoch, end), total, body[_ANSWER.size :], certain)
 
 
 def _sealed(body: bytes) -> bytes:

@@ -144,6 +144,11 @@ def name_of(stream: str, partition: int) -> str:
     return f"{stream}/{partition}"
 
 
+def elect_command(stream: str, partition: int, replica: str) -> str:
+    """What an administrator types to have this replica lead, whatever is lost."""
+    return f"bascule cluster elect {stream} {partition} --replica {replica} --accept-loss"
+
+
 def some(names: list[str]) -> str:
     """All of them in words, or the first few and how many more."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

@@ -5,10 +5,10 @@ commands that come out name everything they depend on, so that they apply alike 
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from bascule.core.metadata.administration import last_copies, name_of, some
+from bascule.core.metadata.administration import elect_command, last_copies, name_of, some
 from bascule.core.metadata.commands import At, BeginRemoval, DrainBroker, RemoveBroker
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Partition, StreamConfig
@@ -200,20 +200,22 @@ def removal(
 # --- looking ----------------------------------------------------------------------------------------------------
 
 
-def electable(item: Partition, stream: str, alive: Sequence[str], chosen: str = "") -> list[str]:
-    """The replicas that could lead although they are not in sync. Raises why there is no need, or nobody, or why not
-    the chosen one."""
+def electable(item: Partition, stream: str, alive: Sequence[str], chosen: str = "", waits: bool = False) -> list[str]:
+    """The replicas that could lead although they may lack something. Raises why there is no need, or nobody, or why not
+    the chosen one. There is need where nobody in sync or eligible lives, and where the leader `waits` for others,
+    because it is not sure to have everything itself."""
     name = name_of(stream, item.id)
-    in_sync = [each for each in item.isr if each in alive]
-    if in_sync:
-        raise FailedPrecondition(
-            f"{name} needs no such election: {', '.join(in_sync)} is in sync and alive, and nothing need be lost"
-        )
+    for what, members in (("in sync", item.isr), ("eligible to lead", item.eligible)):
+        there = [each for each in members if each in alive]
+        if there and not waits:
+            raise FailedPrecondition(
+                f"{name} needs no such election: {', '.join(there)} is {what} and alive, and nothing need be lost"
+            )
     living = [each for each in item.replicas if each in alive]
     if not living:
         raise FailedPrecondition(
             f"no replica of {name} is alive: start one of {', '.join(item.replicas)}, best one that was in sync "
-            f"({', '.join(item.isr)})"
+            f"or is eligible ({', '.join(item.complete)})"
         )
     if chosen and chosen not in living:
         what = "is not alive" if chosen in item.replicas else "is no replica of it"
@@ -230,17 +232,40 @@ class Health:
     below_min_isr: tuple[Named, ...]
 
 
-def health(metadata: Metadata, alive: Sequence[str], min_isr_of: Callable[[StreamConfig], int]) -> Health:
+Waiting = Mapping[tuple[str, int], tuple[str, ...]]
+"""By stream and partition, whom the leader named has to hear before it leads."""
+
+
+def health(
+    metadata: Metadata, alive: Sequence[str], min_isr_of: Callable[[StreamConfig], int], waiting: Waiting | None = None
+) -> Health:
+    """A member of an in-sync set that is away is not in sync, whatever the metadata says until it has noticed."""
     under, offline, below = [], [], []
     for name in sorted(metadata.streams):
         stream = metadata.streams[name]
         least = min_isr_of(stream.config)
         for item in stream:
-            if item.under_replicated:
-                missing = ", ".join(each for each in item.replicas if each not in item.isr)
-                under.append(Named(name, item.id, f"not in sync: {missing}"))
-            if item.leader not in alive:
-                offline.append(Named(name, item.id, f"in sync: {', '.join(item.isr)}; leader {item.leader} is away"))
-            if len(item.isr) < least:
-                below.append(Named(name, item.id, f"{len(item.isr)} in sync, {least} needed: nothing is committed"))
+            missing = [each for each in item.replicas if each not in item.isr or each not in alive]
+            there = len(item.replicas) - len(missing)
+            if missing:
+                under.append(Named(name, item.id, f"not in sync: {', '.join(missing)}{_eligible(item)}"))
+            waits_for = (waiting or {}).get((name, item.id), ())
+            if item.leader not in alive or waits_for:
+                offline.append(Named(name, item.id, _why_offline(item, name, waits_for)))
+            if there < least:
+                reason = f"{there} in sync, {least} needed: nothing is committed{_eligible(item)}"
+                below.append(Named(name, item.id, reason))
     return Health(tuple(under), tuple(offline), tuple(below))
+
+
+def _eligible(item: Partition) -> str:
+    return f"; eligible to lead: {', '.join(item.eligible)}" if item.eligible else ""
+
+
+def _why_offline(item: Partition, stream: str, waits_for: tuple[str, ...]) -> str:
+    if waits_for:
+        return (
+            f"leader {item.leader} may lack something that {', '.join(waits_for)} has: start that one, or give it up "
+            f"with `{elect_command(stream, item.id, item.leader)}`"
+        )
+    return f"in sync: {', '.join(item.isr)}; leader {item.leader} is away{_eligible(item)}"

@@ -83,7 +83,7 @@ class DescribeStreamRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("broker", "alive", "inSync", "answered", "end", "highWatermarkEnd", "lastEpoch", "sync")
+    __slots__ = ("broker", "alive", "inSync", "answered", "end", "highWatermarkEnd", "lastEpoch", "sync", "eligible")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     INSYNC_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class Replica(_message.Message):
     HIGHWATERMARKEND_FIELD_NUMBER: _ClassVar[int]
     LASTEPOCH_FIELD_NUMBER: _ClassVar[int]
     SYNC_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
     broker: str
     alive: bool
     inSync: bool
@@ -100,10 +101,11 @@ class Replica(_message.Message):
     highWatermarkEnd: int
     lastEpoch: int
     sync: str
-    def __init__(self, broker: _Optional[str] = ..., alive: bool = ..., inSync: bool = ..., answered: bool = ..., end: _Optional[int] = ..., highWatermarkEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., sync: _Optional[str] = ...) -> None: ...
+    eligible: bool
+    def __init__(self, broker: _Optional[str] = ..., alive: bool = ..., inSync: bool = ..., answered: bool = ..., end: _Optional[int] = ..., highWatermarkEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., sync: _Optional[str] = ..., eligible: bool = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
-    __slots__ = ("partition", "leader", "online", "leaderEpoch", "replicas", "underReplicated", "belowMinIsr", "readonly", "paused", "uncleanEpoch", "epoch")
+    __slots__ = ("partition", "leader", "online", "leaderEpoch", "replicas", "underReplicated", "belowMinIsr", "readonly", "paused", "uncleanEpoch", "epoch", "waitsFor")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     ONLINE_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +117,7 @@ class PartitionDescription(_message.Message):
     PAUSED_FIELD_NUMBER: _ClassVar[int]
     UNCLEANEPOCH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    WAITSFOR_FIELD_NUMBER: _ClassVar[int]
     partition: int
     leader: str
     online: bool
@@ -126,7 +129,8 @@ class PartitionDescription(_message.Message):
     paused: bool
     uncleanEpoch: int
     epoch: int
-    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[str] = ..., online: bool = ..., leaderEpoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., underReplicated: bool = ..., belowMinIsr: bool = ..., readonly: bool = ..., paused: bool = ..., uncleanEpoch: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    waitsFor: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[str] = ..., online: bool = ..., leaderEpoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., underReplicated: bool = ..., belowMinIsr: bool = ..., readonly: bool = ..., paused: bool = ..., uncleanEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., waitsFor: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeStreamResponse(_message.Message):
     __slots__ = ("name", "subject", "group", "creationTimestamp", "minIsr", "partitions", "current")
@@ -195,21 +199,23 @@ class RemoveBrokerResponse(_message.Message):
     def __init__(self, done: bool = ..., waiting: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ..., lost: _Optional[_Iterable[_Union[PartitionRef, _Mapping]]] = ...) -> None: ...
 
 class ElectLeaderRequest(_message.Message):
-    __slots__ = ("stream", "partition", "replica", "acceptLoss", "inSync")
+    __slots__ = ("stream", "partition", "replica", "acceptLoss", "inSync", "eligible")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     ACCEPTLOSS_FIELD_NUMBER: _ClassVar[int]
     INSYNC_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     replica: str
     acceptLoss: bool
     inSync: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., acceptLoss: bool = ..., inSync: _Optional[_Iterable[str]] = ...) -> None: ...
+    eligible: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., acceptLoss: bool = ..., inSync: _Optional[_Iterable[str]] = ..., eligible: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ElectLeaderResponse(_message.Message):
-    __slots__ = ("done", "leader", "leaderEnd", "knownCommittedEnd", "certainLoss", "statement", "replicas", "inSync", "epoch")
+    __slots__ = ("done", "leader", "leaderEnd", "knownCommittedEnd", "certainLoss", "statement", "replicas", "inSync", "epoch", "eligible")
     DONE_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     LEADEREND_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +225,7 @@ class ElectLeaderResponse(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     INSYNC_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
     done: bool
     leader: str
     leaderEnd: int
@@ -228,4 +235,5 @@ class ElectLeaderResponse(_message.Message):
     replicas: _containers.RepeatedCompositeFieldContainer[Replica]
     inSync: _containers.RepeatedScalarFieldContainer[str]
     epoch: int
-    def __init__(self, done: bool = ..., leader: _Optional[str] = ..., leaderEnd: _Optional[int] = ..., knownCommittedEnd: _Optional[int] = ..., certainLoss: _Optional[int] = ..., statement: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., inSync: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    eligible: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, done: bool = ..., leader: _Optional[str] = ..., leaderEnd: _Optional[int] = ..., knownCommittedEnd: _Optional[int] = ..., certainLoss: _Optional[int] = ..., statement: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., inSync: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., eligible: _Optional[_Iterable[str]] = ...) -> None: ...

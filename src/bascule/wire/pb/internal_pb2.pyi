@@ -483,18 +483,22 @@ class PositionsRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionPosition(_message.Message):
-    __slots__ = ("partition", "end", "hwEnd", "lastEpoch", "leads")
+    __slots__ = ("partition", "end", "hwEnd", "lastEpoch", "leads", "waitsFor", "stream")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     HWEND_FIELD_NUMBER: _ClassVar[int]
     LASTEPOCH_FIELD_NUMBER: _ClassVar[int]
     LEADS_FIELD_NUMBER: _ClassVar[int]
+    WAITSFOR_FIELD_NUMBER: _ClassVar[int]
+    STREAM_FIELD_NUMBER: _ClassVar[int]
     partition: int
     end: int
     hwEnd: int
     lastEpoch: int
     leads: bool
-    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ..., hwEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., leads: bool = ...) -> None: ...
+    waitsFor: _containers.RepeatedScalarFieldContainer[str]
+    stream: str
+    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ..., hwEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., leads: bool = ..., waitsFor: _Optional[_Iterable[str]] = ..., stream: _Optional[str] = ...) -> None: ...
 
 class PositionsResponse(_message.Message):
     __slots__ = ("positions", "sync")
