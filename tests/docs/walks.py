@@ -11,6 +11,7 @@ from bascule.core.partition import insync
 from bascule.core.partition import leader as le
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.partition.insync import InSync
+from bascule.core.partition.owed import OwedAcks, OwedBound
 from bascule.core.raft.machine import Raft, RaftConfig, Role
 from bascule.core.raft.state import State
 from bascule.errors import BasculeError
@@ -124,7 +125,7 @@ class LeaderWalk:
         identity = le.Identity(origin("orders", 0), b"orders", Epoch(3), 1000, False, b"", LAG)
         self.in_sync = InSync("me", ("me", "b", "c"), chance.choice(ISRS), chance.choice((1, 2)), 0)
         self.in_sync.start_watching(0)
-        self.machine = le.Leader(identity, self.in_sync, 0, 0)
+        self.machine = le.Leader(identity, self.in_sync, 0, 0, OwedAcks("orders/0", OwedBound(1000)))
         self._now = 0
         self._promised = 0
 
@@ -173,7 +174,7 @@ def leader_walks(walks: int = 300, length: int = 80) -> tuple[set[Edge], set[Edg
     """Events to effects; and how a replica's place in the in-sync set changes."""
     seen: set[Edge] = set()
     places: set[Edge] = set()
-    with mock.patch.object(le, "OWED_ACK_BYTES", 100), mock.patch.object(insync, "ASK_AGAIN_FIRST_NS", 1):
+    with mock.patch.object(insync, "ASK_AGAIN_FIRST_NS", 1):
         for number in range(walks):
             walk = LeaderWalk(random.Random(number))
             for _ in range(length):

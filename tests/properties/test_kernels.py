@@ -316,6 +316,16 @@ def test_both_twins_encode_acks_alike(owed: bytes, commit: int, local_prefix: by
     both("encode_acks", owed, PREFIX, SUBJECT, commit, local_prefix, max_payload)
 
 
+@examples
+@given(
+    mutated(st.lists(owed_entries, max_size=6).map(b"".join)),
+    st.sampled_from([b"", b"own.", b"a", b"own.s1"]),
+    st.lists(st.sampled_from([b"", b"s1", b"u2", b"a", b"own"]), max_size=3),
+)
+def test_both_twins_keep_the_same_acks(owed: bytes, prefix: bytes, tokens: list[bytes]) -> None:
+    both("keep_owed", owed, prefix, dict.fromkeys(tokens))
+
+
 # --- publishes --------------------------------------------------------------------------------------------
 
 ROUTES: dict[bytes, list[tuple[bytes, int, bytes] | None]] = {

@@ -119,6 +119,16 @@ def check_owed(data: bytes, chance: Chance) -> None:
     ask("encode_acks", data, PREFIX, SUBJECT, chance.number(), prefix, chance.choice((0, 90, 1_000, LIMIT)))
 
 
+def check_kept(data: bytes, chance: Chance) -> None:
+    """Nothing is lost but what waits for calls that are over, and a second look finds nothing."""
+    prefix, gone = chance.choice((b"", b"own.", b"a")), dict.fromkeys(chance.sample((b"s1", b"u2", b"a", b""), 2))
+    kept = ask("keep_owed", data, prefix, gone)
+    if kept is ValueError:
+        return
+    require(ask("keep_owed", kept, prefix, gone) == kept, "keep_owed: kept what it had to drop")
+    require(ask("keep_owed", data, prefix, {}) == data, "keep_owed: dropped what somebody waits for")
+
+
 def check_stored(data: bytes, chance: Chance) -> None:
     """Stored bytes, damaged or not, are judged alike; what is found is valid."""
     min_offset = chance.choice((0, 0, 2, 3, -5, 1 << 40))
@@ -189,6 +199,7 @@ TARGETS = (
     Target("encode_records", lambda c: inputs.batch(c, inputs.published), check_encode_records, WORDS, True),
     Target("ack_responses", lambda c: inputs.batch(c, inputs.acked), check_acks, WORDS, True),
     Target("encode_acks", inputs.owed, check_owed, WORDS, True),
+    Target("keep_owed", inputs.owed, check_kept, WORDS, True),
     Target("records", inputs.records, check_stored, WORDS, True),
     Target("decode_records", lambda c: inputs.protobuf(c, inputs.message), check_decode, WORDS, True),
 )

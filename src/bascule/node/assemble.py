@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass
 
 from bascule.core.metadata.state import Metadata
+from bascule.core.partition.owed import OwedBound
 from bascule.core.raft.machine import Raft, RaftConfig
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncScheduler
@@ -91,6 +92,7 @@ async def assemble(
         scheduler=scheduler,
         routes=routes,
         inboxes=Inboxes(namespace, own, random, routes),
+        owed=OwedBound(),
         feeds=Feeds(own, subjects, buses.replication, clock, _session(boot), buses.publishes.push),
         fetchers=Fetchers(own, subjects, buses.replication, settings.fetch_timeout_s, _session(boot)),
         peer_logs=PeerLogs(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from bascule.core.metadata.streams import StreamConfig
 from bascule.core.partition.leader import AskExpand, AskShrink
+from bascule.core.partition.owed import OwedBound
 from bascule.log.commitlog import LogConfig
 from bascule.log.sync import SyncScheduler
 from bascule.node.feeds import Feeds
@@ -78,6 +79,8 @@ class Environment:
     scheduler: SyncScheduler
     routes: Routes
     inboxes: Inboxes
+    owed: OwedBound
+    """Of the acks that wait, over all partitions led here."""
     feeds: Feeds
     fetchers: Fetchers
     peer_logs: PeerLogs

@@ -26,6 +26,7 @@ from bascule.core.partition.leader import (
     SendAcks,
     SetReadonly,
 )
+from bascule.core.partition.owed import OwedAcks
 from bascule.errors import BusUnavailable, LogError
 from bascule.node.environment import RESERVED_STREAMS
 from bascule.ports import Subscription
@@ -75,7 +76,8 @@ class Leading:
             partition.eligible,
         )
         in_sync.start_watching(environment.clock.monotonic_ns())
-        machine = Leader(identity, in_sync, self._log.end, self._log.last_timestamp)
+        owed = OwedAcks(self._name, environment.owed)
+        machine = Leader(identity, in_sync, self._log.end, self._log.last_timestamp, owed)
         machine.step(SetReadonly(partition.readonly))
         return machine
 
@@ -93,6 +95,11 @@ class Leading:
         if self._subscription is not None:
             self._subscription.unsubscribe()
             self._subscription = None
+
+    def close(self) -> None:
+        """Leads no more: nothing is taken, and nobody who waits for an ack gets it from us."""
+        self.stop_listening()
+        self._machine.owed.close()
 
     # --- what others ask and say -----------------------------------------------------------------------------
 
@@ -176,8 +183,15 @@ class Leading:
                     self._environment.feeds.has_news(self._replica)
                     if self._machine.settled:
                         self._on_settled()
-                case DropAcks(nbytes):
-                    logger.error("%s: too many acks wait; %d bytes of them will never be sent", self._name, nbytes)
+                case DropAcks(partition, nbytes):
+                    logger.error(
+                        "%s: acks wait for its in-sync set or its disk, over the bound of %d bytes for this broker; %d "
+                        "bytes of them are dropped. Its messages stay stored, but their publishers are not told. See "
+                        "why it commits nothing (bascule stream info)",
+                        partition,
+                        self._environment.owed.most,
+                        nbytes,
+                    )
                 case AskShrink(replica):
                     logger.warning("%s: %s does not keep up and is asked out of the in-sync set", self._name, replica)
                     self._environment.ask_isr(self._replica, effect)

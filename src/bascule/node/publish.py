@@ -154,7 +154,7 @@ class Publisher:
             frames = await arrived
             return api.Ack.FromString(frames[5 : 5 + int.from_bytes(frames[1:5], "big")])
         finally:
-            self._inboxes.close(inbox)
+            self._inboxes.close(inbox, unanswered=not arrived.done() or arrived.cancelled())
 
     async def _through_foreign_inbox(self, subject: bytes, suffix: bytes, message: api.Message) -> api.Ack:
         """The caller named an inbox of its own: listen there too while the call lasts."""
@@ -226,7 +226,7 @@ class Publisher:
                 await self._bus.drained()
             await session.settled(CLOSE_WAIT_S)
         finally:
-            self._inboxes.close(inbox)
+            self._inboxes.close(inbox, unanswered=session.unanswered)
 
     def _route(
         self, session: "_Session", inbox: bytes, data: bytes, table: Table
@@ -273,9 +273,15 @@ class _Session:
 
     def __init__(self, call: Call) -> None:
         self.outstanding = 0
+        self._gave_up = False
         self._call = call
         self._refusals: list[bytes] = []
         self._changed = asyncio.Event()
+
+    @property
+    def unanswered(self) -> bool:
+        """Acks may wait for this call somewhere."""
+        return self._gave_up or self.outstanding > 0
 
     def on_frames(self, frames: bytes, count: int) -> None:
         # A message may be acked twice, by a leader and the one that follows it, and acks that were given up may come
@@ -315,6 +321,7 @@ class _Session:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
+            self._gave_up = True
             self.outstanding = 0
 
 

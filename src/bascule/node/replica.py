@@ -154,7 +154,7 @@ class Replica:
             self._coming_to_lead.cancel()
             self._coming_to_lead = None
         if self.leading is not None:
-            self.leading.stop_listening()
+            self.leading.close()
             self.leading = None
         if self.following is not None:
             self.following.stop()

@@ -70,6 +70,9 @@ KNOBS = {
         # acks
         _limit("PUBLISH_OUTSTANDING_ACKS", 3, 20),
         _limit("OWED_ACK_BYTES", 2_000, 20_000),
+        _limit("OWED_SWEEP_BYTES", 300, 3_000),
+        _limit("GONE_CALLS", 1, 10),
+        _limit("KEPT_ROUTES", 1),
         # replication
         _limit("FEED_AT_HAND_BYTES", 0, 1_000, 5_000),
         Knob(feeds, "ANSWER_BYTES", (500, 5_000)),

@@ -285,6 +285,62 @@ def encode_acks(
         PyBuffer_Release(&view)
 
 
+cdef bint is_of_gone(const Span *inbox, const Span *prefix, dict gone) except -1:
+    # Does the inbox belong to a gRPC call that is over? Its token is what follows the last dot, up to the stream.
+    cdef Span token
+    cdef const uint8_t *mark
+    if inbox.size <= prefix.size or not starts_with(inbox, prefix):
+        return False
+    token.data = inbox.data + inbox.size
+    while token.data > inbox.data and (token.data - 1)[0] != 46:
+        token.data -= 1
+    token.size = <uint64_t>(inbox.data + inbox.size - token.data)
+    mark = <const uint8_t *>memchr(token.data, 45, token.size)
+    if mark != NULL:
+        token.size = <uint64_t>(mark - token.data)
+    return PyDict_GetItemWithError(gone, token.data[: token.size]) != NULL
+
+
+cdef int keep_entries(Out *kept, const uint8_t *at, const uint8_t *end, const Span *prefix, dict gone) except -1:
+    # Publishers use one inbox for many messages, so the last verdict is kept.
+    cdef Owed entry
+    cdef Span inbox
+    cdef const uint8_t *following
+    cdef bint over = False
+    inbox.data = NULL
+    inbox.size = 0
+    while at < end:
+        following = next_owed(at, end, &entry)
+        if following == NULL:
+            raise ValueError("the owed acks are cut off: the last entry runs past the end")
+        if inbox.data == NULL or not same(&inbox, &entry.inbox):
+            inbox = entry.inbox
+            over = is_of_gone(&inbox, prefix, gone)
+        if not over:
+            out_reserve(kept, <uint64_t>(following - at))
+            memcpy(kept.data + kept.size, at, <size_t>(following - at))
+            kept.size += <uint64_t>(following - at)
+        at = following
+    return 0
+
+
+def keep_owed(object owed, bytes prefix not None, dict gone not None):
+    """Owed acks without those for calls that are over: inboxes that begin with `prefix`, by their token in `gone`."""
+    cdef Py_buffer view
+    cdef Span start = span_of(prefix)
+    cdef Out kept
+    cdef const uint8_t *at
+    memset(&kept, 0, sizeof(Out))
+    PyObject_GetBuffer(owed, &view, PyBUF_SIMPLE)
+    try:
+        at = <const uint8_t *>view.buf
+        keep_entries(&kept, at, at + view.len, &start, gone)
+        return out_take(&kept)
+    finally:
+        out_drop(&kept)
+        PyBuffer_Release(&view)
+
+
 cdef int answer_ack(Groups *groups, Groups *streams, const Delivered *message) except -1 nogil:
     # An Ack that came over NATS; its bytes go on as they are, inside a PublishResponse. An invalid one is dropped.
     # Groups are those of a token and a stream, which is the number of its name in `streams`.

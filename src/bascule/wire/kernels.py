@@ -50,6 +50,7 @@ record_tail = _twin.record_tail
 encode_records = _twin.encode_records
 encode_acks = _twin.encode_acks
 ack_responses = _twin.ack_responses
+keep_owed = _twin.keep_owed
 route_publishes = _twin.route_publishes
 scan_records = _twin.scan_records
 find_record = _twin.find_record
@@ -71,6 +72,7 @@ __all__ = [
     "find_record",
     "frame_data",
     "index_records",
+    "keep_owed",
     "record_tail",
     "reverse_records",
     "route_publishes",

@@ -14,13 +14,12 @@ Rules:
 The shape follows etcd's raft (step in, instructions out) and Kafka's partition leader (high watermark by in-sync set).
 """
 
-from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from bascule.core.partition.insync import InSync
+from bascule.core.partition.owed import OwedAcks, OwedBound
 from bascule.errors import AckError
-from bascule.limits import OWED_ACK_BYTES
 from bascule.types import Epoch
 from bascule.wire.kernels import encode_records, record_tail
 from bascule.wire.owed import with_error
@@ -151,8 +150,10 @@ class Expose(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DropAcks:
-    """Too many acks wait already: these messages are stored, but their publishers will not hear of it."""
+    """Too many acks wait on this broker, most of them of the partition named, perhaps another one: its messages stay
+    stored, but their publishers will not hear of it."""
 
+    partition: str
     nbytes: int
 
 
@@ -187,16 +188,12 @@ class Identity:
     max_lag_ns: int = 15_000_000_000
 
 
-@dataclass(slots=True)
-class _Owed:
-    end: int
-    leader: bytes
-    all: bytes
-
-
 class Leader:
-    def __init__(self, identity: Identity, in_sync: InSync, end: int, last_timestamp: int) -> None:
+    def __init__(
+        self, identity: Identity, in_sync: InSync, end: int, last_timestamp: int, owed: OwedAcks | None = None
+    ) -> None:
         self.identity = identity
+        self.owed = owed or OwedAcks("the partition", OwedBound())
         self.in_sync = in_sync
         self.end = end
         self.settled_end = end
@@ -206,9 +203,6 @@ class Leader:
         self.readonly = False
         self.failed = False
         self._tail = record_tail(identity.origin, identity.subject, b"")
-        self._unpromised: deque[_Owed] = deque()
-        self._uncommitted: deque[_Owed] = deque()
-        self._owed_bytes = 0
 
     def step(self, event: Event) -> list[Effect]:
         """What comes with every batch has a door of its own, too: `arrived`, `promised` and `fetched`."""
@@ -279,24 +273,16 @@ class Leader:
             self.end = end
             self.last_timestamp = last_timestamp
             effects.append(Append(records, count, end, last_timestamp))
-            size = len(leader_owed) + len(all_owed)
-            if self._owed_bytes + size > OWED_ACK_BYTES:
-                effects.append(DropAcks(size))
-                leader_owed, all_owed, size = b"", b"", 0
-            self._owed_bytes += size
-            self._unpromised.append(_Owed(end, leader_owed, all_owed))
+            if leader_owed or all_owed:
+                dropped = self.owed.add(end, leader_owed, all_owed)
+                if dropped:
+                    effects += [DropAcks(*item) for item in dropped]
         if error_owed:
             effects.append(SendAcks(error_owed))
         return effects
 
     def promised(self, end: int) -> list[Effect]:
-        payable: list[bytes] = []
-        unpromised = self._unpromised
-        while unpromised and unpromised[0].end <= end:
-            owed = unpromised.popleft()
-            payable.append(owed.leader)
-            if owed.all:
-                self._uncommitted.append(owed)
+        payable = self.owed.promised(end)
         return self._committed(self.in_sync.promised(end), payable)
 
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> list[Effect]:
@@ -305,13 +291,10 @@ class Leader:
 
     def _committed(self, risen: bool, payable: list[bytes]) -> list[Effect]:
         hw_end = self.in_sync.hw_end
-        uncommitted = self._uncommitted
-        while uncommitted and uncommitted[0].end <= hw_end:
-            payable.append(uncommitted.popleft().all)
+        self.owed.committed(hw_end, payable)
         effects: list[Effect] = []
         acks = payable[0] if len(payable) == 1 else b"".join(payable)
         if acks:
-            self._owed_bytes -= len(acks)
             effects.append(SendAcks(acks))
         if risen:
             effects.append(Expose(hw_end))
@@ -320,10 +303,7 @@ class Leader:
     def _fail(self, promised_end: int) -> list[Effect]:
         self.failed = True
         self.end = promised_end
-        lost = [owed.leader + owed.all for owed in self._unpromised if owed.end > promised_end]
-        self._owed_bytes -= sum(map(len, lost))
-        self._unpromised = deque(owed for owed in self._unpromised if owed.end <= promised_end)
-        return self._refuse(b"".join(lost))
+        return self._refuse(self.owed.failed(promised_end))
 
     def _refuse(self, owed: bytes) -> list[Effect]:
         return [SendAcks(with_error(owed, AckError.UNKNOWN))] if owed else []

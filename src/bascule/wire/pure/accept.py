@@ -23,6 +23,7 @@ from bascule.wire.pure.protobuf import (
 from bascule.wire.subjects import usable_subject
 
 _OWED = struct.Struct("<qqBBHHI")
+OWED_ENTRY_BYTES = _OWED.size
 _MAX_OWED_SUBJECT = 0xFFFF
 _STRINGS = frozenset((0x2A, 0x3A, 0x42, 0x52, 0x5A))  # stream, subject, replySubject, ackInbox, correlationId
 _HEADERS = 0x4A

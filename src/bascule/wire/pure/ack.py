@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bascule.wire.pure import envelope
-from bascule.wire.pure.accept import owed_acks
+from bascule.wire.pure.accept import OWED_ENTRY_BYTES, owed_acks
 from bascule.wire.pure.nats import messages
 from bascule.wire.pure.protobuf import (
     MAX_DEPTH,
@@ -94,6 +94,20 @@ def encode_acks(
         elif len(header) + len(ack) <= max_payload:
             commands.append(b"PUB %b %d\r\n%b%b\r\n" % (inbox, len(header) + len(ack), header, ack))
     return b"".join(commands), local.replies()
+
+
+def keep_owed(owed: Buffer, prefix: bytes, gone: dict[bytes, None]) -> bytes:
+    """Owed acks without those for calls that are over: inboxes that begin with `prefix`, by their token in `gone`."""
+    kept: list[bytes] = []
+    data = bytes(owed)
+    position = 0
+    for _, _, _, _, inbox, named, correlation_id in owed_acks(owed):
+        size = OWED_ENTRY_BYTES + len(inbox) + len(named) + len(correlation_id)
+        token = inbox.rpartition(b".")[2].partition(b"-")[0]
+        if not (len(inbox) > len(prefix) and inbox.startswith(prefix) and token in gone):
+            kept.append(data[position : position + size])
+        position += size
+    return b"".join(kept)
 
 
 def ack_responses(batch: Buffer) -> Forwarded:
