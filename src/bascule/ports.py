@@ -4,7 +4,7 @@ these, so that the simulator can stand behind them. Threads exist only inside th
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -34,6 +34,20 @@ class Write:
     create: bool = False
     """The file must not exist yet; its folder is made if missing, and synced before the commit counts, even by a
     commit that does not sync the data."""
+    new_folder: bool = True
+    """With `create`: its folder may be missing. If not, it was there before, and is not to be made again unnoticed."""
+
+
+class Seen(NamedTuple):
+    """What stands at a path."""
+
+    identity: tuple[int, int]
+    """Of a folder: the same as long as it is the same folder."""
+    size: int
+    version: int
+    """Of a folder's entries: another one once an entry was made, renamed or removed; 0 if that cannot be told yet."""
+    same: bool
+    """Of a file: it is the one that is open under this path, if one is."""
 
 
 class Disk(Protocol):
@@ -68,6 +82,13 @@ class Disk(Protocol):
 
     async def size(self, path: str) -> int | None:
         """None if there is no such file."""
+
+    async def look(self, paths: Sequence[str]) -> "list[Seen | None]":
+        """What stands at each of these paths now, whatever is open under them; None for nothing. All in one trip to a
+        thread. ESTALE if the data folder itself ("") is gone, or another one in its place."""
+
+    async def forget(self, path: str) -> None:
+        """Close what is open under this path, or below it: what is read next is what stands there."""
 
     async def list(self, folder: str) -> list[str]:
         """Names in it, sorted; empty if there is no such folder."""

@@ -38,14 +38,14 @@ async def read_checkpoint(disk: Disk, path: str) -> bytes | None:
     return previous
 
 
-async def write_checkpoint(disk: Disk, path: str, data: bytes) -> None:
-    """Durable when it returns. One write of a path at a time."""
+async def write_checkpoint(disk: Disk, path: str, data: bytes, new_folder: bool = True) -> None:
+    """Durable when it returns. One write of a path at a time. Without `new_folder` its folder must be there."""
     if len(data) > limits.MAX_CHECKPOINT_BYTES:
         raise ValueError(f"{path}: {len(data)} bytes are too many for a checkpoint")
     temporary = path + _TEMPORARY
     await disk.remove(temporary)
     header = _HEADER.pack(_MAGIC, len(data), _crc(data))
-    (error,) = await disk.commit([Write(temporary, 0, [header, data], create=True)], sync=True)
+    (error,) = await disk.commit([Write(temporary, 0, [header, data], True, new_folder)], sync=True)
     if error is not None:
         raise error
     if await disk.size(path) is not None:

@@ -48,6 +48,11 @@ class CommandLog:
         self._position = 0
         self._failed: LogError | None = None
 
+    @property
+    def growing(self) -> str | None:
+        """The file that the next command is added to; None if that makes one."""
+        return self._path
+
     async def open(self) -> tuple[int, bytes | None, list[Command]]:
         """The newest whole snapshot, its index (0 if none), and the commands after it. Raises CorruptError."""
         names = await self._clean_names()

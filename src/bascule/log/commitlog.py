@@ -18,7 +18,6 @@ A partition has no files, and no folder, before its first record.
 """
 
 import asyncio
-import errno
 import logging
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable
@@ -26,8 +25,10 @@ from dataclasses import dataclass
 
 from bascule import limits
 from bascule.errors import LogError
+from bascule.log.failures import lost_error, storage_error
 from bascule.log.index import FileIndex, entries_intact
 from bascule.log.lookup import offset_at_or_after, offset_at_or_before, seek
+from bascule.log.presence import Presence
 from bascule.log.quarantine import Quarantine
 from bascule.log.reader import Healing, Reader, ReverseReader
 from bascule.log.recovery import Recovery, rewrite, scan_segment, sync_parents
@@ -76,6 +77,9 @@ class CommitLog:
         """Segments that are known to lack records which another replica may have."""
         self.tail = Tail.SURE
         """What this start found out about the end of the log."""
+        self.has_folder = False
+        """Its folder is on the disk; if it is not any more somebody else took it away."""
+        self.presence = Presence(self)
         self.on_damage: OnDamage | None = None
         self.changing = asyncio.Lock()
         """Held by whoever replaces, cuts or removes files that are there."""
@@ -136,6 +140,7 @@ class CommitLog:
         if not segments:
             return
         self._active = segments[-1]
+        self.has_folder = True
         self._sealed = [segment for segment in segments[:-1] if not isinstance(segment.index, FileIndex)]
         self.end = self.promised_end = segments[-1].appended.end
         self.damaged = {segment: None for segment in segments if segment.damage}
@@ -252,7 +257,7 @@ class CommitLog:
         writes: list[Write] = []
         if self.failed is None and self.waiters.ended != "deleted":
             for segment in self._waiting:
-                write = segment.take()
+                write = segment.take(new_folder=not self.has_folder)
                 if write is not None:
                     writes.append(write)
                     self._in_flight.append((segment, segment.appended))
@@ -279,6 +284,7 @@ class CommitLog:
             failure = failure or error
             if failure is None:
                 segment.settle(mark, synced=not self._scheduler.mode.interval_ns)
+                self.has_folder = True
                 promised = mark.end
                 if segment.synced.size < mark.size and segment not in self._unsynced:
                     self._unsynced.append(segment)
@@ -324,15 +330,8 @@ class CommitLog:
         else:
             _log.warning("%s: cannot be written (%s); it stays in memory", segment.index_path, error)
 
-    def _storage_error(self, path: str, error: OSError) -> LogError:
-        advice = "free space on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "check the disk"
-        return LogError(
-            f"{path}: storing records failed: {error.strerror or error}; nothing that was acked is lost, reads go on; "
-            f"{advice}, then reopen the partition"
-        )
-
     def _fail(self, path: str, error: OSError, promised_end: int) -> None:
-        self._end_writing(self._storage_error(path, error), promised_end)
+        self._end_writing(storage_error(path, error), promised_end)
 
     def _refuse(self, error: Exception) -> None:
         """Whoever appended has moved on already: nothing may follow what was not taken."""
@@ -340,6 +339,12 @@ class CommitLog:
             _log.error("%s: an append failed unexpectedly", self.folder, exc_info=error)
         reason = f"{self.folder}: records were not taken: {error}; what had not been promised is given up"
         self._end_writing(LogError(f"{reason}, nothing that was acked is lost, reads go on"), self.promised_end)
+
+    def lose(self, path: str) -> None:
+        """This path, of a file or a folder of this log or around it, leads nowhere or elsewhere. Reads go on from what
+        is open; `reopen` looks whether it is back."""
+        if self.failed is None and self.waiters.ended is None:
+            self._end_writing(lost_error(path), self.promised_end)
 
     def _end_writing(self, reason: LogError, promised_end: int) -> None:
         """Everything that is not promised is forgotten, also what is on its way to the disk."""
@@ -405,16 +410,18 @@ class CommitLog:
         except FileNotFoundError:
             pass  # there never was a record
 
-    async def reopen(self) -> None:
-        """After a failure: set aside what was not promised, and write on in a fresh file. Raises LogError."""
+    async def reopen(self, heals: bool = False) -> None:
+        """After a failure: set aside what was not promised, and write on in a fresh file. Raises LogError, also if
+        files are gone, unless other replicas have what was in them: then it `heals`."""
         if self.failed is None:
             return
         await self.settled()
         try:
             async with self.changing:
+                await self.presence.find_again(heals)
                 await self._drop_unpromised()
         except OSError as error:
-            raise self._storage_error(self.folder, error) from error
+            raise storage_error(self.folder, error) from error
         self.failed = None
         self._start_fresh()
 
@@ -424,7 +431,8 @@ class CommitLog:
             await self._remove_files(self.segments[-1])
             self._forget_last()
         for segment in self.segments:
-            if segment.synced.size < segment.promised.size:  # relaxed: promised, but the pages may be lost
+            if segment.synced.size < segment.promised.size and not segment.missing:
+                # Relaxed: promised, but the pages may be lost.
                 await rewrite(self._disk, segment.path, [(0, segment.promised.size)])
                 segment.synced = segment.promised
         self._unsynced = []
@@ -513,10 +521,14 @@ class CommitLog:
                 return True
         return False
 
-    async def seal(self, segment: Segment) -> None:
-        """Nothing is written to the files of this segment any more when this returns, until `put_back`."""
+    def write_elsewhere(self, segment: Segment) -> None:
+        """What comes next goes to another segment."""
         if segment is self._active:
             self._start_fresh()
+
+    async def seal(self, segment: Segment) -> None:
+        """Nothing is written to the files of this segment any more when this returns, until `put_back`."""
+        self.write_elsewhere(segment)
         while (
             segment in self._waiting
             or segment in self._in_flight_indexes
@@ -546,7 +558,7 @@ class CommitLog:
         return self._disk
 
     async def set_aside(self, segment: Segment, start: int, end: int) -> str | None:
-        return await self._quarantine.keep(segment.path, start, end)
+        return None if segment.missing else await self._quarantine.keep(segment.path, start, end)
 
     # --- reading ------------------------------------------------------------------------------------------
 

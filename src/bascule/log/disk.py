@@ -13,6 +13,9 @@ kernel may have marked the pages clean.
 Reads come from the page cache on the caller's thread (`preadv` with RWF_NOWAIT never waits) or else from a
 thread.
 
+The folder that was locked is the only one ever written to: where it, or a folder right below it, has vanished, none is
+made in its place.
+
 Known to be imperfect: `syncfs` also writes what other programs left dirty on the same file system.
 """
 
@@ -20,8 +23,11 @@ import asyncio
 import ctypes
 import errno
 import fcntl
+import logging
 import os
 import shutil
+import stat
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from threading import Lock
 
@@ -29,11 +35,12 @@ from bascule import limits
 from bascule.errors import StartError
 from bascule.log.files import OpenFile, OpenFiles
 from bascule.log.threads import Threads
-from bascule.ports import Disk, T, Write
+from bascule.ports import Disk, Seen, T, Write
 
 _IOV_MAX = 1024
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_log = logging.getLogger("bascule.log")
 
 
 class FileDisk:
@@ -49,6 +56,9 @@ class FileDisk:
         self._lock_descriptor = -1
         self._root_descriptor = -1
         self._root_lock = Lock()
+        self._root_found: os.stat_result | None = None
+        self._tops: dict[str, None] = {}
+        """Folders right below the root that were there: they are not made a second time."""
         self._folder_syncs: dict[str, asyncio.Task[None]] = {}
         self._dsync = getattr(os, "RWF_DSYNC", 0)
         """0 once a file system was met that cannot do it."""
@@ -58,7 +68,10 @@ class FileDisk:
     def lock(self) -> None:
         """Make the data folder if need be and take it for this process alone. Raises StartError."""
         try:
-            self._make_folder(self._root)
+            changed: list[str] = []
+            _make_folders(self._root, changed)
+            for each in changed:
+                _sync_folder(each)
             path = os.path.join(self._root, "lock")
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except (NotADirectoryError, FileExistsError):
@@ -80,6 +93,44 @@ class FileDisk:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._lock_descriptor = descriptor
+        self._root_found = os.stat(self._root)
+        self._tops = {each.name: None for each in os.scandir(self._root) if each.is_dir()}
+
+    def _check_root(self) -> None:
+        """ESTALE if the path of the data folder leads to another one, or nowhere, or somebody else has locked it."""
+        try:
+            found = os.stat(self._root)
+        except (FileNotFoundError, NotADirectoryError):
+            raise OSError(errno.ESTALE, "removed or moved", self._root) from None
+        if self._root_found is None:
+            self._root_found = found
+        if not os.path.samestat(found, self._root_found):
+            raise OSError(errno.ESTALE, "replaced by another one", self._root)
+        with self._root_lock:
+            locked = self._lock_descriptor < 0 or self._holds_lock()
+        if not locked:
+            raise OSError(errno.ESTALE, "taken over by another broker, for its lock file was removed", self._root)
+
+    def _holds_lock(self) -> bool:
+        """The lock is on a file. If that was removed, and nobody has made and locked another one, we do."""
+        path = os.path.join(self._root, "lock")
+        try:
+            if os.path.samestat(os.stat(path), os.fstat(self._lock_descriptor)):
+                return True
+        except FileNotFoundError:
+            pass
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        os.close(self._lock_descriptor)
+        self._lock_descriptor = descriptor
+        _log.warning("%s was removed while the broker runs: made and locked again", path)
+        return True
 
     def close(self) -> None:
         """Wait for the threads, close every file, let the folder go."""
@@ -158,11 +209,22 @@ class FileDisk:
         try:
             file = self._files.create(write.path)
         except FileNotFoundError:
-            _make_folders(folder, changed)
+            if not write.new_folder:
+                raise
+            self._make_folders(folder, changed)
             file = self._files.create(write.path)
         for path in changed:
             folders.setdefault(path, []).append(number)
         return file
+
+    def _make_folders(self, folder: str, changed: list[str]) -> None:
+        """In the folder that was locked, and not in place of one that was there."""
+        self._check_root()
+        top = os.path.relpath(folder, self._root).split("/")[0]
+        if top in self._tops and not os.path.isdir(os.path.join(self._root, top)):
+            raise FileNotFoundError(errno.ENOENT, "removed or moved while the broker runs", top)
+        _make_folders(folder, changed)
+        self._tops[top] = None
 
     def _make_durable(
         self,
@@ -227,6 +289,26 @@ class FileDisk:
         finally:
             self._files.give_back(file)
 
+    async def look(self, paths: Sequence[str]) -> "list[Seen | None]":
+        return await self._readers.run(self._look, paths)
+
+    def _look(self, paths: Sequence[str]) -> "list[Seen | None]":
+        self._check_root()
+        settled_ns = time.time_ns() - limits.RECENT_CHANGE_NS
+        return [self._seen(path, settled_ns) for path in paths]
+
+    def _seen(self, path: str, settled_ns: int) -> Seen | None:
+        try:
+            found = os.stat(f"{self._root}/{path}")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        identity, changed_ns = (found.st_dev, found.st_ino), found.st_mtime_ns
+        same = stat.S_ISDIR(found.st_mode) or self._files.is_at(path, found)
+        return Seen(identity, found.st_size, changed_ns if changed_ns < settled_ns else 0, same)
+
+    async def forget(self, path: str) -> None:
+        await self._readers.run(self._files.forget, path)
+
     async def size(self, path: str) -> int | None:
         return await self._readers.run(_size, self._files.absolute(path))
 
@@ -240,7 +322,7 @@ class FileDisk:
 
     def _make_folder(self, folder: str) -> None:
         changed: list[str] = []
-        _make_folders(folder, changed)
+        self._make_folders(folder, changed)
         for path in changed:
             _sync_folder(path)
 
@@ -277,6 +359,7 @@ class FileDisk:
 
     def _rename(self, source: str, target: str) -> None:
         os.rename(self._files.absolute(source), self._files.absolute(target))
+        self._tops.pop(source, None)
         self._files.forget(source)
         self._files.forget(target)
 
@@ -293,6 +376,7 @@ class FileDisk:
             if not os.path.isdir(absolute):
                 raise
             shutil.rmtree(absolute)
+            self._tops.pop(path, None)
         self._files.forget(path)
 
     async def sync_folder(self, folder: str) -> None:
@@ -326,6 +410,8 @@ class _DiskHere(FileDisk):
         self._files = disk._files
         self._files_at_once = disk._files_at_once
         self._dsync = disk._dsync
+        self._root = disk._root
+        self._tops = disk._tops
         self._writers = self._readers = _Here()
 
     def read_cached(self, path: str, position: int, length: int) -> bytes | None:
@@ -333,6 +419,9 @@ class _DiskHere(FileDisk):
 
     async def sync_folder(self, folder: str) -> None:
         _sync_folder(self._files.absolute(folder))
+
+    def _check_root(self) -> None:
+        self._disk._check_root()
 
     def _sync_file_system(self) -> None:
         self._disk._sync_file_system()

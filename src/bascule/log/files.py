@@ -100,6 +100,13 @@ class OpenFiles:
         for descriptor in unused:
             os.close(descriptor)
 
+    def is_at(self, path: str, found: os.stat_result) -> bool:
+        """Whether the file that is open under this path, if one is, is the one that was found there."""
+        with self._lock:
+            file = self._files.get(path)
+            held = None if file is None else os.fstat(file.descriptor)
+        return held is None or os.path.samestat(held, found)
+
     def close_all(self) -> None:
         with self._lock:
             unused = [descriptor for descriptor in map(self._drop, list(self._files)) if descriptor is not None]

@@ -39,6 +39,8 @@ def yielding(read: Read) -> Read:
 
 async def floor_position(log: "CommitLog", segment: Segment, field: int, target: int) -> int:
     """Where to start looking for `target` in this segment."""
+    if segment.missing:
+        return 0
     try:
         await log.verify_index(segment)
     except OSError as error:

@@ -18,7 +18,7 @@ was confirmed and then damaged looks like one that was not.
 
 import logging
 
-from bascule.errors import CorruptError, PeerError
+from bascule.errors import CorruptError, LogError, PeerError
 from bascule.log.commandlog import CommandLog
 from bascule.ports import Disk
 from bascule.wire.raft import decode_stored, encode_stored
@@ -43,9 +43,28 @@ class RaftStorage:
         self._hard_state = HardState()
         self._snapshot = Snapshot(0, 0, Membership())
         self._entries: list[Entry] = []  # all after the snapshot
+        self._lost = ""
+
+    @property
+    def paths(self) -> list[str]:
+        """That must be there: the folder, and the file that grows, if there is one."""
+        growing = self._records.growing
+        return [self._folder] if growing is None else [self._folder, growing]
+
+    def lose(self, reason: str) -> None:
+        """What is saved now would not be found again: nothing is, until `found`."""
+        self._lost = reason
+
+    def found(self) -> None:
+        self._lost = ""
+
+    def _check_lost(self) -> None:
+        if self._lost:
+            raise LogError(self._lost)
 
     async def open(self) -> tuple[HardState, Snapshot, list[Entry], bool]:
         """Hard state, last snapshot, every entry after it; and whether nothing was ever saved. Raises CorruptError."""
+        self._check_lost()
         self._hard_state, self._snapshot, self._entries = HardState(), Snapshot(0, 0, Membership()), []
         self._saves, checkpoint, saves = await self._records.open()
         self._checkpointed = self._saves
@@ -61,6 +80,7 @@ class RaftStorage:
         snapshot of index 0. Raises LogError, ever after, until the storage is opened again."""
         if hard_state is None and not entries and snapshot is None:
             return
+        self._check_lost()
         self._check(entries, snapshot)
         await self._append(hard_state, snapshot, entries)
         if snapshot is not None and snapshot.index:
@@ -72,6 +92,7 @@ class RaftStorage:
     async def compact(self, snapshot: Snapshot) -> None:
         """This state of the server itself takes the place of the entries it covers. An older one than there is, because
         the leader's came in between, changes nothing. Raises OSError: nothing is lost, it may be tried again later."""
+        self._check_lost()
         if snapshot.index <= self._snapshot.index:
             return
         if snapshot.index > self._end:

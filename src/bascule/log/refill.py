@@ -67,7 +67,7 @@ async def refill(log: "CommitLog", segment: Segment, fetch: Fetch) -> bool:
 
 async def _healed(log: "CommitLog", segment: Segment, fetch: Fetch) -> Segment:
     """Another segment, whole; or the same, if the peer cannot help."""
-    if await segment.file_size() < segment.promised.size:
+    if not segment.missing and await segment.file_size() < segment.promised.size:
         # All that is missing at its end is one stretch, wherever readers met it.
         scan = await scan_segment(log.disk, segment.path, segment.base, segment.promised.size)
         segment.damage = {**segment.damage, **dict(scan.bad)}

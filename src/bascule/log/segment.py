@@ -1,12 +1,13 @@
 """A segment: records back to back in one file, named by a lower bound of its offsets.
 
-Theory of operation: bytes pass three marks. *Appended*: in memory, in `_tail`, waiting for the disk.
-*Promised*: on the disk as firmly as the sync mode promises; only these are read by consumers. *Synced*:
-surely durable; the same as promised under `group`. A mark says how long the file is there and what the last
-record before it was, so that cutting back to a mark needs no scan.
+Theory of operation: bytes pass three marks. *Appended*: in memory, in `_tail`, waiting for the disk. *Promised*: on
+the disk as firmly as the sync mode promises; only these are read by consumers. *Synced*: surely durable; the same as
+promised under `group`. A mark says how long the file is there and what the last record before it was, so that cutting
+back to a mark needs no scan.
 
-`damage` remembers the bad stretches that readers met, so that each is searched and reported once. `retired`
-is set when the file is removed or rewritten: a reader that stands in it must look up its place again.
+`damage` remembers the bad stretches that readers met, so that each is searched and reported once. `retired` is set
+when the file is removed or rewritten: a reader that stands in it must look up its place again. `missing` says that
+somebody took the file away: all of it is damage.
 """
 
 from bisect import bisect_left, bisect_right
@@ -61,6 +62,7 @@ class Segment:
         "index",
         "index_path",
         "index_verified",
+        "missing",
         "path",
         "promised",
         "retired",
@@ -74,6 +76,7 @@ class Segment:
         self.index_path = index_path(folder, base)
         self.exists = False
         self.retired = False
+        self.missing = False
         self.first_offset = self.first_timestamp = -1
         self.appended = self.promised = self.synced = Mark(0, base, 0, 0)
         self.index: MemoryIndex | FileIndex = MemoryIndex()
@@ -119,12 +122,12 @@ class Segment:
         epoch = int.from_bytes(records[-_EPOCH_AND_CRC_BYTES:-4], "little")
         self.appended = Mark(size + len(records), end, last_timestamp, epoch)
 
-    def take(self) -> Write | None:
+    def take(self, new_folder: bool) -> Write | None:
         """What waits for the disk, for one round; `settle` follows."""
         if not self._tail:
             return None
         self._taken = len(self._tail)
-        return Write(self.path, self.promised.size, self._tail[:], create=not self.exists)
+        return Write(self.path, self.promised.size, self._tail[:], create=not self.exists, new_folder=new_folder)
 
     def settle(self, mark: Mark, synced: bool) -> None:
         """The round that took everything up to `mark` is on the disk."""
@@ -163,7 +166,7 @@ class Segment:
         """The index file of this segment, now that nothing is added any more."""
         assert isinstance(self.index, MemoryIndex), "the index is on the disk already"
         entries = bytes(self.index.entries)
-        return Write(self.index_path, 0, [entries, encode_footer(self.footer(), entries)], create=True)
+        return Write(self.index_path, 0, [entries, encode_footer(self.footer(), entries)], True, new_folder=False)
 
     def index_written(self) -> None:
         assert isinstance(self.index, MemoryIndex)
@@ -173,12 +176,14 @@ class Segment:
 
     async def file_size(self) -> int:
         """Of the file as it is, which may be shorter than it should be."""
-        return await self._disk.size(self.path) or 0
+        return 0 if self.missing else await self._disk.size(self.path) or 0
 
     async def read(self, position: int, length: int) -> bytes:
         """Bytes at `position`, perhaps fewer than asked; at least one if the segment and its file go on there."""
         if position < self.promised.size or not self._tail:
             length = max(min(length, self.promised.size - position), 0)
+            if self.missing:
+                return b""
             return await read_some(self._disk, self.path, position, length)
         number = bisect_right(self._tail_starts, position) - 1
         last = bisect_left(self._tail_starts, position + length, number + 1)

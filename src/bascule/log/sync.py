@@ -66,6 +66,8 @@ class SyncScheduler:
         self._pressed = False
         self.synced_folders: dict[str, None] = {}
         """What this process found when it started, and has made durable."""
+        self.stored: dict[Member, None] = {}
+        """Logs that had something stored. Whoever looks after their files takes them out."""
         self.rounds = 0
         self.last_round_ns = 0
         self._disk = disk
@@ -109,6 +111,7 @@ class SyncScheduler:
         """`log` is closed or deleted, and has nothing waiting."""
         self._enlisted.pop(log, None)
         self._unsynced.pop(log, None)
+        self.stored.pop(log, None)
 
     async def close(self) -> None:
         """Finish what waits; under `interval` sync it too. Logs are closed before."""
@@ -137,6 +140,7 @@ class SyncScheduler:
         writes = [write for _, taken in parts for write in taken]
         if writes:
             errors = await self._commit(writes, sync=not self.mode.relaxed)
+            self.stored.update(dict.fromkeys(logs))
             self._tell(parts, errors, synced=False)
             self.rounds += 1
             self.last_round_ns = self._clock.monotonic_ns() - began_ns

@@ -26,6 +26,7 @@ from bascule.node import lifemark
 from bascule.node.administration import ControllerAdministration
 from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
+from bascule.node.filewatch import FileWatch
 from bascule.node.inquiries import Inquiries
 from bascule.node.opening import Opening
 from bascule.node.peers import SESSION_S
@@ -61,6 +62,13 @@ class Broker:
         self._settled_in = False
         self._replicas: dict[Key, Replica] = {}
         self.inquiries = Inquiries(self.environment, cluster, self.replica, self._replicas.values)
+        self.files = FileWatch(
+            environment.disk,
+            environment.scheduler,
+            cluster.raft.storage,
+            lambda: [replica.log for replica in self._replicas.values()],
+        )
+        self.files.on_gone.append(self._on_gone)
         self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults)
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
@@ -89,6 +97,7 @@ class Broker:
         await self._open(list(self.cluster.metadata.streams.values()))
         self.cluster.store.on_changes = self._enqueue
         self.cluster.start(self._status)
+        self._spawn(self.files.run())
         settling = self._spawn(self._settle_in())
         if not self.cluster.alone:
             # A cluster without a majority must still answer its clients, if only to say so.
@@ -227,6 +236,15 @@ class Broker:
                 await lifemark.leave(self.environment.disk, self.environment.scheduler.mode)
             except OSError as error:
                 logger.warning("the next start will take this stop for a crash: %s", error)
+
+    def _on_gone(self) -> None:
+        """Who cannot store metadata does not hear who leads: it must not answer in place of whoever does by now."""
+        for replica in self._replicas.values():
+            if replica.leading is not None and len(replica.partition.replicas) > 1:
+                if self.files.gone:
+                    replica.leading.stop_listening()
+                else:
+                    replica.leading.listen()
 
     # --- what the API asks -----------------------------------------------------------------------------------
 

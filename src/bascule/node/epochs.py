@@ -33,7 +33,8 @@ async def load(disk: Disk, log: CommitLog) -> EpochHistory:
 
 
 async def save(disk: Disk, folder: str, history: EpochHistory) -> None:
-    await write_checkpoint(disk, _path(folder), b"".join(_ENTRY.pack(*entry) for entry in history.entries))
+    data = b"".join(_ENTRY.pack(*entry) for entry in history.entries)
+    await write_checkpoint(disk, _path(folder), data, new_folder=False)
 
 
 async def forget(disk: Disk, folder: str) -> None:

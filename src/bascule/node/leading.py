@@ -88,8 +88,12 @@ class Leading:
         if self._machine.in_sync.below_min_isr:
             logger.error("%s is below its minimal in-sync set: nothing is committed until it has grown", self._name)
         self.promised(self._log.promised_end)
-        group = self._replica.stream.group.encode()
-        self._subscription = self._environment.streams_bus.subscribe(self._subject, self._on_batch, group)
+        self.listen()
+
+    def listen(self) -> None:
+        if self._subscription is None:
+            group = self._replica.stream.group.encode()
+            self._subscription = self._environment.streams_bus.subscribe(self._subject, self._on_batch, group)
 
     def stop_listening(self) -> None:
         if self._subscription is not None:

@@ -45,7 +45,7 @@ class RaftDriver:
         self.on_role: Callable[[], None] = lambda: None
         """Called when this broker became or ceased to be the leader, or learned of another one."""
         self.on_fatal: Callable[[str], None] = lambda reason: None
-        self._storage = storage
+        self.storage = storage
         self._bus = bus
         self._subjects = subjects
         self._store = store
@@ -63,7 +63,7 @@ class RaftDriver:
     async def found(self, membership: Membership) -> None:
         """Begin a new cluster with this membership, before `start`. Raises OSError or LogError: then there is none."""
         assert self._task is None, "Raft has started"
-        await self._storage.save(self.raft.hard_state, [], Snapshot(0, 0, membership))
+        await self.storage.save(self.raft.hard_state, [], Snapshot(0, 0, membership))
         self.raft.found(membership)
 
     def start(self) -> None:
@@ -170,7 +170,7 @@ class RaftDriver:
     async def _persist(self, ready: Ready) -> None:
         while ready.must_persist:
             try:
-                await self._storage.save(ready.hard_state, ready.entries, ready.snapshot)
+                await self.storage.save(ready.hard_state, ready.entries, ready.snapshot)
                 return
             except (OSError, LogError) as error:
                 logger.error("the metadata log cannot be written, nothing is decided here until it can: %s", error)
@@ -181,7 +181,7 @@ class RaftDriver:
         while True:
             await asyncio.sleep(RETRY_PERSIST_S)
             try:
-                await self._storage.open()
+                await self.storage.open()
                 return
             except (OSError, LogError) as error:
                 logger.debug("the metadata log still cannot be opened: %s", error)
@@ -192,7 +192,7 @@ class RaftDriver:
             return
         snapshot = self.raft.compact(log.applied, self._store.metadata.snapshot())
         try:
-            await self._storage.compact(snapshot)
+            await self.storage.compact(snapshot)
         except (OSError, LogError) as error:
             logger.warning("no metadata snapshot this time, the log is kept whole: %s", error)
             return

@@ -222,6 +222,11 @@ class Replica:
         self.latest_received = now
 
     @property
+    def _others_in_sync(self) -> bool:
+        """Somebody else has everything that was promised here."""
+        return any(each != self.environment.broker_id for each in self.partition.isr)
+
+    @property
     def _replicated(self) -> bool:
         return len(self.partition.replicas) > 1
 
@@ -284,7 +289,7 @@ class Replica:
         while True:
             await asyncio.sleep(delay_s)
             try:
-                await self.log.reopen()
+                await self.log.reopen(heals=self._others_in_sync)
                 delay_s = REOPEN_FIRST_S
                 if await self._step_down() and self.log.failed is None:
                     break
@@ -293,6 +298,9 @@ class Replica:
                 delay_s = min(REOPEN_MAX_S, delay_s * 2)
         self._reopening = False
         self._failed = None
+        if self.log.damaged:  # files were taken away
+            self.vouched_for = self.vouched_for and not self._replicated
+            self.repair.mend()
         role = self.leading or self.following
         if role is not None:
             role.reopened()

@@ -109,6 +109,7 @@ class Server:
         self._health = Health()
         self.fatal = ""
         """Why this server cannot go on."""
+        self._stopping = False
         self._broker: Broker
         self._grpc: GrpcServer
 
@@ -157,6 +158,8 @@ class Server:
         address = config.advertised(port)
         advertised.set(address)
         self._health.set(SERVICE, serving=True)
+        self._broker.files.on_gone.append(self._on_gone)
+        self._on_gone()
         info = RunningInfo(broker_id, address.host, address.port, nats_servers[0], config.data_dir)
         logger.info(
             "broker %s serves on %s:%d, data in %s, sync %s, kernels %s",
@@ -176,6 +179,10 @@ class Server:
 
         self._broker.cluster.on_fatal(on_fatal)
 
+    def _on_gone(self) -> None:
+        """A broker without its data folder serves nothing that could be relied on."""
+        self._health.set_all(serving=not self._broker.files.gone and not self._stopping)
+
     def on_stop(self, callback: Callable[[], None]) -> None:
         """An administrator may end this broker, once it is drained."""
         self._broker.inquiries.on_stop = callback
@@ -183,6 +190,7 @@ class Server:
     async def stop(self) -> None:
         """Health first, so that nobody comes any more; then what arrived is synced and acked; then the calls end
         with UNAVAILABLE, which makes clients resume elsewhere or later."""
+        self._stopping = True
         self._health.set_all(serving=False)
         await self._broker.hand_over(HAND_OVER_S)
         self._grpc.drain()

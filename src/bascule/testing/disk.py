@@ -19,9 +19,10 @@ import asyncio
 import errno
 import os
 import random
+import zlib
 from collections.abc import Callable, Coroutine, Sequence
 
-from bascule.ports import Disk, T, Write
+from bascule.ports import Disk, Seen, T, Write
 
 SECTOR_BYTES = 512
 _Work = Callable[[Write], None]
@@ -114,6 +115,13 @@ class MemoryDisk:
         self._crashes = 0
         self._under_way: dict[int, list[Write]] = {}
         self._commits = 0
+        self.gone = False
+        """Somebody took the whole folder away: what is open can be written and read, and nothing can be found."""
+        self._open: dict[str, StoredFile] = {}
+        """Taken away, by `vanish`, and open still."""
+        self._numbers: dict[str, int] = {}
+        """Of folders that were looked at."""
+        self._last_number = 0
 
     # --- what tests do to it ------------------------------------------------------------------------------
 
@@ -137,7 +145,7 @@ class MemoryDisk:
                 length = sum(map(len, write.buffers))
                 if file is not None and length and len(file.data) == write.position + length and chance.random() < 0.5:
                     file.change(write.position + chance.randrange(length), None)
-        self._under_way = {}
+        self._under_way, self._open, self.gone = {}, {}, False
         self._crashes += 1
 
     def flip(self, path: str, position: int, bit: int) -> None:
@@ -153,6 +161,33 @@ class MemoryDisk:
         del file.data[size:], file.durable[size:]
         file.unsynced = []
         file.version += 1
+
+    def vanish(self, path: str) -> Callable[[], None]:
+        """Somebody takes a file or a folder away. What is in it can be written and read as long as the process lives,
+        as if it were open, and then is gone. The answer puts it back."""
+        taken: dict[str, StoredFile] = {}
+        for files in (*self._files.values(), *self._durable_files.values()):
+            for name in [name for name in files if _inside(name, path)]:
+                taken[name] = files.pop(name)
+        folders = [folder for folder in self._folders if _inside(folder, path)]
+        for folder in folders:
+            del self._folders[folder]
+            self._durable_folders.pop(folder, None)
+        numbers = {folder: self._numbers.pop(folder) for folder in folders if folder in self._numbers}
+        self._folders_version += 1
+        self._open.update(taken)
+
+        def put_back() -> None:
+            self._folders.update(dict.fromkeys(folders))
+            self._numbers.update(numbers)
+            self._folders_version += 1
+            for name, file in taken.items():
+                self._open.pop(name, None)
+                self._files.setdefault(_parent(name), {})[name] = file
+            for folder in [*folders, *_parents(path)]:
+                self._make_durable(folder)
+
+        return put_back
 
     def durable(self, path: str) -> bytes:
         """What of the file is surely on the device."""
@@ -171,7 +206,7 @@ class MemoryDisk:
     def crash(self, chance: random.Random | None = None) -> None:
         """Lose power: keep what is durable, and by chance more."""
         self._crashes += 1
-        self._under_way = {}
+        self._under_way, self._open, self.gone = {}, {}, False
         if chance is not None:
             for folder in list(self._folders):
                 if chance.random() < 0.5:
@@ -257,8 +292,30 @@ class MemoryDisk:
             file.go_back()
 
     async def size(self, path: str) -> int | None:
-        file = self._find(path)
+        file = self._named(path)
         return None if file is None else len(file.data)
+
+    async def look(self, paths: Sequence[str]) -> "list[Seen | None]":
+        await asyncio.sleep(0)
+        if self.gone:
+            raise OSError(errno.ESTALE, "removed or moved")
+        return [self._seen(path) for path in paths]
+
+    def _seen(self, path: str) -> Seen | None:
+        file = self._named(path)
+        if file is not None:
+            return Seen((0, 0), len(file.data), 0, path not in self._open)
+        if path not in self._folders:
+            return None
+        if path not in self._numbers:
+            self._last_number += 1
+            self._numbers[path] = self._last_number
+        entries = [*self._files.get(path, {}), *(each for each in self._folders if each and _parent(each) == path)]
+        return Seen((1, self._numbers[path]), 0, 1 + zlib.crc32("\n".join(sorted(entries)).encode()), True)
+
+    async def forget(self, path: str) -> None:
+        await asyncio.sleep(0)
+        self._open = {name: file for name, file in self._open.items() if not _inside(name, path)}
 
     async def list(self, folder: str) -> list[str]:
         await self._take_time()
@@ -287,6 +344,7 @@ class MemoryDisk:
             self._folders_version += 1
             for path in [path for path in self._folders if _inside(path, source)]:
                 del self._folders[path]
+                self._numbers.pop(path, None)
                 self._folders[target + path[len(source) :]] = None
             for folder in [path for path in self._files if _inside(path, source)]:
                 moved = self._files.pop(folder)
@@ -294,14 +352,19 @@ class MemoryDisk:
                     target + path[len(source) :]: file for path, file in moved.items()
                 }
         else:
-            file = self._file(source)
+            file = self._named(source)
+            if file is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
             del self._files[_parent(source)][source]
+            self._open.pop(target, None)
             self._files.setdefault(_parent(target), {})[target] = file
 
     async def remove(self, path: str) -> None:
         await self._take_time()
         self._step(path)
         self._files.get(_parent(path), {}).pop(path, None)
+        self._open = {name: file for name, file in self._open.items() if not _inside(name, path)}
+        self._numbers = {name: number for name, number in self._numbers.items() if not _inside(name, path)}
         if path in self._folders:
             self._folders_version += 1
             self._files = {name: files for name, files in self._files.items() if not _inside(name, path)}
@@ -337,13 +400,17 @@ class MemoryDisk:
         return None
 
     def _write(self, write: Write) -> None:
-        if write.create and self._find(write.path) is not None:
+        missing = _parent(write.path) not in self._folders and not write.new_folder
+        if write.create and (self.gone or missing):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), write.path)
+        if write.create and self._named(write.path) is not None:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), write.path)
         if not write.create:
             self._file(write.path)
         self._step(write.path)
         if write.create:
             self._make_folders(_parent(write.path))
+            self._open.pop(write.path, None)
             self._files.setdefault(_parent(write.path), {})[write.path] = StoredFile()
         file = self._file(write.path)
         data = b"".join(write.buffers)
@@ -367,8 +434,13 @@ class MemoryDisk:
         for folder in _parents(write.path):
             self._make_durable(folder)
 
+    def _named(self, path: str) -> StoredFile | None:
+        """What the path leads to."""
+        return None if self.gone else self._files.get(_parent(path), {}).get(path)
+
     def _find(self, path: str) -> StoredFile | None:
-        return self._files.get(_parent(path), {}).get(path)
+        """That, or what is open under this path."""
+        return self._open.get(path) or self._files.get(_parent(path), {}).get(path)
 
     def _file(self, path: str) -> StoredFile:
         file = self._find(path)

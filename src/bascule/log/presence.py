@@ -1,0 +1,169 @@
+"""Whether the files of a log are still where they were put.
+
+Theory of operation: a file that was removed or moved can be written, synced and read as long as it is open: no call
+on it fails, acks go on, and nothing of it is there at the next start. Only its path shows it. So from time to time,
+outside the commit path, the path of the log's folder and of its newest segment are looked at: is it there, is it the
+file that is open under that name, is it as long as it was promised to be? If the entries of the folder have changed
+since all segments were found, these are looked at too, some at a time.
+
+A file that is gone, or another one in its place, ends the log's writing (`CommitLog.lose`). One that is there and too
+short is damage. What looks wrong is looked at again while nobody changes the log's files: the log itself replaces and
+removes some.
+"""
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from bascule import limits
+from bascule.errors import LogError
+from bascule.log.recovery import scan_segment
+from bascule.log.segment import Segment
+from bascule.ports import Seen
+
+if TYPE_CHECKING:
+    from bascule.log.commitlog import CommitLog
+
+_log = logging.getLogger("bascule.log")
+
+
+class Glance(NamedTuple):
+    """The paths that are looked at each time, and how long the file at the second one must be."""
+
+    paths: list[str]
+    size: int
+
+
+class Presence:
+    __slots__ = ("_identity", "_log", "_next_base", "_sweep_version", "_version")
+
+    def __init__(self, log: "CommitLog") -> None:
+        self._log = log
+        self._identity: tuple[int, int] | None = None  # of the folder
+        self._version = 0  # of its entries, when every segment was found
+        self._sweep_version = 0  # when the search that is under way began
+        self._next_base = 0  # where it goes on
+
+    def glance(self, folder_only: bool = False) -> Glance | None:
+        """None if there is nothing to see."""
+        log = self._log
+        if not self._is_due() or log.changing.locked():
+            return None
+        newest = next((segment for segment in reversed(log.segments) if _has_file(segment)), None)
+        if newest is None or folder_only:
+            return Glance([log.folder], 0)
+        return Glance([log.folder, newest.path], newest.promised.size)
+
+    def _is_due(self) -> bool:
+        """It has files, and they are its own business: not of a log that failed or ended."""
+        log = self._log
+        return log.has_folder and log.failed is None and log.waiters.ended is None
+
+    def is_sound(self, glance: Glance, seen: list[Seen | None]) -> bool:
+        """Whether all is as it was. If not, that may be the log's own doing: `verify` finds out."""
+        folder = seen[0]
+        if folder is not None and self._identity is None:
+            # The first time after the log was opened: all its files were found then.
+            self._identity, self._version = folder.identity, folder.version
+        if folder is None or folder.identity != self._identity or folder.version != self._version or not self._version:
+            return False
+        newest = seen[1] if len(seen) > 1 else None
+        return len(seen) == 1 or (newest is not None and newest.same and newest.size >= glance.size)
+
+    async def verify(self) -> None:
+        """Look at the folder and at some of the segments, the newest among them. Raises OSError."""
+        log = self._log
+        async with log.changing:
+            if not self._is_due():
+                return
+            segments, to_the_end = self._some()
+            sizes = [segment.promised.size for segment in segments]
+            folder, *files = await log.disk.look([log.folder, *(segment.path for segment in segments)])
+            if not self._is_due():
+                return
+            if folder is None or self._identity not in (None, folder.identity):
+                log.lose(log.folder)
+                return
+            self._identity = folder.identity
+            gone = [each for each, seen in zip(segments, files, strict=True) if seen is None or not seen.same]
+            if gone:
+                log.lose(gone[0].path)
+                return
+            short = [
+                segment
+                for segment, size, seen in zip(segments, sizes, files, strict=True)
+                if seen is not None and seen.size < size and segment not in log.damaged
+            ]
+            for segment in short:
+                await note_short(log, segment)
+            self._go_on(None if to_the_end else segments[-2].base + 1, folder.version)
+        for segment in short:
+            if log.on_damage is not None:
+                await log.on_damage(segment, False)
+
+    def _some(self) -> tuple[list[Segment], bool]:
+        """Those at which the search has arrived, the newest as the last; and whether nothing is left out before it."""
+        there = [segment for segment in self._log.segments if _has_file(segment)]
+        some = [segment for segment in there if segment.base >= self._next_base][: limits.SEGMENTS_LOOKED_AT]
+        to_the_end = not there or not some or some[-1] is there[-1]
+        return (some if to_the_end else [*some, there[-1]]), to_the_end
+
+    def _go_on(self, next_base: int | None, version: int) -> None:
+        """The search goes on there next time; None: it is over."""
+        if self._next_base == 0:
+            self._sweep_version = version
+        if next_base is None:
+            self._next_base = 0
+            # What changed while the search was under way may have been behind it.
+            self._version = version if version == self._sweep_version else 0
+        else:
+            self._next_base = next_base
+
+    async def find_again(self, heals: bool) -> None:
+        """Before a log that failed goes on, while nobody else changes it: are its files there? What is not there is
+        damage if other replicas have it (`heals`); else LogError. Raises OSError too."""
+        log = self._log
+        segments = [segment for segment in log.segments if _has_file(segment)]
+        folder, *files = await log.disk.look([log.folder if log.has_folder else "", *(each.path for each in segments)])
+        missing = [segment for segment, seen in zip(segments, files, strict=True) if seen is None]
+        if (missing or (folder is None and log.has_folder)) and not heals:
+            raise LogError(str(log.failed))
+        if not all(seen is None or seen.same for seen in files) or missing:
+            await log.disk.forget(log.folder)  # what is open under these names is something else
+        for segment in missing:
+            segment.missing = True
+            segment.damage = {0: segment.promised.size}
+            log.note_damage(segment)
+        for segment, seen in zip(segments, files, strict=True):
+            if seen is not None and seen.size < segment.promised.size and segment not in log.damaged:
+                await note_short(log, segment)
+        if missing:
+            _log.error(
+                "%s: %d of its files are gone, with records from offset %d on; they are fetched from other replicas",
+                log.folder,
+                len(missing),
+                missing[0].base,
+            )
+        log.has_folder = log.has_folder and folder is not None
+        self._identity = folder.identity if folder is not None and log.has_folder else None
+        self._version = self._next_base = 0
+
+
+def _has_file(segment: Segment) -> bool:
+    return segment.exists and not segment.missing
+
+
+async def note_short(log: "CommitLog", segment: Segment) -> None:
+    """Its file is shorter than it should be: what is missing is damage, and nothing more is written behind it."""
+    scan = await scan_segment(log.disk, segment.path, segment.base, segment.promised.size)
+    if not scan.bad or segment.retired:
+        return
+    segment.damage = {**segment.damage, **dict(scan.bad)}
+    log.note_damage(segment)
+    log.write_elsewhere(segment)
+    start, end = scan.bad[-1]
+    _log.error(
+        "%s: the file has become shorter, %d bytes at position %d are missing; another replica may have them",
+        segment.path,
+        end - start,
+        start,
+    )
