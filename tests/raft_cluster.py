@@ -311,9 +311,11 @@ class Cluster:
         for name in membership.everyone:
             if self.is_amnesiac(membership, name):
                 return membership.with_learner(name, self.servers[name].hard_state.incarnation)
-        for name in membership.learners:
-            if raft.caught_up(name):
-                return membership.with_voter(name)
+        ready = [name for name in membership.learners if raft.caught_up(name)]
+        if len(membership.voters) == 1 and len(ready) > 1:
+            return membership.with_voter(ready[0]).with_voter(ready[1])
+        if ready and (len(membership.voters) > 1 or self.chance.random() < 0.1):
+            return membership.with_voter(ready[0])
         if self.chance.random() >= chances.change:
             return None
         outside = [name for name in self.servers if name not in membership.everyone]
@@ -443,6 +445,8 @@ def build(seed: int, bug: str = "") -> Cluster:
     chance = random.Random(f"weather {seed}")
     founders = chance.choice((1, 2, 3, 3, 3, 5, 5))
     chances = chance.choice((Chances(), ROUGH, DUELS, SLOW_DISKS, FALLING_LEADERS))
+    if founders == 1 and chance.random() < 0.7:  # one becomes three, and more
+        return Cluster(seed, founders, replace(chances, wipe=0.0, change=max(chances.change, 0.05)), spares=5, bug=bug)
     if founders < 3 or chance.random() < 0.3:
         return Cluster(seed, founders, replace(chances, change=0.0, wipe=0.0), bug=bug)
     return Cluster(seed, founders, chances, spares=6 - founders if chance.random() < 0.6 else 0, bug=bug)

@@ -166,8 +166,15 @@ class Scenario:
         self._pump(name)
 
     def do_membership(self, name: str, change: str, server: str) -> None:
-        """`learner`, `voter` or `remove`, proposed to `name`."""
+        """`learner`, `voter` or `remove`, proposed to `name`; `voters` for several at once, with commas."""
         raft = self._raft(name)
+        if change == "voters":
+            several = raft.membership
+            for each in server.split(","):
+                several = several.with_voter(each)
+            raft.propose_membership(several)
+            self._pump(name)
+            return
         incarnation = self.servers[server].hard_state.incarnation
         match change:
             case "learner":

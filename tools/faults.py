@@ -38,6 +38,7 @@ SCENARIOS: dict[str, tuple[Scenario, int]] = {
     "cut_off": (scenarios.cut_off, 9),
     "restart_nats": (scenarios.restart_nats, 5),
     "wipe_each": (scenarios.wipe_each, 6),
+    "wiped_founders": (scenarios.wiped_founders, 8),
     "recreate_while_down": (scenarios.recreate_while_down, 5),
     "rolling_restart": (scenarios.rolling_restart, 5),
 }

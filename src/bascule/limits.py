@@ -159,6 +159,7 @@ RAFT_APPLY_ENTRIES = 4096  # handed out for application in one Ready
 RAFT_PENDING_READS = 65_536
 KEPT_OPERATIONS = 4096  # changes remembered by id, and deletions by name, so that asking twice makes them once
 RAFT_TERM_LEAP = 1 << 32  # no cluster holds so many elections while a server is away: a forged term cannot use them up
+RECOVERED_INDEX_LEAP = 1 << 32  # of the metadata's index when a cluster begins anew: above any epoch the old one gave
 RAFT_MAX_SERVERS = 1024  # voters and learners of one membership
 
 # administration

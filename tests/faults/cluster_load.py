@@ -43,8 +43,15 @@ class Brokers:
     """Brokers a, b, c ... on one NATS server, each behind a proxy if asked."""
 
     def __init__(
-        self, folder: Path, names: str = "abc", *, proxied: bool = False, config: dict[str, Any] | None = None
+        self,
+        folder: Path,
+        names: str = "abc",
+        *,
+        proxied: bool = False,
+        peers: bool = False,
+        config: dict[str, Any] | None = None,
     ) -> None:
+        """The first is the seed, or, with `peers`, all are a list of which one founds."""
         self.folder = folder
         self.nats: NatsProcess = start_nats(folder)
         self.proxies: dict[str, Proxy] = {}
@@ -55,8 +62,15 @@ class Brokers:
                 self.proxies[name] = Proxy(HOST, self.nats.port)
                 url = f"nats://{HOST}:{self.proxies[name].port}"
             settings = {"clustering.server.id": name, "clustering.min.insync.replicas": 2, **(config or {})}
-            self.brokers[name] = BrokerProcess(folder / name, nats_url=url, seed=name == names[0], config=settings)
-            self.brokers[name].start().wait_ready()
+            if peers:
+                settings["clustering.raft.bootstrap.peers"] = list(names)
+            seed = name == names[0] and not peers
+            self.brokers[name] = BrokerProcess(folder / name, nats_url=url, seed=seed, config=settings)
+            self.brokers[name].start()
+            if not peers:
+                self.brokers[name].wait_ready()
+        for broker in self.brokers.values():
+            broker.wait_ready()
         assert poll(lambda: self.voters() == list(names), SETTLE_S), f"not all have a vote: {self.voters()}"
 
     def voters(self) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from bascule.testing.probe import call
 from bascule.testing.processes import HOST, BrokerProcess
 from bascule.wire.pb import api_pb2 as api
-from tests.faults.cluster_load import STREAM, Brokers, Load, Report, until
+from tests.faults.cluster_load import SETTLE_S, STREAM, Brokers, Load, Report, until
 
 PAUSE_S = 3.0
 """Longer than every session and election timeout."""
@@ -166,6 +166,63 @@ async def wipe_each(folder: Path, rounds: int, on_round: OnRound = ignore) -> Re
                 await load.whole()
             await load.finish(report)
     return report
+
+
+async def wiped_founders(folder: Path, rounds: int, on_round: OnRound = ignore, seed: int = 4) -> Report:
+    """kill -9 of all, and one that has everything comes back first, without its disk and with its usual configuration:
+    half of the rounds as one of a list of peers, with the broker that was away, half as the seed, before the others."""
+    report = Report(f"{rounds} founders that lost their disks", on_round)
+    chance = random.Random(seed)
+    with Brokers(folder / "peers", peers=True) as brokers:
+        async with Load(brokers) as load:
+            for number in range((rounds + 1) // 2):
+                load.mark()
+                await wiped_peer(brokers, load, *(("abc" * 2)[number % 3 :][:3]))
+                report.ended(load.stall_s)
+            await load.finish(report)
+    with Brokers(folder / "seed") as brokers:
+        async with Load(brokers) as load:
+            for _ in range(rounds // 2):
+                load.mark()
+                await wiped_seed(brokers, chance.uniform(1.5, 6.0))
+                await load.flowing()
+                report.ended(load.stall_s)
+                await load.whole()
+                await until(lambda: brokers.voters() == ["a", "b", "c"], SETTLE_S, "a vote is missing")
+            await load.finish(report)
+    return report
+
+
+async def wiped_peer(brokers: Brokers, load: Load, away: str, wiped: str, last: str) -> None:
+    await asyncio.to_thread(brokers[away].kill9)
+    await load.flowing()
+    await asyncio.sleep(0.5)  # acked by the other two
+    for name in (wiped, last):
+        await asyncio.to_thread(brokers[name].kill9)
+    brokers.wipe(wiped)
+    brokers[wiped].start()
+    await asyncio.sleep(1.5)
+    brokers[away].start()
+    await asyncio.sleep(4.0)  # longer than every election
+    brokers[last].start()
+    await load.flowing()
+    await load.whole()
+    await until(lambda: brokers.voters() == ["a", "b", "c"], SETTLE_S, "a vote is missing")
+
+
+async def wiped_seed(brokers: Brokers, late_s: float) -> None:
+    for broker in brokers.brokers.values():
+        await asyncio.to_thread(broker.kill9)
+    brokers.wipe("a")
+    brokers["a"].start()
+    await asyncio.sleep(late_s)
+    for name in "bc":
+        brokers[name].start()
+    # It had nobody to ask and founded another cluster: it meets the old one, and says what to do.
+    await until(lambda: not brokers["a"].running, SETTLE_S, "the second cluster did not end")
+    assert "founded this one by mistake" in brokers["a"].logs(), brokers["a"].log_tail()
+    brokers.wipe("a")
+    brokers["a"].start()
 
 
 async def cut_off(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:

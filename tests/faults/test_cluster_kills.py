@@ -27,6 +27,7 @@ Scenario = Callable[[Path, int], Coroutine[Any, Any, Report]]
         (scenarios.pause_leaders, 1, FAIL_OVER_S),
         (scenarios.restart_nats, 1, FAIL_OVER_S),
         (scenarios.wipe_each, 2, FAIL_OVER_S),
+        (scenarios.wiped_founders, 2, 40.0),
         (scenarios.recreate_while_down, 1, FAIL_OVER_S),
         (scenarios.rolling_restart, 1, 1.0),
     ],

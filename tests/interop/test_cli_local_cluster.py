@@ -150,3 +150,4 @@ def test_a_port_in_use_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
     assert port in error
     assert len(error.splitlines()) == 1
     assert time.monotonic() - began < 60
+    assert not (tmp_path / "cluster").exists(), "a start that failed left something behind"

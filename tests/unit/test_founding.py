@@ -3,13 +3,16 @@ founds a second one."""
 
 import asyncio
 import logging
+import random
 
 import pytest
 
 from bascule.errors import StartError, Status
+from bascule.node.bootstrap import Life, Word, choose
 from bascule.node.controller import STEADY_S
 from bascule.node.identity import settle
 from bascule.node.raft import RaftDriver
+from bascule.node.subjects import Subjects
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
@@ -420,3 +423,126 @@ def test_a_voter_that_stops_and_holds_nothing_gives_its_vote_back_where_an_odd_n
         assert len(voters_of(members[other])) == 3, "two voters need each other, three do not need the third"
 
     run(main())
+
+
+# --- who waits, and who does not -------------------------------------------------------------------------------------
+
+
+def test_a_broker_without_a_majority_answers_nothing_out_of_date() -> None:
+    """c comes back alone and has not heard of a stream that exists: it says for whom it waits, not that there is
+    none."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        members["c"].kill()
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=2))
+        for name in "ab":
+            members[name].kill()
+        await members["c"].start()
+        for method, request in (
+            ("FetchMetadata", api.FetchMetadataRequest(streams=["s"])),
+            ("Publish", api.PublishRequest(stream="s", value=b"v")),
+            ("Subscribe", api.SubscribeRequest(stream="s")),
+            ("FetchPartitionMetadata", api.FetchPartitionMetadataRequest(stream="s")),
+        ):
+            status, text, _ = await members["c"].call(method, request)
+            assert status is Status.UNAVAILABLE, (method, text)
+            assert "waiting for the cluster for" in text
+            assert "2 of the voters a, b, c are needed, and a, b not heard of: start more of them" in text
+        await members["a"].start()
+        await until(lambda: members["c"].broker.cluster.metadata.stream("s") is not None)
+        await until(lambda: not members["c"].broker.cluster.waits)
+        assert (await members["c"].call("FetchMetadata", api.FetchMetadataRequest(streams=["s"])))[0] is Status.OK
+
+    run(main())
+
+
+def test_brokers_that_stop_together_do_not_wait_for_each_other() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        await published(members["a"], b"v")
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        lives = [member.life for member in members.values()]
+        assert all(lives)
+        await asyncio.gather(
+            *(
+                life.start(each.broker.hand_over(10.0))
+                for life, each in zip(lives, members.values(), strict=True)
+                if life
+            )
+        )
+        assert loop.time() - began < 1.0
+
+    run(main())
+
+
+# --- the rules by themselves -----------------------------------------------------------------------------------------
+
+
+def test_whom_a_peer_promises() -> None:
+    a, b, c = ("a", "1"), ("b", "1"), ("c", "1")
+    listed = ("a", "b", "c")
+
+    def heard(*words: Word) -> dict[str, Word]:
+        return {word.life[0]: word for word in words}
+
+    fresh = Word(b)
+    assert choose(fresh, {}, listed) is None, "no majority is there"
+    assert choose(fresh, heard(Word(c)), listed) == b, "the smallest that may found"
+    assert choose(fresh, heard(Word(a), Word(c)), listed) == a
+    assert choose(fresh, heard(Word(a, promise=c), Word(c)), listed) == b, "a lets another found, and cannot itself"
+    mine = Word(b, promise=b)
+    assert choose(mine, heard(Word(c, promise=b)), listed) is None
+    assert choose(mine, heard(Word(a)), listed) == a, "it withdraws"
+    bound = Word(b, promise=a, withdrawn=True)
+    assert choose(bound, heard(Word(c)), listed) is None, "a is away, and may have founded"
+    assert choose(bound, heard(Word(a, promise=a), Word(c)), listed) is None
+    assert choose(bound, heard(Word(("a", "2"))), listed) is None, "a lost its disk, and c may be in its cluster"
+    assert choose(bound, heard(Word(("a", "2")), Word(c)), listed) == ("a", "2"), "all are there, and in no cluster"
+    withdrew = Word(c, promise=a, withdrawn=True)
+    assert choose(Word(b, promise=c, withdrawn=True), heard(withdrew, Word(a)), listed) == a
+    assert choose(Word(b, promise=c, withdrawn=True), heard(withdrew), listed) is None, "nobody is left who may found"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_of_many_peers_that_hear_each_other_late_one_founds(seed: int) -> None:
+    """Promises, words that come late or never, and restarts by chance: never two founders, and one at last."""
+    chance = random.Random(seed)
+    listed = tuple("abcde"[: chance.choice((2, 3, 4, 5))])
+    lives = {name: (name, "1") for name in listed}
+    promises: dict[str, tuple[Life | None, bool]] = dict.fromkeys(listed, (None, False))
+    heard: dict[str, dict[str, Word]] = {name: {} for name in listed}
+    founders: dict[Life, None] = {}
+
+    def word(name: str) -> Word:
+        promise, withdrawn = promises[name]
+        return Word(lives[name], False, promise, withdrawn)
+
+    for turn in range(600):
+        name = chance.choice(listed)
+        if lives[name] in founders:
+            continue
+        for other in listed:
+            if other != name and lives[other] not in founders and (turn > 400 or chance.random() < 0.4):
+                heard[name][other] = word(other)
+        if turn <= 400 and chance.random() < 0.05:
+            heard[name] = {}  # a restart: what it promised stays
+        own = word(name)
+        votes = sum(each.promise == own.life for each in (own, *heard[name].values()))
+        if own.promise == own.life and 2 * votes > len(listed):
+            founders[own.life] = None
+        elif chosen := choose(own, heard[name], listed):
+            promises[name] = (chosen, own.withdrawn or chosen != own.life)
+    assert len(founders) == 1, founders
+
+
+def test_what_members_say_carries_the_id_of_their_cluster() -> None:
+    subjects = Subjects("ns", "x")
+    assert subjects.within("replicate.a") == b"ns.x.replicate.a"
+    assert subjects.shared("raft.metadata.join") == b"ns.raft.metadata.join"
+    with pytest.raises(AssertionError):
+        subjects.enter("y")
+    with pytest.raises(AssertionError):
+        Subjects("ns").within("replicate.a")

@@ -193,3 +193,54 @@ def test_promises_leave_in_the_ready_that_persists_what_they_rest_on() -> None:
     assert ready.hard_state == HardState(2)
     assert [entry.index for entry in ready.entries] == [1, 2]
     assert ready.messages == [AppendReply("b", "a", 2, 2)]
+
+
+def test_one_voter_may_become_three_at_once_and_nothing_else_changes_two() -> None:
+    one, three, five = (Membership(tuple("abcde"[:count]), cluster="x") for count in (1, 3, 5))
+    assert one.may_become(three)
+    assert not three.may_become(one), "two of the three could decide without it"
+    assert not three.may_become(five), "two of the old three and three of the new five share nobody"
+    assert not one.may_become(five)
+    assert not one.may_become(Membership(("b", "c", "d"), cluster="x")), "the one voter must be among the three"
+    assert not one.may_become(Membership(("a", "b", "c"), (), (("a", "anew"),), cluster="x")), "in its own incarnation"
+    assert not three.may_become(Membership(("a", "b", "c"), cluster="y")), "a membership is of one cluster"
+
+
+def test_a_voter_that_becomes_one_of_three_decides_nothing_alone_from_then_on_also_after_a_crash() -> None:
+    alone = Membership(("a",), ("b", "c"))
+    server = Server("a", HardState(), Snapshot(0, 0, alone))
+    leader = Raft(RaftConfig("a"), HardState(), Snapshot(0, 0, alone), [], lambda low, high: low)
+    leader.campaign()
+    while ready := leader.ready():
+        server.persist(ready)
+        leader.advance(ready)
+    assert leader.log.commit == 1
+    index = leader.propose_membership(alone.with_voter("b").with_voter("c"))
+    leader.propose(b"not by one alone")
+    ready = leader.ready()
+    assert index in [entry.index for entry in ready.entries], "it is stored with the Ready whose messages carry it"
+    server.persist(ready)
+    leader.advance(ready)
+    assert leader.log.commit == 1
+    assert server.entries[index - 1].index == index
+    again = Raft(RaftConfig("a"), server.hard_state, server.snapshot, server.entries, lambda low, high: low)
+    for _ in range(50):
+        again.tick()
+        drain(again)
+    assert not again.is_leader
+    assert again.log.commit == 1
+
+
+def test_learners_give_their_votes_to_who_counts_them_as_voters() -> None:
+    """They have not heard of it: the entry that makes them voters reached the candidate only."""
+    learner = Raft(
+        RaftConfig("c"),
+        HardState(1, incarnation="c1"),
+        Snapshot(0, 0, Membership(("a",), ("b", "c"), (("c", "c1"),))),
+        [],
+        lambda low, high: low,
+    )
+    learner.step(VoteRequest("b", "c", 2, 5, 1, "c1"))
+    assert drain(learner) == [VoteReply("c", "b", 2, granted=True)]
+    learner.step(VoteRequest("b", "c", 3, 5, 1, "of an earlier life"))
+    assert drain(learner) == [VoteReply("c", "b", 3, granted=False)]

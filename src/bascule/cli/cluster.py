@@ -16,6 +16,7 @@ import click
 from bascule import limits
 from bascule.cli.connect import ServerOption, connected
 from bascule.cli.output import CommandFailed, one_line
+from bascule.cli.recover import recover
 from bascule.cli.tables import print_json, print_table
 from bascule.errors import BasculeError
 from bascule.wire.pb import admin_pb2 as pb
@@ -44,7 +45,10 @@ Examples:
 
 @click.group(epilog=EPILOG)
 def cluster() -> None:
-    """Look at the brokers of a cluster; drain one, remove one, elect a leader that is not in sync."""
+    """Look at the brokers of a cluster; drain one, remove one, elect a leader that is not in sync, begin anew."""
+
+
+cluster.add_command(recover)
 
 
 def names(refs: Iterable[pb.PartitionRef]) -> str:

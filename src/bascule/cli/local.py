@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import string
 import sys
@@ -111,6 +112,7 @@ class LocalCluster:
     async def start(self) -> None:
         """Returns when every broker is alive, an odd number of them votes, and all take clients. Raises StartError,
         with nothing left behind."""
+        made = [path for path in (self.folder, *(broker.folder for broker in self.brokers)) if not path.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._stack.push_async_callback(self._nats.stop)
@@ -123,13 +125,26 @@ class LocalCluster:
                 await self._wait_ready()
         except TimeoutError:
             await self.stop()
+            self._leave_nothing(made, logs=False)
             raise StartError(
                 f"the cluster was not complete within {limits.LOCAL_START_TIMEOUT_S:g} s; see the logs in {self.folder}"
             ) from None
         except BaseException:
             await self.stop()
+            self._leave_nothing(made, logs=True)
             raise
         self._keepers = [asyncio.create_task(self._keep(broker)) for broker in self.brokers]
+
+    def _leave_nothing(self, made: list[Path], *, logs: bool) -> None:
+        """Of a start that failed: folders it made and that hold no stream go, and with them what would make the next
+        start look like that of another cluster."""
+        for broker in self.brokers:
+            if broker.folder in made and not (broker.folder / "streams").exists():
+                shutil.rmtree(broker.folder, ignore_errors=True)
+                if logs:
+                    broker.log.unlink(missing_ok=True)
+        if self.folder in made and self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
     async def stop(self) -> None:
         """Every broker in good order, then NATS."""

@@ -23,6 +23,7 @@ import click
 from bascule import limits
 from bascule.cli.logs import set_up
 from bascule.cli.server import announce
+from bascule.cli.shape import check_shape
 from bascule.node.config import load
 from bascule.wire.nats import DEFAULT_PORT
 
@@ -87,6 +88,7 @@ def up(
         settings = load(config, os.environ, overrides)
         set_up(settings.logging)
         folder = Path(settings.data_dir if data_dir else f"{settings.data_dir}-cluster")
+        check_shape(folder, brokers)
         sys.exit(asyncio.run(_run_cluster(folder, brokers, port, nats_port, config, restart_after, verbose, as_json)))
     with ExitStack() as stack:
         if nats_port is not None:
@@ -94,6 +96,7 @@ def up(
         settings = load(config, os.environ, overrides)
         set_up(settings.logging)
         settings.check_files()
+        check_shape(Path(settings.data_dir), 1)
         announce(settings)
         from bascule.node.server import run
 

@@ -30,6 +30,12 @@ async def bind(host: str | None, port: int) -> list[socket.socket]:
     raise StartError("cannot listen: found no port that is free on every address; name one")
 
 
+async def check_free(host: str | None, port: int) -> None:
+    """Raises StartError, before anything else is done, if nobody could listen there now."""
+    for sock in await bind(host, port):
+        sock.close()
+
+
 def _bind_all(
     addresses: Sequence[tuple[int, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]]], port: int
 ) -> tuple[list[socket.socket], OSError | None]:

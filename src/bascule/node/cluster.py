@@ -48,10 +48,10 @@ from bascule.node.changes import POLL_S, Changes
 from bascule.node.controller import Controller
 from bascule.node.garbage import GarbageLog
 from bascule.node.metadata import MetadataStore
-from bascule.node.peers import Peers
+from bascule.node.peers import Peer, Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
-from bascule.node.subjects import Subjects
+from bascule.node.subjects import Subjects, succeeds
 from bascule.node.waiting import Waiting
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, decode_checked
@@ -124,6 +124,8 @@ class Cluster:
         self.subjects = subjects
         self._bootstrap = bootstrap
         self._waiting: Waiting | None = None
+        self._successor = ""
+        """A cluster heard of that was recovered from this one."""
         self.joined = False
         """In this life: it came without a state."""
         self.raft = raft
@@ -153,7 +155,7 @@ class Cluster:
         self._garbage = GarbageLog(logger, "a question about a stream")
         raft.on_role = self.controller.role_changed
         peers.on_heard = self.controller.heard
-        peers.on_stranger = self.controller.heard_stranger
+        peers.on_stranger = self._heard_stranger
 
     def on_fatal(self, callback: Callable[[str], None]) -> None:
         """Told why this broker cannot go on beside another one."""
@@ -272,7 +274,17 @@ class Cluster:
         """For whom this broker waits, since when, and what to do; empty if it does not."""
         return self._waiting.text if self._waiting is not None and self._waiting.reason else ""
 
+    def _heard_stranger(self, peer: Peer) -> None:
+        if succeeds(peer.cluster, self.subjects.cluster):
+            self._successor = peer.cluster
+        self.controller.heard_stranger(peer)
+
     def _missing(self, error: BasculeError) -> str:
+        if self._successor and not self.raft.raft.leader:
+            return (
+                f"{error}; an administrator began this cluster anew as {self._successor}, from what another broker "
+                "had, and this one is no member of it: empty its data folder and start it again, and it joins"
+            )
         own, membership = self.config.broker_id, self.raft.membership
         alive = {own: None, **{peer.id: None for peer in self.peers.alive()}}
         absent = [voter for voter in membership.voters if voter not in alive]

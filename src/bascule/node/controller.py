@@ -19,7 +19,7 @@ from bascule.errors import BasculeError, BusUnavailable, Status, Unavailable
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.peers import HEARTBEAT_S, SESSION_S, Peer
 from bascule.node.raft import RaftDriver
-from bascule.node.subjects import Subjects
+from bascule.node.subjects import Subjects, succeeds
 from bascule.ports import Bus, Clock, Subscription
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
@@ -170,7 +170,8 @@ class Controller:
             logger.error("%s, and is not listened to; this is cluster %s", text, self._subjects.cluster)
         theirs = (peer.members, peer.partition_count, peer.commit, peer.cluster)
         ours = (1, self.partitions(), self._raft.raft.log.commit, self._subjects.cluster)
-        if not self._others and ours < theirs and now - first >= int(STRANGER_S * 1e9):
+        recovered = succeeds(self._subjects.cluster, peer.cluster)
+        if not self._others and not recovered and ours < theirs and now - first >= int(STRANGER_S * 1e9):
             self.on_fatal(
                 f"{text}, and this broker is alone in cluster {self._subjects.cluster}. If it was to be a member of "
                 "the other one (it lost its disk and founded this one by mistake), empty its data folder and start it "

@@ -6,12 +6,14 @@ start that fails half-way leaves no process, socket or lock behind.
 
 import asyncio
 import logging
+import shutil
 import signal
 import ssl
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from bascule.errors import ConfigError, StartError, Status
 from bascule.log.disk import FileDisk
@@ -20,12 +22,14 @@ from bascule.net.embedded import EmbeddedNats, OnDeath
 from bascule.net.grpc import GrpcServer
 from bascule.net.health import Health
 from bascule.net.kept import KeptNats
+from bascule.net.listen import check_free
 from bascule.net.nats import Connection, NatsOptions
 from bascule.net.tls import client_context, server_context
 from bascule.node import identity
 from bascule.node.admin_api import AdminApi
 from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
+from bascule.node.bootstrap import PROMISE_FILE
 from bascule.node.broker import Broker
 from bascule.node.config import Address, Config
 from bascule.node.descriptors import claim
@@ -114,11 +118,29 @@ class Server:
         self._grpc: GrpcServer
 
     async def start(self, stack: AsyncExitStack) -> RunningInfo:
+        """A start that fails leaves no process, socket or lock behind, and no folder that was not there before."""
+        folder = Path(self._config.data_dir)
+        new = not folder.exists()
+        try:
+            return await self._start(stack)
+        except Exception:
+            # What was promised to other founders is kept, and so is a place in a cluster.
+            if new and folder.exists() and not self._in_cluster and not (folder / PROMISE_FILE).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    @property
+    def _in_cluster(self) -> bool:
+        broker: Broker | None = getattr(self, "_broker", None)
+        return broker is not None and bool(broker.cluster.subjects.cluster)
+
+    async def _start(self, stack: AsyncExitStack) -> RunningInfo:
         config = self._config
         _refuse_what_is_not_there_yet(config)
         _warn_of_what_has_no_effect_yet(config)
         config.check_files()
         tls = _server_tls(config)
+        await check_free(config.bind.host, config.bind.port)
         descriptors = claim()
         disk = FileDisk(config.data_dir, descriptors.files)
         stack.callback(disk.close)

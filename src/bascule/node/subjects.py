@@ -4,6 +4,16 @@ inquiries. Shared are only the subjects by which brokers find each other: foundi
 """
 
 
+def succeeding(cluster: str, token: str) -> str:
+    """The id of a cluster that takes the place of another: it names the one before it."""
+    return f"{token}-{cluster.partition('-')[0]}"
+
+
+def succeeds(cluster: str, other: str) -> bool:
+    """Whether the first takes the place of the other."""
+    return bool(other) and cluster.partition("-")[2] == other.partition("-")[0]
+
+
 class Subjects:
     def __init__(self, namespace: str, cluster: str = "") -> None:
         self.namespace = namespace

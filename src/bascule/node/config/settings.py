@@ -272,7 +272,8 @@ SETTINGS: tuple[Setting, ...] = (
         "clustering.raft.bootstrap.peers",
         Kind.TOKENS,
         "",
-        "Begin a new cluster with these server ids and this broker.",
+        "Of these server ids and this broker one founds a new cluster when a majority of them is there; the "
+        "others join it.",
         flags=("--raft-bootstrap-peers",),
     ),
     S("clustering.raft.max.quorum.size", Kind.INT, "0", "Most brokers that vote. 0: no limit."),

@@ -1,0 +1,44 @@
+"""Which folders `bascule up` opens, and what it says of the others."""
+
+from pathlib import Path
+
+import pytest
+
+from bascule.cli.output import CommandFailed
+from bascule.cli.shape import check_shape
+
+
+def broker(folder: Path) -> None:
+    (folder / "raft").mkdir(parents=True)
+    (folder / "raft" / "00000000000000000001.commands").write_bytes(b"x")
+
+
+def test_a_new_folder_is_for_any_number(tmp_path: Path) -> None:
+    for brokers in (1, 3):
+        check_shape(tmp_path / "absent", brokers)
+        check_shape(tmp_path, brokers)
+
+
+def test_the_folder_of_one_broker_is_not_opened_as_a_cluster(tmp_path: Path) -> None:
+    broker(tmp_path)
+    check_shape(tmp_path, 1)
+    with pytest.raises(CommandFailed, match=r"holds the data of one broker.*bascule up --data-dir"):
+        check_shape(tmp_path, 3)
+
+
+def test_the_folder_of_a_cluster_is_not_opened_as_one_broker_nor_as_fewer(tmp_path: Path) -> None:
+    for name in "abc":
+        broker(tmp_path / name)
+    check_shape(tmp_path, 3)
+    for brokers in (1, 2):
+        with pytest.raises(
+            CommandFailed, match=r"a cluster of 3 brokers \(a, b, c\).*bascule up --brokers 3 --data-dir"
+        ):
+            check_shape(tmp_path, brokers)
+
+
+def test_lost_disks_of_a_cluster_are_no_other_shape(tmp_path: Path) -> None:
+    broker(tmp_path / "b")
+    check_shape(tmp_path, 3)
+    with pytest.raises(CommandFailed, match="bascule up --brokers 2"):
+        check_shape(tmp_path, 1)
