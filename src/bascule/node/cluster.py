@@ -126,6 +126,8 @@ class Cluster:
         self._waiting: Waiting | None = None
         self._successor = ""
         """A cluster heard of that was recovered from this one."""
+        self._stranger = ""
+        """Another cluster heard of."""
         self.joined = False
         """In this life: it came without a state."""
         self.raft = raft
@@ -246,6 +248,7 @@ class Cluster:
                     raise StartError(f"the cluster does not let this broker in: {response.error}")
                 waiting.say(response.error)
             except (DeadlineExceeded, DecodeError):
+                request.cluster = ""  # the one that answered may be gone for good
                 waiting.say(
                     f"no controller answers in namespace {self.subjects.namespace}; start more of its brokers, a "
                     "majority of its voters is needed, or check nats.servers and clustering.namespace. How a new "
@@ -277,6 +280,8 @@ class Cluster:
     def _heard_stranger(self, peer: Peer) -> None:
         if succeeds(peer.cluster, self.subjects.cluster):
             self._successor = peer.cluster
+        else:
+            self._stranger = peer.cluster
         self.controller.heard_stranger(peer)
 
     def _missing(self, error: BasculeError) -> str:
@@ -284,6 +289,11 @@ class Cluster:
             return (
                 f"{error}; an administrator began this cluster anew as {self._successor}, from what another broker "
                 "had, and this one is no member of it: empty its data folder and start it again, and it joins"
+            )
+        if self._stranger and not self.raft.raft.leader:
+            return (
+                f"{error}; this broker is in cluster {self.subjects.cluster}, and another one, {self._stranger}, is in "
+                "the same namespace: if it was to be in that one, empty its data folder and start it again"
             )
         own, membership = self.config.broker_id, self.raft.membership
         alive = {own: None, **{peer.id: None for peer in self.peers.alive()}}

@@ -86,8 +86,8 @@ def _describe(metadata: Metadata, own: str, membership: Membership, cluster: str
     kinds: dict[str, list[str]] = {"whole": [], "doubtful": [], "gone": []}
     for name in sorted(metadata.streams):
         for item in metadata.streams[name]:
-            others.update(dict.fromkeys(each for each in (*item.replicas, *item.isr) if each != own))
-            kind = "whole" if own in item.isr else "doubtful" if own in item.replicas else "gone"
+            others.update(dict.fromkeys(each for each in item.replicas if each != own))
+            kind = "whole" if own in (*item.isr, *item.eligible) else "doubtful" if own in item.replicas else "gone"
             kinds[kind].append(name_of(name, item.id))
     return Recovery(
         own,
