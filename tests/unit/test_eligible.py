@@ -86,7 +86,7 @@ def test_where_all_must_be_in_sync_a_dead_one_is_taken_out_and_comes_back() -> N
     run(main())
 
 
-def test_the_eligible_one_leads_when_the_last_in_sync_has_lost_its_disk() -> None:
+def test_the_eligible_one_leads_when_the_last_in_sync_has_died() -> None:
     async def main() -> None:
         members = await a_cluster()
         dies, lags = followers(members)
@@ -102,6 +102,30 @@ def test_the_eligible_one_leads_when_the_last_in_sync_has_lost_its_disk() -> Non
         await until(lambda: leader_of(members, "s") is dies, 10.0)
         await stored(dies, b"after", 10.0)
         assert (await dies.read("s"))[:11] == [*(b"%d" % number for number in range(10)), b"on two of them"]
+
+    run(main())
+
+
+def test_an_eligible_one_that_comes_back_after_everybody_in_sync_is_gone_leads() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        members = {name: Member(name, nats, seed=name == "a") for name in "abcde"}
+        for member in members.values():
+            await member.start()
+        await until(lambda: all(len(each.broker.cluster.raft.membership.voters) == 5 for each in members.values()))
+        request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=2)
+        request.minIsr.value = 2
+        await members["a"].call("CreateStream", request)
+        await members["a"].publish("s", b"0")
+        leader = leader_of(members, "s")
+        eligible = members[next(name for name in item_of(members).replicas if name != leader.name)]
+        for member in (eligible, leader):
+            member.kill()
+            await asyncio.sleep(4)
+        assert (item_of(members).isr, item_of(members).eligible) == ((leader.name,), (eligible.name,))
+        await eligible.start()
+        await until(lambda: item_of(members).leader == eligible.name, 5.0)
+        assert (item_of(members).isr, item_of(members).eligible) == ((eligible.name,), (leader.name,))
 
     run(main())
 
