@@ -323,16 +323,15 @@ class Broker:
             for replica in list(self._replicas.values()):
                 if replica.leading is not None and len(replica.partition.replicas) > 1:
                     replica.leading.step(Tick(now))
-            self._drop_abandoned_acks()
+            await self._drop_abandoned_acks()
 
-    def _drop_abandoned_acks(self) -> None:
+    async def _drop_abandoned_acks(self) -> None:
         """What waits for gRPC calls that are over, here or at another broker."""
         environment = self.environment
         environment.owed.tick()
         environment.inboxes.tell_gone(environment.publishes_bus)
-        dropped = environment.owed.forget(environment.inboxes.gone)
-        if dropped:
-            logger.debug("%d bytes of acks waited for calls that are over: dropped", dropped)
+        while environment.owed.forget(environment.inboxes.gone):
+            await asyncio.sleep(0)
 
     async def _skip_history(self) -> None:
         """What changed until now is in the metadata. Roles of the past must not be taken, not even for a moment: who

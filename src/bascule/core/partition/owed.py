@@ -77,15 +77,15 @@ class OwedBound:
         for holder in self._holders:
             holder.tick()
 
-    def forget(self, gone: Gone) -> int:
-        """Drop what waits for calls that are over; gives how many bytes."""
-        room, before = OWED_SWEEP_BYTES, self.nbytes
+    def forget(self, gone: Gone) -> bool:
+        """Drop what waits for calls that are over. True: there is more to look through."""
+        room = OWED_SWEEP_BYTES
         for holder in self._holders:
-            if room <= 0:
-                break
             if holder.stands_still:
                 room -= holder.forget(gone, room)
-        return before - self.nbytes
+                if room <= 0:
+                    return True
+        return False
 
 
 class OwedAcks:
