@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tests.faults import away_scenarios
 from tests.faults import cluster_scenarios as scenarios
 from tests.faults.cluster_load import Report
 
@@ -41,6 +42,8 @@ SCENARIOS: dict[str, tuple[Scenario, int]] = {
     "wiped_founders": (scenarios.wiped_founders, 8),
     "recreate_while_down": (scenarios.recreate_while_down, 5),
     "rolling_restart": (scenarios.rolling_restart, 5),
+    "away": (away_scenarios.away, 6),
+    "damaged_tail": (away_scenarios.damaged_tail, 6),
 }
 KEPT = Path("build") / "faults"
 

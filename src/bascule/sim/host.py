@@ -151,11 +151,11 @@ class Host:
         self._end_process()
         self.disk.crash(chance)
 
-    async def stop(self) -> None:
-        """SIGTERM: a clean end."""
+    async def stop(self) -> bool:
+        """SIGTERM: a clean end. Whether it came to that."""
         life, broker = self._life, self.broker
         if life is None or broker is None:
-            return
+            return False
         stopping = life.start(_stop(broker))
         stopping.add_done_callback(lambda _: self._changed.set())
         try:
@@ -165,8 +165,10 @@ class Host:
                     await self._changed.wait()
         except TimeoutError:
             self._trace.note("host", f"{self.name} does not stop")
+        clean = self._life is life and stopping.done() and stopping.exception() is None
         if self._life is life:
             self._end_process()
+        return clean
 
     def pause(self) -> None:
         if self._life is not None:

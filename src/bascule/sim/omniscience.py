@@ -117,6 +117,9 @@ class Omniscience:
         """By broker and folder."""
         self._exposed: dict[str, dict[int, bytes]] = {}
         """By folder: what each offset names."""
+        self._exposed_end: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
+        """By stream: those made up to this index are being deleted, by one broker before the other."""
         self._destroyed: dict[tuple[str, str], dict[int, None]] = {}
         self._lost: dict[str, tuple[float, dict[str, int]]] = {}
         """When a broker's disk was lost, and the epochs of the partitions then."""
@@ -142,6 +145,15 @@ class Omniscience:
         epochs = {folder: self._epoch(folder) for name, folder in self._copies if name == host.name}
         self._lost[host.name] = (now_s, epochs)
 
+    def deletes(self, stream: str) -> None:
+        """A client asks for that: from now on its records may go."""
+        made = [
+            found.creation_index
+            for host in self._cluster.hosts.values()
+            if host.node is not None and (found := host.node.cluster.metadata.stream(stream)) is not None
+        ]
+        self._deleted[stream] = max(made, default=self._deleted.get(stream, 0))
+
     def _epoch(self, folder: str) -> int:
         return max((partition.epoch for partition in self._views(folder)), default=0)
 
@@ -153,7 +165,7 @@ class Omniscience:
             return
         name, number = _stream_of(log.folder)
         replica = host.node.replica(name, number)
-        if replica is None or replica.log is not log:
+        if replica is None or replica.log is not log or replica.stream.creation_index <= self._deleted.get(name, 0):
             return  # it is being deleted
         self.checks += 1
         self._compare(host, log.folder, hw_end, replica.partition, now_s)
@@ -168,6 +180,12 @@ class Omniscience:
             key=lambda view: view.epoch,
             default=replica.partition,
         )
+        least = replica.stream.config.min_isr or 1
+        if len(replica.partition.isr) < least and hw_end > self._exposed_end.get(folder, 0):
+            self._violate(
+                "I15", f"exposed with {len(replica.partition.isr)} in sync, and {least} must be", folder, hw_end
+            )
+        self._exposed_end[folder] = max(hw_end, self._exposed_end.get(folder, 0))
         for name in partition.isr:
             member = self._cluster.hosts.get(name)
             if member is not None and member is not leader:

@@ -24,7 +24,11 @@ LIKELY = {
     "flip": 0.35,
     "clock": 0.4,
     "contest": 0.4,
+    "tail": 0.0,
+    "misread": 0.0,
+    "relaxed": 0.0,
     "wipe": 0.25,
+    "early_wipe": 0.0,
     "members": 0.25,
 }
 RELAXED = (SyncMode("interval", 100_000_000), SyncMode("os"))
@@ -44,7 +48,7 @@ def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Sce
     chance = random.Random(f"{seed} {brokers} scenario")
     brokers = brokers or chance.choice(CLUSTER_SIZES)
     control = seed % CONTROL_EVERY == 0 and not families
-    sync = chance.choice(RELAXED) if chance.random() < 0.15 else GROUP
+    sync = chance.choice(RELAXED) if chance.random() < 0.15 or "relaxed" in families else GROUP
     chosen = _families(chance, brokers, families)
     faults = () if control else _faults(chosen, brokers, sync)
     duration_s = chance.uniform(*(LONG_S if "away" in chosen and not control else SHORT_S))
@@ -65,7 +69,7 @@ def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Sce
         cached_reads=chance.random() < 0.7,
         wildcard=chance.random() < 0.4,
         sync=sync,
-        streams=tuple(_stream(chance, brokers, "wipe" in faults) for _ in range(chance.randint(1, 2))),
+        streams=tuple(_stream(chance, brokers, faults) for _ in range(chance.randint(1, 2))),
         peers=tuple(f"broker{number + 1}" for number in range(brokers)) if chance.random() < 0.3 else (),
         max_quorum=3 if brokers > 3 and chance.random() < 0.3 else 0,
         snapshot_threshold=chance.choice((3, 3, 20)),
@@ -74,16 +78,18 @@ def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Sce
         max_payload=SMALL_PAYLOAD_BYTES if small else NATS_DEFAULT_PAYLOAD_BYTES,
         value_bytes=(10, 100, 300, 700, 2_000, 6_000) if small else (0, 10, 40, 100, 100, 300, 700),
         burst=chance.choice((12, 12, 80)),
-        many=chance.randint(*MANY_PARTITIONS) if seed % MANY_EVERY == MANY_OF else 0,
-        knobs=_knobs(chance, max_lag_s),
+        many=chance.randint(*MANY_PARTITIONS) if seed % MANY_EVERY == MANY_OF and not small else 0,
+        knobs=_knobs(chance, max_lag_s, small),
     )
 
 
-def _knobs(chance: random.Random, max_lag_s: float) -> tuple[tuple[str, float], ...]:
-    """A follower that has nothing to report says so more often than it may lag."""
+def _knobs(chance: random.Random, max_lag_s: float, small: bool) -> tuple[tuple[str, float], ...]:
+    """A follower that has nothing to report says so more often than it may lag. What Raft sends fits into a message."""
     drawn = dict(knobs.draw(chance)) if chance.random() < 0.5 else {}
     if max_lag_s < 2 * knobs.KNOBS["fetchers.IDLE_FULL_S"].usual:
         drawn["fetchers.IDLE_FULL_S"] = min(knobs.KNOBS["fetchers.IDLE_FULL_S"].values)
+    if small:
+        drawn["limits.RAFT_APPEND_BYTES"] = drawn["limits.RAFT_SNAPSHOT_CHUNK_BYTES"] = SMALL_PAYLOAD_BYTES // 8
     return tuple(drawn.items())
 
 
@@ -97,17 +103,20 @@ def _faults(families: list[str], brokers: int, sync: SyncMode) -> tuple[str, ...
         kind.name
         for kind in KINDS.values()
         for _ in range(kind.weight)
-        if kind.family in families and (brokers > 1 or not kind.several) and not (kind.needs_sync and sync.relaxed)
+        if kind.family in families
+        and (brokers > 1 or not kind.several)
+        and not (kind.needs_sync and sync.relaxed)
+        and not (kind.relaxed and not sync.relaxed)
     )
     return faults or ("kill",)
 
 
-def _stream(chance: random.Random, brokers: int, disk_may_be_lost: bool) -> StreamPlan:
-    """The contract about a lost disk is for three replicas of which two are in sync."""
+def _stream(chance: random.Random, brokers: int, faults: tuple[str, ...]) -> StreamPlan:
+    """The contract about a lost or damaged disk is for three replicas of which two are in sync."""
     partitions = chance.randint(1, 3)
     if brokers == 1:
         return StreamPlan(partitions, 1, 1)
-    if disk_may_be_lost:
+    if any(KINDS[kind].needs_copies for kind in faults):
         return StreamPlan(partitions, chance.choice((3, brokers)), 2)
     replication = chance.choice((3, 3, 3, 2, 1, brokers))
     return StreamPlan(partitions, replication, chance.randint(1, min(2, replication)))

@@ -112,6 +112,7 @@ class World:
         await self._until_done("CreateStream", request, stream, (Status.OK, Status.ALREADY_EXISTS))
 
     async def delete(self, stream: StreamInfo) -> None:
+        self.omniscience.deletes(stream.name)
         request = api.DeleteStreamRequest(name=stream.name)
         await self._until_done("DeleteStream", request, stream, (Status.OK, Status.NOT_FOUND))
 

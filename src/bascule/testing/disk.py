@@ -103,6 +103,8 @@ class MemoryDisk:
         """Asked before every operation that may take time."""
         self.misfortune: Callable[[str], int | None] | None = None
         """Asked at every step, with the path: the number of an error, or None."""
+        self.misread: Callable[[str, bytes], bytes] | None = None
+        """Asked at every read, with the path and the bytes: what is read instead."""
         self._faults: dict[int, int] = {}
         self._files: dict[str, dict[str, StoredFile]] = {}
         """By folder, then by path."""
@@ -134,7 +136,7 @@ class MemoryDisk:
     def heal(self) -> None:
         """No more injected faults."""
         self._faults = {}
-        self.misfortune = None
+        self.misfortune = self.misread = None
         self.capacity_bytes = None
 
     def kill(self, chance: random.Random) -> None:
@@ -272,13 +274,18 @@ class MemoryDisk:
 
     def read_cached(self, path: str, position: int, length: int) -> bytes | None:
         file = self._find(path)
-        return bytes(file.data[position : position + length]) if self.cached and file is not None else None
+        if not self.cached or file is None:
+            return None
+        return self._give(path, bytes(file.data[position : position + length]))
 
     async def read(self, path: str, position: int, length: int) -> bytes:
         await asyncio.sleep(0)
         await self._take_time()
         self._step(path)
-        return bytes(self._file(path).data[position : position + length])
+        return self._give(path, bytes(self._file(path).data[position : position + length]))
+
+    def _give(self, path: str, data: bytes) -> bytes:
+        return data if self.misread is None else self.misread(path, data)
 
     async def together(self, work: Callable[[Disk], Coroutine[object, object, T]]) -> T:
         return await work(self)

@@ -24,18 +24,29 @@ class Kind:
     """It takes more than one broker."""
     needs_sync: bool
     """Relaxed syncing does not promise to survive it."""
+    relaxed: bool
+    """It is for relaxed syncing only."""
+    needs_copies: bool
+    """The contract is about three replicas of which two are in sync."""
 
 
 KINDS: dict[str, Kind] = {}
 
 
-def fault(family: str, weight: int = 1, several: bool = False, needs_sync: bool = False) -> Callable[[Work], Work]:
+def fault(
+    family: str,
+    weight: int = 1,
+    several: bool = False,
+    needs_sync: bool = False,
+    relaxed: bool = False,
+    needs_copies: bool = False,
+) -> Callable[[Work], Work]:
     """The fault is named as its function is."""
 
     def register(work: Work) -> Work:
         name = work.__name__
         assert name not in KINDS, f"two faults are named {name}"
-        KINDS[name] = Kind(name, family, work, weight, several, needs_sync)
+        KINDS[name] = Kind(name, family, work, weight, several, needs_sync, relaxed, needs_copies)
         return work
 
     return register

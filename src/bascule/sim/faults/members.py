@@ -14,12 +14,25 @@ if TYPE_CHECKING:
 MAX_JOINS = 2
 
 
-@fault("wipe", several=True, needs_sync=True)
+@fault("wipe", several=True, needs_sync=True, needs_copies=True)
 async def wipe(faults: "Faults", host: Host) -> None:
     """A disk is lost for good: one at a time, for the contract says no more."""
     if not faults.claim(host):
         return
     faults.note("wipe", f"{host.name} loses its disk")
+    faults.crashes += 1
+    faults.world.omniscience.lost(host, asyncio.get_running_loop().time())
+    host.wipe()
+    await faults.come_back(host)
+    await faults.recovered()
+
+
+@fault("early_wipe", weight=3, several=True, needs_sync=True, needs_copies=True)
+async def early_wipe(faults: "Faults", host: Host) -> None:
+    """The same, whether or not all the others are in sync: two that were have everything that was acked by ALL."""
+    if not faults.claim(host, whole=False):
+        return
+    faults.note("early_wipe", f"{host.name} loses its disk, others may be behind")
     faults.crashes += 1
     faults.world.omniscience.lost(host, asyncio.get_running_loop().time())
     host.wipe()

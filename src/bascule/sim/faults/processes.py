@@ -77,6 +77,17 @@ async def blackout(faults: "Faults", host: Host) -> None:
         await faults.come_back(other)
 
 
+@fault("relaxed", weight=3, several=True, relaxed=True, needs_copies=True)
+async def power_of_one(faults: "Faults", host: Host) -> None:
+    """Under relaxed sync the power of one broker goes, with what the system had not written: the others have it."""
+    if not await faults.claimed(host):
+        return
+    faults.note("power_of_one", f"power loss of {host.name}, which does not sync")
+    faults.cut_power(host)
+    await faults.come_back(host)
+    await faults.recovered()
+
+
 @fault("away", weight=2)
 async def away(faults: "Faults", host: Host) -> None:
     """One is gone for longer than every rule that counts seconds waits."""

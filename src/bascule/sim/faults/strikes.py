@@ -5,15 +5,16 @@ all that still last.
 import asyncio
 from collections import Counter
 
-from bascule.sim.faults import damage, disks, members, network, processes
+from bascule.sim.faults import damage, disks, members, network, processes, tail
 from bascule.sim.faults.kinds import KINDS
 from bascule.sim.host import Host
 from bascule.sim.readers import watch
 from bascule.sim.trace import Part
 from bascule.sim.world import World
 
-DEFINED_IN = (processes, network, disks, damage, members)
+DEFINED_IN = (processes, network, disks, damage, tail, members)
 """Modules that register kinds when they are imported."""
+CLAIM_TRIES, CLAIM_EVERY_S = 20, 0.2
 
 
 class Faults:
@@ -101,12 +102,23 @@ class Faults:
             if self.world.cluster.leader(part) is host:
                 await watch(self.world, part, 0.02)
 
-    def claim(self, host: Host) -> bool:
-        """Whether this broker may lose something for good now: nobody else has, and the others have everything."""
-        if self.harmed is not None or self.world.missing:
+    def claim(self, host: Host, whole: bool = True) -> bool:
+        """Whether this broker may lose something for good now: nobody else has, and the others, if that is asked for,
+        have everything."""
+        if self.harmed is not None or (whole and self.world.missing):
             return False
         self.harmed = host
         return True
+
+    async def claimed(self, host: Host) -> bool:
+        """The same, for who waits a while for it."""
+        for _ in range(CLAIM_TRIES):
+            if self.stopped or self.world.cluster.hosts.get(host.name) is not host:
+                return False
+            if self.claim(host):
+                return True
+            await asyncio.sleep(CLAIM_EVERY_S)
+        return False
 
     async def recovered(self) -> None:
         """The one that was harmed has everything again."""
