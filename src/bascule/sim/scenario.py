@@ -17,18 +17,18 @@ CONTROL_EVERY = 10
 CLUSTER_SIZES = (3, 3, 5)
 LIKELY = {
     "crash": 0.9,
-    "away": 0.0,
+    "away": 0.15,
     "pause": 0.35,
     "network": 0.6,
     "disk": 0.4,
     "flip": 0.35,
     "clock": 0.4,
     "contest": 0.4,
-    "tail": 0.0,
+    "tail": 0.15,
     "misread": 0.0,
-    "relaxed": 0.0,
+    "relaxed": 0.8,
     "wipe": 0.25,
-    "early_wipe": 0.0,
+    "early_wipe": 0.12,
     "members": 0.25,
 }
 RELAXED = (SyncMode("interval", 100_000_000), SyncMode("os"))
