@@ -40,6 +40,9 @@ RECENT_CHANGE_NS = (
     50_000_000  # a folder changed so shortly ago may change again without showing it: clocks of files tick
 )
 MAX_CHECKPOINT_BYTES = 256 * MIB  # metadata snapshots are the large ones
+PROMISED_ENDS_DELAY_S = 0.15  # what logs promise is on record so much later at most, and one write
+PROMISED_ENDS_BYTES = 256 * KIB  # the file of them is written anew when it is this long
+PROMISED_ENDS_GROWTH = 4  # and this many times as long as it must be
 
 # replication
 FEED_AT_HAND_BYTES = 16 * MIB  # new records kept in memory for one follower, over all partitions

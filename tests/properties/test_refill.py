@@ -33,6 +33,8 @@ async def filled(chance: random.Random) -> MemoryDisk:
 def harm(disk: MemoryDisk, chance: random.Random) -> None:
     """A flipped bit, a cut, zeros or a lost file, somewhere."""
     paths = [path for path in disk.paths() if path.startswith(FOLDER)]
+    if not paths:
+        return
     path = chance.choice(paths)
     data = disk.content(path)
     position = chance.randrange(len(data) or 1)
@@ -43,8 +45,8 @@ def harm(disk: MemoryDisk, chance: random.Random) -> None:
             disk.put(path, data[:position])
         case 3:
             disk.put(path, data[:position] + bytes(min(len(data) - position, 600)) + data[position + 600 :])
-        case _ if path != min(each for each in paths if each.endswith(".log")):
-            del disk._files[path]
+        case _:
+            del disk._files[FOLDER][path]
 
 
 async def open_replica(disk: MemoryDisk) -> Bench:

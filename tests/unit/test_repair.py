@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from bascule.core.metadata.commands import PartitionName
+from bascule.errors import CorruptError
 from bascule.log.sync import GROUP, SyncMode
 from bascule.node.cluster import Cluster
 from bascule.testing.bus import MemoryNats
@@ -298,7 +299,7 @@ def test_a_start_doubts_what_the_last_life_may_have_lost(
         monkeypatch.setattr(Cluster, "begin_life", spy)
         await victim.start()
         await whole_again(members)
-        assert "stopped" not in victim.disk.paths()
+        assert "clean-shutdown" not in victim.disk.paths()
 
     run(main())
     assert seen == [doubts]
@@ -378,15 +379,24 @@ def test_a_broker_that_lost_its_metadata_keeps_its_data(name: str) -> None:
 
 @pytest.mark.parametrize("name", "bc")
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 0.95])
-def test_a_broker_whose_metadata_lost_its_end_gets_it_again(name: str, share: float) -> None:
+def test_a_broker_whose_metadata_lost_its_end_is_refused_and_comes_back_without_it(name: str, share: float) -> None:
     async def main() -> None:
         members = await loaded()
         victim = members[name]
+        await asyncio.sleep(0.5)
         victim.kill()
         (path,) = (path for path in victim.disk.paths() if path.endswith(".commands"))
         data = victim.disk.content(path)
         victim.disk.put(path, data[: int(len(data) * share)])
+        with pytest.raises(CorruptError, match=r"confirmed.*move it away"):
+            await victim.start()
+        assert victim.disk.content(path) == data[: int(len(data) * share)]
+        victim.kill()
+        for path in [path for path in victim.disk.paths() if path.startswith("raft/")]:
+            await victim.disk.remove(path)
+        victim.seed = False
         await victim.start()
         await whole_again(members)
+        assert not [path for path in victim.disk.paths() if path.startswith("quarantine/")]
 
     run(main())

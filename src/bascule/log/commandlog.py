@@ -7,10 +7,9 @@ turns out damaged, the one before and the commands since give the same state. An
 index, CRC (of index and command), command. Indexes have no gaps.
 
 A bad entry at the very end, with nothing valid after it, is the rest of an append that was never confirmed:
-it is set aside and cut. Anything else that is bad stops the start: a missing command may be the one that
-created a stream, and a broker that forgets streams is a broker that loses data.
-
-Known to be imperfect: a last command that was confirmed and then damaged looks like one that was not.
+it is set aside and cut, unless it is known from elsewhere (`promised`, `cleanshutdown`) that it was. Anything else
+that is bad stops the start: a missing command may be the one that created a stream, and a broker that forgets streams
+is a broker that loses data. A folder with nothing in it is a beginning, whatever is known.
 """
 
 import logging
@@ -20,6 +19,7 @@ import struct
 from bascule.errors import CorruptError, LogError
 from bascule.log.checkpoint import read_checkpoint, write_checkpoint
 from bascule.log.recovery import TEMPORARY_SUFFIX, commit_one, rewrite
+from bascule.log.tail import CleanEnd
 from bascule.ports import Disk, Write
 from bascule.wire import kernels
 
@@ -44,6 +44,8 @@ class CommandLog:
             "move it away to start with no streams (their data stays on the disk)"
         )
         self._last = 0
+        self._last_crc = 0
+        self._confirmed = 0
         self._path: str | None = None  # of the file that grows; None = the next append makes one
         self._position = 0
         self._failed: LogError | None = None
@@ -53,15 +55,21 @@ class CommandLog:
         """The file that the next command is added to; None if that makes one."""
         return self._path
 
-    async def open(self) -> tuple[int, bytes | None, list[Command]]:
-        """The newest whole snapshot, its index (0 if none), and the commands after it. Raises CorruptError."""
+    async def open(self, known: int = 0, known_crc: int = 0) -> tuple[int, bytes | None, list[Command]]:
+        """The newest whole snapshot, its index (0 if none), and the commands after it. Raises CorruptError, also if
+        the command `known` to be confirmed is not there, or is another one than that with `known_crc`."""
         names = await self._clean_names()
         snapshots = _numbers(_SNAPSHOT, names)
+        self._confirmed = max(known if snapshots or _numbers(_COMMANDS, names) else 0, self._last)
         snapshot_index, snapshot = await self._newest_snapshot(snapshots)
         commands = await self._read_commands(_numbers(_COMMANDS, names), snapshot_index)
         self._last = commands[-1][0] if commands else snapshot_index
         if snapshots and self._last < snapshots[-1]:
             raise self._corrupt(self._snapshot_path(snapshots[-1]), "is damaged, and the commands it covers are gone")
+        self._check_confirmed(self._folder, self._last)
+        self._last_crc = _crc(*commands[-1]) if commands else 0
+        if self._last == known and known_crc and self._last_crc and self._last_crc != known_crc:
+            raise self._corrupt(self._folder, f"command {known} is not the one that was confirmed")
         await self._make_durable()
         self._failed = None
         return snapshot_index, snapshot, commands
@@ -73,6 +81,7 @@ class CommandLog:
         if index != self._last + 1:
             raise ValueError(f"{self._folder}: command {index} cannot follow {self._last}")
         entry = _encode(index, command)
+        crc = _crc(index, command)
         path = self._path or self._commands_path(index)
         write = Write(path, self._position, [entry], create=self._path is None)
         (error,) = await self._disk.commit([write], sync=True)
@@ -83,6 +92,13 @@ class CommandLog:
             )
             raise self._failed from error
         self._path, self._position, self._last = path, self._position + len(entry), index
+        self._last_crc = crc
+
+    def clean_end(self) -> CleanEnd | None:
+        """Where it ends; None if that is not known, or it has nothing."""
+        if self._failed is not None or not self._last:
+            return None
+        return CleanEnd(self._last, 0, 0, self._position, self._last_crc)
 
     async def snapshot(self, index: int, state: bytes) -> None:
         """Keep this state, which holds every command up to `index`; drop what the snapshot before covers."""
@@ -127,6 +143,8 @@ class CommandLog:
             await self._disk.evict(path)  # an append whose sync failed may be in memory only
             content = await self._disk.read(path, 0, await self._disk.size(path) or 0)
             entries, end = _decode(content)
+            if first == firsts[-1] and not _entry_follows(content, end):  # before anything is cut or removed
+                self._check_confirmed(path, max(snapshot_index, entries[-1][0] if entries else first - 1))
             if end < len(content):
                 await self._judge_rest(path, content, end, last=first == firsts[-1])
             if not entries:  # nothing in it was ever confirmed
@@ -188,6 +206,12 @@ class CommandLog:
                 await self._disk.remove(self._snapshot_path(index))
         await self._disk.sync_folder(self._folder)
 
+    def _check_confirmed(self, path: str, last: int) -> None:
+        if last < self._confirmed:
+            raise self._corrupt(
+                path, f"ends with command {last}, but {self._confirmed} was confirmed: it is damaged or cut off"
+            )
+
     def _corrupt(self, path: str, problem: str) -> CorruptError:
         return CorruptError(f"{path}: {problem}; {self._remedy}")
 
@@ -197,8 +221,11 @@ def _numbers(pattern: re.Pattern[str], names: list[str]) -> list[int]:
 
 
 def _encode(index: int, command: bytes) -> bytes:
-    crc = kernels.crc32c(command, kernels.crc32c(struct.pack("<Q", index)))
-    return _ENTRY.pack(_MAGIC, len(command), index, crc) + command
+    return _ENTRY.pack(_MAGIC, len(command), index, _crc(index, command)) + command
+
+
+def _crc(index: int, command: bytes) -> int:
+    return kernels.crc32c(command, kernels.crc32c(struct.pack("<Q", index)))
 
 
 def _entry_at(content: bytes, position: int) -> tuple[Command, int] | None:
@@ -210,7 +237,7 @@ def _entry_at(content: bytes, position: int) -> tuple[Command, int] | None:
     command = content[start : start + length]
     if magic != _MAGIC or len(command) != length:
         return None
-    if crc != kernels.crc32c(command, kernels.crc32c(struct.pack("<Q", index))):
+    if crc != _crc(index, command):
         return None
     return (index, command), start + length
 

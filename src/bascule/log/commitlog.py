@@ -26,18 +26,19 @@ from dataclasses import dataclass
 from bascule import limits
 from bascule.errors import LogError
 from bascule.log.failures import lost_error, storage_error
-from bascule.log.index import FileIndex, entries_intact
+from bascule.log.index import FileIndex
 from bascule.log.lookup import offset_at_or_after, offset_at_or_before, seek
 from bascule.log.presence import Presence
+from bascule.log.promised import EndRecord, PromisedEnds
 from bascule.log.quarantine import Quarantine
 from bascule.log.reader import Healing, Reader, ReverseReader
-from bascule.log.recovery import Recovery, rewrite, scan_segment, sync_parents
+from bascule.log.recovery import recover, rewrite, scan_segment, sync_parents
+from bascule.log.removal import least_end, remove_files, remove_folder, remove_index, set_aside
 from bascule.log.segment import Mark, Segment
 from bascule.log.sync import SyncScheduler
-from bascule.log.tail import Tail
+from bascule.log.tail import CleanEnd, Tail
 from bascule.log.waiters import Waiters
 from bascule.ports import Clock, Disk, Write
-from bascule.wire import kernels
 
 _log = logging.getLogger("bascule.log")
 
@@ -75,12 +76,15 @@ class CommitLog:
         self.waiters = Waiters()
         self.damaged: dict[Segment, None] = {}
         """Segments that are known to lack records which another replica may have."""
-        self.tail = Tail.SURE
-        """What this start found out about the end of the log."""
         self.has_folder = False
         """Its folder is on the disk; if it is not any more somebody else took it away."""
         self.presence = Presence(self)
+        self.committed_end = 0
+        """Everything below was committed or shown, here or elsewhere, and is not given to other records. It may be past
+        the end of a replica that is behind, or has lost something."""
         self.on_damage: OnDamage | None = None
+        self.record = EndRecord(None, folder)
+        """What is stored about the end of this log."""
         self.changing = asyncio.Lock()
         """Held by whoever replaces, cuts or removes files that are there."""
         self._disk = disk
@@ -100,6 +104,7 @@ class CommitLog:
         self._unsynced: list[Segment] = []  # promised by an interval sync that is still to come
         self._in_flight_syncs: list[tuple[Segment, Mark]] = []
         self._settled: list[asyncio.Future[None]] = []
+        self._replicated = False
 
     @classmethod
     async def open(
@@ -112,26 +117,25 @@ class CommitLog:
         on_promised: Callable[[int], None],
         on_failed: Callable[[LogError], None],
         replicated: bool = False,
+        ends: PromisedEnds | None = None,
     ) -> "CommitLog":
         """Recover the folder: what is found counts as promised, for it is synced when this returns. Damage of a
-        `replicated` one stays where it is, to be refilled.
+        `replicated` one stays where it is, to be refilled. What the log promises is put on record in `ends`.
         """
         log = cls(disk, scheduler, folder, config, clock, on_promised, on_failed)
-
-        async def recover(here: Disk) -> list[Segment]:
-            recovery = Recovery(here, Quarantine(here, clock), folder, replicated)
-            found = await recovery.run()
-            log.tail = recovery.tail
-            return found
-
+        log._replicated = replicated
+        if ends is not None:
+            log.record = ends.record(folder)
         try:
-            segments = await disk.together(recover)
+            segments = await recover(disk, clock, folder, replicated, log.record)
             for segment in segments:
                 segment.belongs_to(disk)
             await sync_parents(disk, folder, segments, scheduler.synced_folders)
         except OSError as error:
             raise LogError(f"{folder}: cannot be recovered: {error}; check the disk, then start again") from error
         log._adopt(segments)
+        log.committed_end = log.record.shown
+        log.record.taken_by(log)
         return log
 
     def _adopt(self, segments: list[Segment]) -> None:
@@ -164,6 +168,11 @@ class CommitLog:
         return self.end if oldest is None else oldest.first_offset if oldest.first_offset >= 0 else oldest.base
 
     @property
+    def tail(self) -> Tail:
+        """What this start found out about the end of the log; SURE again once somebody vouches for it."""
+        return self.record.tail
+
+    @property
     def oldest_timestamp(self) -> int:
         """Of the oldest record; 0 if there is none."""
         return next((segment.first_timestamp for segment in self.segments if segment.first_offset >= 0), 0)
@@ -190,7 +199,14 @@ class CommitLog:
         """Consumers may see everything below `hw_end`. It never goes down."""
         if hw_end > self.visible_end:
             self.visible_end = hw_end
+            self.set_committed_end(hw_end)
             self.waiters.wake()
+
+    def set_committed_end(self, hw_end: int) -> None:
+        """A leader says that everything below is committed, whether it is here or not."""
+        if hw_end > self.committed_end:
+            self.committed_end = hw_end
+            self.record.changed()
 
     # --- appending ----------------------------------------------------------------------------------------
 
@@ -216,7 +232,7 @@ class CommitLog:
         self._waiting_bytes += len(records)
         segment = self._active
         if segment is None or self._is_full(segment, len(records)):
-            segment = self._roll(kernels.seek_record(records, 0, len(records), 0, 0)[1])
+            segment = self._roll(self.end)  # and not at the first record: there may be a hole before that
         if not self._waiting or self._waiting[-1] is not segment:
             self._waiting.append(segment)
         segment.append(records, next_offset, last_timestamp)
@@ -295,6 +311,7 @@ class CommitLog:
                 self._index_stored(segment, error)
         if promised > before:
             self.promised_end = promised
+            self.record.rose()
             if self.waiters.ended != "deleted":
                 self._on_promised(promised)
         self._enlist_for_indexes()
@@ -388,6 +405,14 @@ class CommitLog:
             await self.settled()
         self._scheduler.leave(self)
 
+    def clean_end(self) -> CleanEnd | None:
+        """Where it ends, now that it is closed; None if it is not sure of that, or has nothing."""
+        if self.failed is not None or not self.segments or (self._replicated and self.tail is not Tail.SURE):
+            return None
+        last = self.segments[-1]
+        mark = last.promised
+        return CleanEnd(self.promised_end, mark.last_epoch, last.base, mark.size, mark.last_crc)
+
     async def delete(self) -> None:
         """Remove the folder, durably. Readers wake up and learn that it is deleted."""
         self.waiters.end("deleted")
@@ -404,11 +429,8 @@ class CommitLog:
         for segment in self.segments:
             segment.retired = True
         self.segments, self._bases, self._active = [], [], None
-        await self._disk.remove(self.folder)
-        try:
-            await self._disk.sync_folder(self.folder.rpartition("/")[0])
-        except FileNotFoundError:
-            pass  # there never was a record
+        await self.record.forget()
+        await remove_folder(self._disk, self.folder)
 
     async def reopen(self, heals: bool = False) -> None:
         """After a failure: set aside what was not promised, and write on in a fresh file. Raises LogError, also if
@@ -427,8 +449,8 @@ class CommitLog:
 
     async def _drop_unpromised(self) -> None:
         while self.segments and self.segments[-1].promised.size == 0:
-            await self._set_aside(self.segments[-1], 0)
-            await self._remove_files(self.segments[-1])
+            await set_aside(self._disk, self._quarantine, self.segments[-1], 0)
+            await remove_files(self._disk, self.segments[-1])
             self._forget_last()
         for segment in self.segments:
             if segment.synced.size < segment.promised.size and not segment.missing:
@@ -438,26 +460,8 @@ class CommitLog:
         self._unsynced = []
         if self.segments:
             segment = self.segments[-1]
-            if await self._set_aside(segment, segment.promised.size):
+            if await set_aside(self._disk, self._quarantine, segment, segment.promised.size):
                 await self._disk.truncate(segment.path, segment.promised.size)
-
-    async def _set_aside(self, segment: Segment, position: int) -> bool:
-        """Keep what stands in the file from here on; whether anything does."""
-        size = await self._disk.size(segment.path) or 0
-        if size <= position:
-            return False
-        copy = await self._quarantine.keep(segment.path, position, size)
-        if copy is not None:
-            _log.warning("%s: %d bytes past position %d set aside as %s", segment.path, size - position, position, copy)
-        return True
-
-    async def _remove_files(self, segment: Segment) -> None:
-        await self._disk.remove(segment.path)
-        await self._disk.remove(segment.index_path)
-        try:
-            await self._disk.sync_folder(self.folder)
-        except FileNotFoundError:
-            pass  # the first file of all, and it was never made
 
     def _start_fresh(self) -> None:
         """The next append begins a new segment; the last one there is counts as sealed."""
@@ -475,18 +479,24 @@ class CommitLog:
             raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; cannot cut at {end}")
         await self.settled()
         async with self.changing:
+            await self.record.lower(least_end(self.segments, end))
             await self._truncate(end)
+            self.record.was_cut()
 
     async def _truncate(self, end: int) -> None:
-        while self.segments and self.segments[-1].base >= end:
+        while self.segments and self.segments[-1].begins_at_or_after(end):
             segment = self.segments[-1]
-            await self._set_aside(segment, 0)
+            await set_aside(self._disk, self._quarantine, segment, 0)
+            await remove_index(self._disk, segment)
             await self._disk.remove(segment.path)
             self._forget_last()
             self._ends_at(segment.base)  # now: should the disk fail before the rest, it has ended there all the same
-            await self._remove_files(segment)
+            await remove_files(self._disk, segment)
         if self.segments and self.segments[-1].appended.end > end:
             await self._cut(self.segments[-1], end)
+        last = self.segments[-1] if self.segments else None
+        if last is None or not last.damage:
+            end = min(end, last.appended.end if last is not None else 0)  # there may be a hole before it
         self._ends_at(end)
 
     def _ends_at(self, end: int) -> None:
@@ -499,8 +509,8 @@ class CommitLog:
         found = await seek(self, segment, 0, end)
         if found is None:
             return
-        await self._set_aside(segment, found.position)
-        await self._disk.remove(segment.index_path)
+        await set_aside(self._disk, self._quarantine, segment, found.position)
+        await remove_index(self._disk, segment)
         await self._disk.truncate(segment.path, found.position)
         scan = await scan_segment(self._disk, segment.path, segment.base, found.position)
         self._forget_last()
@@ -576,20 +586,8 @@ class CommitLog:
         """The last record written at that time or earlier; None if there is none."""
         return await offset_at_or_before(self, timestamp)
 
-    async def verify_index(self, segment: Segment) -> None:
-        """Before the first use of an index file: are its entries what was written? If not, scan for them."""
-        index = segment.index
-        if segment.index_verified or not isinstance(index, FileIndex):
-            return
-        if await entries_intact(self._disk, index):
-            segment.index_verified = True
-            return
-        scan = await scan_segment(self._disk, segment.path, segment.base, segment.promised.size)
-        if segment.index is not index:
-            return  # another reader was faster
-        _log.warning("%s: its entries are not what was written; made anew from its segment", index.path)
-        segment.index, segment.index_verified = scan.index, True
-        await self._disk.remove(index.path)
+    def store_index(self, segment: Segment) -> None:
+        """Of a sealed segment that has lost its own."""
         self._sealed.append(segment)
         self._scheduler.enlist(self)
 

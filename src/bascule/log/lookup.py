@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from bascule import limits
 from bascule.errors import LogError
 from bascule.log.chunk import Chunk, Read, read_chunk, read_record
-from bascule.log.index import POSITION, TIMESTAMP, Entry
+from bascule.log.index import POSITION, TIMESTAMP, Entry, FileIndex, entries_intact
+from bascule.log.recovery import scan_segment
 from bascule.log.segment import Segment
 from bascule.wire import kernels
 
@@ -42,7 +43,7 @@ async def floor_position(log: "CommitLog", segment: Segment, field: int, target:
     if segment.missing:
         return 0
     try:
-        await log.verify_index(segment)
+        await _verify_index(log, segment)
     except OSError as error:
         if segment.retired:
             return 0
@@ -56,6 +57,23 @@ async def floor_position(log: "CommitLog", segment: Segment, field: int, target:
         return 0 if entry is None else entry.position
     segment.index_verified = False
     return 0
+
+
+async def _verify_index(log: "CommitLog", segment: Segment) -> None:
+    """Before the first use of an index file: are its entries what was written? If not, scan for them."""
+    index = segment.index
+    if segment.index_verified or not isinstance(index, FileIndex):
+        return
+    if await entries_intact(log.disk, index):
+        segment.index_verified = True
+        return
+    scan = await scan_segment(log.disk, segment.path, segment.base, segment.promised.size)
+    if segment.index is not index:
+        return  # another reader was faster
+    _log.warning("%s: its entries are not what was written; made anew from its segment", index.path)
+    segment.index, segment.index_verified = scan.index, True
+    await log.disk.remove(index.path)
+    log.store_index(segment)
 
 
 async def _stands_there(segment: Segment, entry: Entry) -> bool:

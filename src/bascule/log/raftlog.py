@@ -3,7 +3,8 @@
 Theory of operation: this is a command log (see `commandlog`) whose commands are *saves*. A save is what one Ready asks
 to persist, in one record: the hard state, a snapshot from the leader, entries that take the place of everything stored
 from their first index on. One record has one CRC, so a save is there whole or not at all; a torn one at the end
-was never confirmed and is cut. Replaying the saves gives the state.
+was never confirmed and is cut, if nothing says that it was: how many were confirmed is on record (`promised`), and a
+clean shutdown leaves the exact number. Replaying the saves gives the state.
 
 Compaction, and the arrival of a snapshot, write the whole present state as a checkpoint (temporary file, sync, rename,
 folder sync) and begin a new file; the checkpoint before it and the saves since stay, so that one damaged checkpoint
@@ -12,14 +13,17 @@ loses nothing.
 Damage that is not a torn tail raises CorruptError: a server that forgot a vote or an entry it confirmed must not
 go on as itself. It may come back in a new incarnation, with an empty folder.
 
-Known to be imperfect: a snapshot from the leader is written twice, as a save and in the checkpoint; a last save that
-was confirmed and then damaged looks like one that was not.
+Known to be imperfect: a snapshot from the leader is written twice, as a save and in the checkpoint. A last save that
+was confirmed right before a crash, too late to be on record, and was damaged while the broker was down looks like one
+that was not.
 """
 
 import logging
 
 from bascule.errors import CorruptError, LogError, PeerError
 from bascule.log.commandlog import CommandLog
+from bascule.log.promised import EndRecord
+from bascule.log.tail import CleanEnd
 from bascule.ports import Disk
 from bascule.wire.raft import decode_stored, encode_stored
 from bascule.wire.raft_messages import Entry, HardState, Membership, Snapshot
@@ -30,12 +34,14 @@ _log = logging.getLogger("bascule.log")
 class RaftStorage:
     """One writer at a time: callers await each call before the next."""
 
-    def __init__(self, disk: Disk, folder: str) -> None:
+    def __init__(self, disk: Disk, folder: str, record: EndRecord | None = None) -> None:
+        self.committed_end = 0
         self._folder = folder
+        self._record = record or EndRecord(None, folder)
         self._remedy = (
             "what this server voted for or confirmed may be forgotten, so it does not start on it: restore the folder "
-            f"{folder} from a copy, or, if the other servers are a majority, move it away and start again: the server "
-            "comes back as a new one and gets everything from the others"
+            f"{folder} from a copy made since it was last written, or, if the other servers are a majority, move it "
+            "away and start again: the server comes back as a new one and gets everything from the others"
         )
         self._records = CommandLog(disk, folder, self._remedy)
         self._saves = 0
@@ -66,13 +72,19 @@ class RaftStorage:
         """Hard state, last snapshot, every entry after it; and whether nothing was ever saved. Raises CorruptError."""
         self._check_lost()
         self._hard_state, self._snapshot, self._entries = HardState(), Snapshot(0, 0, Membership()), []
-        self._saves, checkpoint, saves = await self._records.open()
+        known = self._record.known()
+        self._saves, checkpoint, saves = await self._records.open(
+            known.promised, known.clean.last_crc if known.clean is not None else 0
+        )
         self._checkpointed = self._saves
         if checkpoint is not None:
             self._replay(self._saves, checkpoint)
         for number, data in saves:
             self._replay(number, data)
             self._saves = number
+        if not self._saves:
+            self._record.reset()
+        self._record.taken_by(self)
         return self._hard_state, self._snapshot, list(self._entries), self._saves == 0
 
     async def save(self, hard_state: HardState | None, entries: list[Entry], snapshot: Snapshot | None = None) -> None:
@@ -103,6 +115,17 @@ class RaftStorage:
         await self._checkpoint(snapshot, kept)
         self._snapshot, self._entries = snapshot, kept
 
+    @property
+    def end(self) -> int:
+        return self._saves
+
+    @property
+    def promised_end(self) -> int:
+        return self._saves
+
+    def clean_end(self) -> CleanEnd | None:
+        return self._records.clean_end()
+
     # --- inside -------------------------------------------------------------------------------------------------
 
     @property
@@ -112,6 +135,7 @@ class RaftStorage:
     async def _append(self, hard_state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
         await self._records.append(self._saves + 1, encode_stored(hard_state, snapshot, entries))
         self._saves += 1
+        self._record.changed()
         self._take(hard_state, snapshot, entries)
 
     async def _checkpoint(self, snapshot: Snapshot, entries: list[Entry]) -> None:

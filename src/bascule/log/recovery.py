@@ -2,14 +2,21 @@
 
 Theory of operation: only the last segment was being written, so only it is scanned; a sealed one is scanned
 if its index is missing or says another size than the file has. A bad stretch with no valid record after it is
-a torn tail, the rest of a write that was never promised: it is cut. With a valid record after it, it is
-damage: the stretch is left out of a new copy of the segment, which takes the old one's place. Both are set
-aside first unless they are all zero. The offsets of a damaged stretch are a hole that is never filled again
-from here: later offsets are in use, and readers step over it.
+cut: a torn tail, the rest of a write that was never promised, unless there is evidence that it was. With a valid
+record after it, it is damage: the stretch is left out of a new copy of the segment, which takes the old one's place.
+Both are set aside first unless they are all zero. The offsets of a damaged stretch are a hole that is never filled
+again from here: later offsets are in use, and readers step over it.
+
+Evidence is what is on record (`promised`, `cleanshutdown`) and what lies in the folder: an index that goes on where its
+segment ends, one whose segment is missing, the file of epochs of a log without segments. A log that ends before that is
+SHORT. Where it is the only replica its next segment begins behind the missing offsets, so that these are never given
+to other records. Before evidence is removed from the folder it is put on record (`Unrecorded`), and so is that
+something is about to be torn off: a start that is interrupted there must not leave the next one sure.
 
 Where other replicas exist damage stays where it is, noted in the segment, until `refill` puts a peer's records in its
 place: so it is found again by whatever start comes next. A segment that ends before the next one begins lacks records
-too, and is noted the same way, with a stretch of no bytes at its end.
+too, and is noted the same way, with a stretch of no bytes at its end; if the first segment is missing an empty one
+takes its place. (A segment is named by the end of the one before it, so holes between segments are never lawful.)
 
 What is scanned is read from the device, not from memory: after a failed sync memory shows bytes that the device does
 not have and never gets, and a process that died then must not hand them on as recovered.
@@ -27,10 +34,11 @@ from dataclasses import dataclass, field
 from bascule import limits
 from bascule.log.chunk import Chunk, read_chunk
 from bascule.log.index import Footer, MemoryIndex, read_footer
+from bascule.log.promised import EndRecord
 from bascule.log.quarantine import Quarantine
-from bascule.log.segment import NAME_DIGITS, Segment, index_path, segment_path
-from bascule.log.tail import Tail
-from bascule.ports import Disk, Write
+from bascule.log.segment import CRC_BYTES, NAME_DIGITS, Segment, index_path, segment_path
+from bascule.log.tail import Known, Tail, judge
+from bascule.ports import Clock, Disk, Write
 from bascule.wire import kernels
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -51,6 +59,7 @@ class Scan:
     first_timestamp: int = -1
     last_timestamp: int = 0
     last_epoch: int = 0
+    last_crc: int = 0
     position: int = 0
     index: MemoryIndex = field(default_factory=MemoryIndex)
     bad: list[tuple[int, int]] = field(default_factory=list)
@@ -79,7 +88,7 @@ class Scan:
 
     def segment(self, disk: Disk, folder: str) -> Segment:
         """The file as it was found, damage and all."""
-        segment = Segment.recovered(disk, folder, self.footer(), self.index, verified=True)
+        segment = Segment.recovered(disk, folder, self.footer(), self.index, verified=True, last_crc=self.last_crc)
         segment.damage = dict(self.bad)
         return segment
 
@@ -92,6 +101,7 @@ class Scan:
         self.index.add(chunk.data, chunk.position)
         self.end, self.position = chunk.next_offset, chunk.end
         self.last_timestamp, self.last_epoch = chunk.last_timestamp, chunk.last_epoch
+        self.last_crc = int.from_bytes(chunk.data[-CRC_BYTES:], "little")
 
 
 async def scan_segment(disk: Disk, path: str, base: int, size: int, limit: int | None = None) -> Scan:
@@ -166,22 +176,56 @@ async def commit_one(disk: Disk, write: Write, sync: bool) -> None:
         raise error
 
 
+class Unrecorded(Exception):
+    """Something about the end of the log must be on record before the recovery goes on."""
+
+    def __init__(self, end: int, torn: bool) -> None:
+        super().__init__(end, torn)
+        self.end = end
+        self.torn = torn
+
+
+async def recover(disk: Disk, clock: Clock, folder: str, replicated: bool, record: EndRecord) -> list[Segment]:
+    """The segments of the folder, made good. What is known about their end is in `record.tail` then."""
+    while True:
+        known = record.known()
+
+        async def work(here: Disk, known: Known = known) -> tuple[list[Segment], Tail]:
+            recovery = Recovery(here, Quarantine(here, clock), folder, replicated, known)
+            return await recovery.run(), recovery.tail
+
+        try:
+            segments, record.tail = await disk.together(work)
+            return segments
+        except Unrecorded as found:
+            await record.found(found.end, found.torn)
+
+
 class Recovery:
     """The recovery of one partition's folder."""
 
-    def __init__(self, disk: Disk, quarantine: Quarantine, folder: str, replicated: bool = False) -> None:
+    def __init__(self, disk: Disk, quarantine: Quarantine, folder: str, replicated: bool, known: Known) -> None:
         self._disk = disk
         self._quarantine = quarantine
         self._folder = folder
         self._replicated = replicated
+        self._known = known
         self._unsynced: list[Write] = []
         self._indexes: dict[str, None] = {}
+        self._orphans: list[int] = []
+        self._evidence = 0
+        """Files of this folder speak of records up to here."""
+        self._torn = False
+        self._repaired = False
+        """The last segment is not as it was found."""
         self.tail = Tail.SURE
 
     async def run(self) -> list[Segment]:
         """The folder's segments, oldest first; the last one may be empty, and has its index in memory."""
         bases = await self._sort_files(await self._disk.list(self._folder))
         segments: list[Segment] = []
+        if not bases:
+            self._check_recorded(0)
         for number, base in enumerate(bases):
             limit = bases[number + 1] if number + 1 < len(bases) else None
             segment = await self._recover(base, limit)
@@ -189,8 +233,15 @@ class Recovery:
                 await self._remove_empty(segment)
             else:
                 segments.append(segment)
-        if self._replicated:
-            _note_gaps(segments)
+        for base in self._orphans:
+            await self._disk.remove(index_path(self._folder, base))
+        if self._replicated and segments and segments[0].base > 0:
+            segments.insert(0, await self._make_empty(0))
+        self._judge_end(segments)
+        end = max(self._known.promised, self._known.shown)
+        if not self._replicated and end > (segments[-1].appended.end if segments else 0):
+            segments.append(await self._make_empty(end))
+        self._note_gaps(segments)
         await self._make_durable(segments)
         return segments
 
@@ -198,6 +249,7 @@ class Recovery:
         """The bases of the segments; what else lies here is dealt with."""
         present = dict.fromkeys(names)
         bases = []
+        epochs = False
         for name in names:
             match = _NAME.fullmatch(name)
             path = f"{self._folder}/{name}"
@@ -205,8 +257,7 @@ class Recovery:
                 bases.append(int(match[1]))
             elif match is not None:
                 if match[1] + ".log" not in present:
-                    _log.warning("%s: an index without its segment; removing it", path)
-                    await self._disk.remove(path)
+                    await self._take_orphan(int(match[1]), path)
                 else:
                     self._indexes[path] = None
             elif name.endswith(TEMPORARY_SUFFIX):
@@ -215,7 +266,52 @@ class Recovery:
                 await self._disk.remove(path)
             elif not name.startswith(EPOCHS_FILE):
                 _log.warning("%s: not a file of this log; leaving it alone", path)
+            else:
+                epochs = True
+        if epochs and not bases:
+            self._evidence = max(self._evidence, 1)  # it is written after the first promise, and removed before a cut
         return bases
+
+    async def _take_orphan(self, base: int, path: str) -> None:
+        """An index is written when its segment is synced, and removed before it."""
+        found = await read_footer(self._disk, path)
+        end = base + 1 if found is None else found[0].end
+        self._orphans.append(base)
+        self._evidence = max(self._evidence, end)
+        _log.error("%s: an index without its segment, which had the offsets %d to %d", path, base, end - 1)
+
+    def _check_recorded(self, end: int) -> None:
+        """The log ends there; whatever says otherwise is on record before it goes."""
+        known = self._known
+        unsure = self._torn and self._replicated and not known.unsure and known.clean is None
+        if unsure or end < self._evidence > known.promised:
+            raise Unrecorded(self._evidence if end < self._evidence else 0, unsure)
+
+    def _judge_end(self, segments: list[Segment]) -> None:
+        known = self._known
+        end = segments[-1].appended.end if segments else 0
+        self.tail = judge(known, end, self._torn, empty=not segments)
+        if self.tail is Tail.SHORT:
+            _log.error(
+                "%s: ends at offset %d, but everything below %d was promised: offsets %d to %d %s",
+                self._folder,
+                end,
+                known.promised,
+                end,
+                known.promised - 1,
+                "are missing, and this replica is not in sync until it has caught up with the others"
+                if self._replicated
+                else "are lost, and are not used again; what was left of them is in the folder quarantine",
+            )
+        elif known.clean is not None and end == known.clean.end and segments:
+            last, clean = segments[-1], known.clean
+            mark = last.appended
+            crcs = (mark.last_crc, clean.last_crc)
+            same = (last.base, mark.last_epoch) == (clean.base, clean.last_epoch)
+            same = same and (self._repaired or mark.size == clean.size) and (not all(crcs) or crcs[0] == crcs[1])
+            if not same:
+                self.tail = Tail.UNSURE
+                _log.error("%s: not the file that the last clean shutdown left, though as long", last.path)
 
     async def _recover(self, base: int, limit: int | None) -> Segment:
         path = segment_path(self._folder, base)
@@ -225,17 +321,29 @@ class Recovery:
             if sealed is not None:
                 return sealed
         index = index_path(self._folder, base)
-        if index in self._indexes:
-            await self._disk.remove(index)
+        if limit is None and index in self._indexes:
+            found = await read_footer(self._disk, index)
+            self._evidence = max(self._evidence, found[0].end if found else 0)
         await self._disk.evict(path)
         size = await self._disk.size(path) or 0
         scan = await scan_segment(self._disk, path, base, size, limit)
-        if limit is None and scan.torn_at is not None:
-            self.tail = Tail.UNSURE
+        if limit is None:
+            self._torn = scan.torn_at is not None
+            self._check_recorded(scan.end)
+        if index in self._indexes:
+            await self._disk.remove(index)
+        self._repaired = bool(scan.bad)
         if scan.bad:  # what was evicted is synced; what is repaired has changed
             scan = await self._repair(path, scan, limit)
             self._unsynced.append(Write(path, scan.size, []))
         return scan.segment(self._disk, self._folder)
+
+    async def _make_empty(self, base: int) -> Segment:
+        """Where the next record, or one from another replica, goes."""
+        segment = Segment(self._disk, self._folder, base)
+        await commit_one(self._disk, Write(segment.path, 0, [], create=True), sync=True)
+        segment.exists = True
+        return segment
 
     async def _sealed(self, base: int, size: int, limit: int) -> Segment | None:
         path = index_path(self._folder, base)
@@ -252,7 +360,8 @@ class Recovery:
     async def _repair(self, path: str, scan: Scan, limit: int | None) -> Scan:
         for start, end in scan.bad:
             stays = self._replicated and end < scan.size
-            kind = "damage" if scan.damaged or limit is not None else "a torn tail"
+            short = scan.end < self._known.promised
+            kind = "damage" if scan.damaged or limit is not None or short else "a torn tail"
             copy = None if stays else await self._quarantine.keep(path, start, end)
             _log.warning(
                 "%s: %s, %d bytes at position %d hold no valid record; %s",
@@ -285,8 +394,27 @@ class Recovery:
             for error in await self._disk.commit(self._unsynced, sync=True):
                 if error is not None:
                     raise error
-        if segments:
+        if segments or self._orphans:
             await self._disk.sync_folder(self._folder)
+
+    def _note_gaps(self, segments: list[Segment]) -> None:
+        for segment, following in itertools.pairwise(segments):
+            if segment.appended.end < following.base:
+                if self._replicated:
+                    size = segment.appended.size
+                    segment.damage[size] = size
+                self._say_missing(segment.path, segment.appended.end, following.base)
+        if segments and segments[0].base > 0:
+            self._say_missing(segments[0].path, 0, segments[0].base)
+
+    def _say_missing(self, path: str, start: int, end: int) -> None:
+        _log.warning(
+            "%s: offsets %d to %d are missing%s",
+            path,
+            start,
+            end - 1,
+            "; another replica may have them" if self._replicated else ", and are not used again",
+        )
 
 
 async def sync_parents(disk: Disk, folder: str, segments: list[Segment], synced: dict[str, None]) -> None:
@@ -297,16 +425,3 @@ async def sync_parents(disk: Disk, folder: str, segments: list[Segment], synced:
         if folder not in synced:
             await disk.sync_folder(folder)
             synced[folder] = None
-
-
-def _note_gaps(segments: list[Segment]) -> None:
-    for segment, following in itertools.pairwise(segments):
-        if segment.appended.end < following.base:
-            size = segment.appended.size
-            segment.damage[size] = size
-            _log.warning(
-                "%s: offsets %d to %d are missing; another replica may have them",
-                segment.path,
-                segment.appended.end,
-                following.base - 1,
-            )

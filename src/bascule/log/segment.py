@@ -27,6 +27,7 @@ from bascule.wire import kernels
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 NAME_DIGITS = 20
+CRC_BYTES = 4
 _EPOCH_AND_CRC_BYTES = 12
 
 
@@ -37,6 +38,8 @@ class Mark(NamedTuple):
     end: int
     last_timestamp: int
     last_epoch: int
+    last_crc: int = 0
+    """Of the last record; 0 if it is not known, because the segment was not scanned."""
 
 
 def segment_path(folder: str, base: int) -> str:
@@ -88,13 +91,19 @@ class Segment:
 
     @classmethod
     def recovered(
-        cls, disk: Disk, folder: str, footer: Footer, index: MemoryIndex | FileIndex, verified: bool
+        cls,
+        disk: Disk,
+        folder: str,
+        footer: Footer,
+        index: MemoryIndex | FileIndex,
+        verified: bool,
+        last_crc: int = 0,
     ) -> "Segment":
         """A segment whose file is there and holds what `footer` says."""
         segment = cls(disk, folder, footer.base)
         segment.exists = True
         segment.first_offset, segment.first_timestamp = footer.first_offset, footer.first_timestamp
-        mark = Mark(footer.size, footer.end, footer.last_timestamp, footer.last_epoch)
+        mark = Mark(footer.size, footer.end, footer.last_timestamp, footer.last_epoch, last_crc)
         segment.appended = segment.promised = segment.synced = mark
         segment.index, segment.index_verified = index, verified
         return segment
@@ -109,6 +118,10 @@ class Segment:
     def empty(self) -> bool:
         return self.appended.size == 0
 
+    def begins_at_or_after(self, offset: int) -> bool:
+        """Whether nothing in it, damaged or not, has a smaller offset."""
+        return self.base >= offset or (self.first_offset >= offset and not self.damage)
+
     # --- growing ------------------------------------------------------------------------------------------
 
     def append(self, records: bytes, end: int, last_timestamp: int) -> None:
@@ -119,8 +132,9 @@ class Segment:
         self.index.add(records, size)
         self._tail.append(records)
         self._tail_starts.append(size)
-        epoch = int.from_bytes(records[-_EPOCH_AND_CRC_BYTES:-4], "little")
-        self.appended = Mark(size + len(records), end, last_timestamp, epoch)
+        epoch = int.from_bytes(records[-_EPOCH_AND_CRC_BYTES:-CRC_BYTES], "little")
+        crc = int.from_bytes(records[-CRC_BYTES:], "little")
+        self.appended = Mark(size + len(records), end, last_timestamp, epoch, crc)
 
     def take(self, new_folder: bool) -> Write | None:
         """What waits for the disk, for one round; `settle` follows."""

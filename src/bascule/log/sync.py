@@ -33,6 +33,11 @@ class SyncMode(NamedTuple):
         """Whether a promise may be broken by a power loss."""
         return self.mode != "group"
 
+    @property
+    def syncs(self) -> bool:
+        """Whether what is written is ever synced, at the latest by a clean stop."""
+        return not self.relaxed or self.interval_ns > 0
+
     def __str__(self) -> str:
         return f"{self.mode}:{self.interval_ns / 1e6:g}ms" if self.interval_ns else self.mode
 

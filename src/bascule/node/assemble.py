@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from bascule.core.metadata.state import Metadata
 from bascule.core.partition.owed import OwedBound
 from bascule.core.raft.machine import Raft, RaftConfig
+from bascule.log import cleanshutdown
+from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncScheduler
 from bascule.node import raft as raft_driver
@@ -25,7 +27,7 @@ from bascule.node.routes import Routes
 from bascule.node.subjects import Subjects
 from bascule.ports import Bus, Clock, Disk, Random
 from bascule.wire.kernels import crc32c
-from bascule.wire.raft_messages import HardState
+from bascule.wire.raft_messages import Entry, HardState, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -67,12 +69,11 @@ async def assemble(
     address: Address,
 ) -> Broker:
     own, namespace = settings.broker_id, settings.namespace
-    storage = RaftStorage(disk, RAFT_FOLDER)
-    hard_state, snapshot, entries, fresh = await storage.open()
-    if fresh:
-        # Before it says or does anything: whoever loses its disk after that is another one.
-        hard_state = HardState(incarnation=random.token())
-        await storage.save(hard_state, [], snapshot)
+    clean = await cleanshutdown.read(disk)
+    ends = PromisedEnds(disk, synced=scheduler.mode.syncs)
+    await ends.load(clean.ends if clean else None)
+    storage = RaftStorage(disk, RAFT_FOLDER, ends.record(RAFT_FOLDER))
+    hard_state, snapshot, entries = await _open_storage(storage, disk, ends, random)
     metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
     store = MetadataStore(metadata)
     config = RaftConfig(own, election_ticks=raft_driver.ELECTION_TICKS, heartbeat_ticks=raft_driver.HEARTBEAT_TICKS)
@@ -99,6 +100,8 @@ async def assemble(
             own, subjects, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)
         ),
         defaults=settings.defaults,
+        ends=ends,
+        after_clean_shutdown=clean is not None and clean.everything,
     )
 
     scheduler.on_told = environment.fetchers.push
@@ -133,6 +136,20 @@ async def assemble(
     broker = Broker(environment, cluster)
     cluster.controller.partitions = lambda: broker.counts()[0]
     return broker
+
+
+async def _open_storage(
+    storage: RaftStorage, disk: Disk, ends: PromisedEnds, random: Random
+) -> tuple[HardState, Snapshot, list[Entry]]:
+    """What Raft had stored. What a clean shutdown left is taken over, and then anything may be written."""
+    hard_state, snapshot, entries, fresh = await storage.open()
+    await ends.begin()
+    await cleanshutdown.remove(disk)
+    if fresh:
+        # Before it says or does anything: whoever loses its disk after that is another one.
+        hard_state = HardState(incarnation=random.token())
+        await storage.save(hard_state, [], snapshot)
+    return hard_state, snapshot, entries
 
 
 def _session(boot: str) -> int:

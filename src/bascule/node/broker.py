@@ -21,8 +21,8 @@ from bascule.core.metadata.state import (
 from bascule.core.metadata.streams import Stream
 from bascule.core.partition.leader import AskExpand, AskShrink, Tick
 from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
+from bascule.log import cleanshutdown
 from bascule.log.tail import Tail
-from bascule.node import lifemark
 from bascule.node.administration import ControllerAdministration
 from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
@@ -83,7 +83,7 @@ class Broker:
         """Open every replica here, hear what the cluster decided meanwhile, then take roles. Serving may begin when
         this returns."""
         environment = self.environment
-        self._unclean = not await lifemark.take(environment.disk) and environment.scheduler.mode.relaxed
+        self._unclean = environment.scheduler.mode.relaxed and not environment.after_clean_shutdown
         await self.cluster.enter()
         environment.inboxes.listen(environment.publishes_bus)
         environment.feeds.listen(self._replicas.get, lambda: self.cluster.servers)
@@ -124,6 +124,9 @@ class Broker:
         self._settled_in = True
         await self._skip_history()
         await self._set_strays_aside()
+        self.environment.ends.keep_streams(
+            {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
+        )
         self._spawn(self._turn())
         self._spawn(self._scrub())
         self._spawn(self._watch_replicas())
@@ -231,11 +234,17 @@ class Broker:
         self._replicas.clear()
         for replica in replicas:
             await replica.close()
-        if self._settled_in and not any(replica.log.failed for replica in replicas):
-            try:
-                await lifemark.leave(self.environment.disk, self.environment.scheduler.mode)
-            except OSError as error:
-                logger.warning("the next start will take this stop for a crash: %s", error)
+        sound = self._settled_in and not any(replica.log.failed for replica in replicas)
+        await self._leave_clean(sound)
+
+    async def _leave_clean(self, sound: bool) -> None:
+        """Everything is closed: say where all logs end, for the next start."""
+        ends, mode = self.environment.ends, self.environment.scheduler.mode
+        try:
+            await ends.close()
+            await cleanshutdown.leave(self.environment.disk, sound and mode.syncs, ends.clean_ends(mode.syncs))
+        except OSError as error:
+            logger.warning("the next start will take this stop for a crash: %s", error)
 
     def _on_gone(self) -> None:
         """Who cannot store metadata does not hear who leads: it must not answer in place of whoever does by now."""
@@ -411,6 +420,7 @@ class Broker:
             for replica in replicas:
                 if replica is not None:
                     replica.resign()
+            await self.environment.ends.forget(f"{stream_folder(stream)}/{item.id}" for item in stream)
             for replica in replicas:
                 if replica is not None:
                     await replica.delete()

@@ -8,6 +8,7 @@ from bascule.core.metadata.streams import StreamConfig
 from bascule.core.partition.leader import AskExpand, AskShrink
 from bascule.core.partition.owed import OwedBound
 from bascule.log.commitlog import LogConfig
+from bascule.log.promised import PromisedEnds
 from bascule.log.sync import SyncScheduler
 from bascule.node.feeds import Feeds
 from bascule.node.fetchers import Fetchers
@@ -85,6 +86,9 @@ class Environment:
     fetchers: Fetchers
     peer_logs: PeerLogs
     defaults: StreamDefaults
+    ends: PromisedEnds
+    after_clean_shutdown: bool
+    """The last life stopped in good order, with everything it had promised synced."""
     on_writable: Callable[[str, int], None] = lambda stream, partition: None
     """Called when a partition starts or stops taking writes: the publish routes follow."""
     ask_isr: Callable[["Replica", AskShrink | AskExpand], None] = lambda replica, asked: None

@@ -1,4 +1,5 @@
-"""The stored copy of a partition's epoch history. It only saves a scan: where it does not fit it is made anew."""
+"""The stored copy of a partition's epoch history. It saves a scan: where it does not fit it is made anew. It holds only
+epochs with a promised record, so that it also shows whether a log ends before what it had promised."""
 
 import asyncio
 import logging
@@ -27,14 +28,18 @@ async def load(disk: Disk, log: CommitLog) -> EpochHistory:
     stored = await disk.together(lambda here: read_checkpoint(here, _path(log.folder)))
     if stored is not None and len(stored) % _ENTRY.size == 0:
         history = EpochHistory(_ENTRY.iter_unpack(stored))
+        starts = [start for _, start in history.entries]
+        if starts and starts[-1] >= log.end:
+            log.set_committed_end(starts[-1] + 1)
+            await log.record.fell_short(starts[-1] + 1)
         if history.last_epoch == log.last_epoch:
             return history
     return await _read_from(log)
 
 
-async def save(disk: Disk, folder: str, history: EpochHistory) -> None:
-    data = b"".join(_ENTRY.pack(*entry) for entry in history.entries)
-    await write_checkpoint(disk, _path(folder), data, new_folder=False)
+async def save(disk: Disk, log: CommitLog, history: EpochHistory) -> None:
+    data = b"".join(_ENTRY.pack(*entry) for entry in history.entries if entry[1] < log.promised_end)
+    await write_checkpoint(disk, _path(log.folder), data, new_folder=False)
 
 
 async def forget(disk: Disk, folder: str) -> None:
@@ -48,15 +53,19 @@ async def forget(disk: Disk, folder: str) -> None:
 async def _read_from(log: CommitLog) -> EpochHistory:
     logger.debug("%s: reading its records for the history of their leaders", log.folder)
     history = EpochHistory()
+    end = log.start
     reader = log.reader(log.start, uncommitted=True)
     while (records := await reader.read(_READ_BYTES)) is not None:
         position = 0
         while position < len(records):
-            end = position + 5 + int.from_bytes(records[position + 1 : position + 5], "big")
-            epoch, _ = _TRAILER.unpack_from(records, end - _TRAILER.size)
+            following = position + 5 + int.from_bytes(records[position + 1 : position + 5], "big")
+            epoch, _ = _TRAILER.unpack_from(records, following - _TRAILER.size)
+            offset = _offset(records, position + 6)
             if epoch > history.last_epoch:
-                history.begin(epoch, _offset(records, position + 6))
-            position = end
+                # An epoch begins where the one before it ended, also if its leader skipped offsets that had been shown;
+                # but not where records are damaged: those are of one or the other.
+                history.begin(epoch, offset if log.damaged else end)
+            position, end = following, offset + 1
         await asyncio.sleep(0)
     return history
 

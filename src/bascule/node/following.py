@@ -72,6 +72,7 @@ class Following:
         effects = self._machine.step(Answered(answer))
         self._execute(effects)
         machine = self._machine
+        self._log.set_committed_end(machine.hw_end)
         if answer.kind is Kind.DATA and not (machine.cutting or machine.failed) and machine.end >= answer.leader_end:
             if self._caught_up_end is None:
                 self._caught_up_end = machine.end

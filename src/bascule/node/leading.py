@@ -76,8 +76,8 @@ class Leading:
             partition.eligible,
         )
         in_sync.start_watching(environment.clock.monotonic_ns())
-        owed = OwedAcks(self._name, environment.owed)
-        machine = Leader(identity, in_sync, self._log.end, self._log.last_timestamp, owed)
+        owed, log = OwedAcks(self._name, environment.owed), self._log
+        machine = Leader(identity, in_sync, log.end, log.last_timestamp, owed, log.committed_end)
         machine.step(SetReadonly(partition.readonly))
         return machine
 
@@ -204,6 +204,7 @@ class Leading:
 
     def _append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
         self._environment.feeds.prepare()
+        end = self._log.end  # the first record may be past it, if offsets were shown that this log lacks
         try:
             self._log.append(records, count, next_offset, last_timestamp)
         except LogError:
@@ -211,8 +212,8 @@ class Leading:
             assert self._machine.end == self._log.end, "a leader stands where its log ends"
             return
         assert self._machine.end == self._log.end == next_offset, "a leader stands where its log ends"
-        self._replica.epochs.begin(self.epoch, next_offset - count)
-        self._environment.feeds.appended(self._replica, records, next_offset - count, next_offset)
+        self._replica.epochs.begin(self.epoch, end)
+        self._environment.feeds.appended(self._replica, records, end, next_offset)
 
     def _send_acks(self, owed: bytes) -> None:
         environment = self._environment

@@ -18,6 +18,8 @@ from bascule.core.metadata.commands import DiskLost, decode
 from bascule.core.metadata.state import Metadata
 from bascule.errors import StartError
 from bascule.limits import RECOVERED_INDEX_LEAP
+from bascule.log import cleanshutdown
+from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.node import identity
 from bascule.node.subjects import succeeding
@@ -70,10 +72,23 @@ async def recover(disk: Disk, random: Random, *, accept_loss: bool) -> Recovery:
         incarnation = random.token()
         alone = Membership((own,), (), ((own, incarnation),), cluster)
         term = hard_state.term + 1
+        await _forget_confirmed(disk)
         await storage.save(
             HardState(term, "", index, incarnation), [], Snapshot(index, term, alone, metadata.snapshot())
         )
     return found
+
+
+async def _forget_confirmed(disk: Disk) -> None:
+    """What was confirmed to the old cluster counts no more: the log may be the shorter for it."""
+    clean = await cleanshutdown.read(disk)
+    ends = PromisedEnds(disk)
+    await ends.load(clean.ends if clean else None)
+    ends.record(RAFT_FOLDER).reset()
+    await ends.begin()
+    if clean is not None:
+        kept = {folder: end for folder, end in clean.ends.items() if folder != RAFT_FOLDER}
+        await cleanshutdown.leave(disk, clean.everything, kept)
 
 
 def _memberships(snapshot: Snapshot, entries: list[Entry]) -> list[Membership]:

@@ -49,8 +49,7 @@ class Replica:
         self.latest_received = 0
         self.leading: Leading | None = None
         self.following: Following | None = None
-        self.vouched_for = len(partition.replicas) == 1
-        """This life has shown that the log lacks nothing that was promised."""
+        self._vouched_for = len(partition.replicas) == 1
         self.tail = log.tail
         """What this start knows about the end of the log."""
         self._coming_to_lead: asyncio.Task[None] | None = None
@@ -87,10 +86,12 @@ class Replica:
             on_promised,
             on_failed,
             replicated=len(partition.replicas) > 1,
+            ends=environment.ends,
         )
         replica = cls(environment, stream, partition, log)
         replica.epochs = await stored_epochs.load(environment.disk, log)
         replica._saved_epoch = replica.epochs.last_epoch
+        replica.tail = log.tail  # the epochs may have shown that it is short
         log.on_damage = replica.repair.on_damage
         return replica
 
@@ -185,6 +186,17 @@ class Replica:
         return max(self.log.visible_end, role.hw_end if role else 0)
 
     @property
+    def vouched_for(self) -> bool:
+        """This life has shown that the log lacks nothing that was promised."""
+        return self._vouched_for
+
+    @vouched_for.setter
+    def vouched_for(self, vouched: bool) -> None:
+        self._vouched_for = vouched
+        if vouched:
+            self.log.record.vouch()
+
+    @property
     def certain_end(self) -> int:
         """Everything below is committed for good: no leader may ask us to cut there. Nothing is, if a leader who was
         not in sync has been elected since our last record."""
@@ -237,13 +249,15 @@ class Replica:
         if role is not None:
             role.promised(end)
         if self.epochs.last_epoch != self._saved_epoch:
-            self._saved_epoch = self.epochs.last_epoch
-            self.spawn(self._save_epochs())
+            epoch, _ = self.epochs.run_at(end - 1, end)
+            if epoch != self._saved_epoch:
+                self._saved_epoch = epoch
+                self.spawn(self._save_epochs())
 
     async def _save_epochs(self) -> None:
         try:
             async with self._storing_epochs:
-                await stored_epochs.save(self.environment.disk, self.log.folder, self.epochs)
+                await stored_epochs.save(self.environment.disk, self.log, self.epochs)
         except OSError as error:
             logger.warning(
                 "%s: its epochs are not stored (%s); the next start reads them from the log", self.name, error

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from bascule.errors import LogError
+from bascule.log import cleanshutdown
 from bascule.log.commitlog import CommitLog, LogConfig
+from bascule.log.promised import PromisedEnds
 from bascule.log.sync import GROUP, SyncMode, SyncScheduler
 from bascule.ports import Disk
 from bascule.testing.records import encode, values
@@ -66,6 +68,8 @@ async def open_bench(
     clock: ManualClock | None = None,
     folder: str = FOLDER,
     scheduler: SyncScheduler | None = None,
+    ends: PromisedEnds | None = None,
+    replicated: bool = False,
 ) -> Bench:
     clock = clock or ManualClock()
     bench = Bench(disk, scheduler or SyncScheduler(disk, clock, mode), clock)
@@ -77,5 +81,25 @@ async def open_bench(
         clock,
         bench.promises.append,
         bench.failures.append,
+        replicated,
+        ends,
     )
     return bench
+
+
+async def begin_life(disk: Disk) -> PromisedEnds:
+    """What a broker does at its start before it opens its logs."""
+    clean = await cleanshutdown.read(disk)
+    ends = PromisedEnds(disk)
+    await ends.load(clean.ends if clean else None)
+    await ends.begin()
+    await cleanshutdown.remove(disk)
+    return ends
+
+
+async def end_life(ends: PromisedEnds, *benches: Bench) -> None:
+    """A clean stop."""
+    for bench in benches:
+        await bench.close()
+    await ends.close()
+    await cleanshutdown.leave(benches[0].disk, True, ends.clean_ends())

@@ -171,7 +171,7 @@ class Follower:
             return [Distrust(f"records from offset {first} on, but the log ends at {self.end}")]
         if epoch < self._epochs.last_epoch or epoch > self.leader_epoch:
             return [Distrust(f"records of epoch {epoch} after {self._epochs.last_epoch} under {self.leader_epoch}")]
-        self._epochs.begin(epoch, first)
+        self._epochs.begin(epoch, self.end)  # also if its leader skipped offsets that had been shown
         self.end = end
         return [Append(records, count, end, last_timestamp, epoch, first)]
 

@@ -8,6 +8,7 @@ Rules:
   singled out inside the kernel and come back as error acks; they never split a batch.
 - An ack is owed from the moment of the append and paid when its promise holds: LEADER when this broker's log has
   promised the record, ALL when the whole in-sync set has.
+- Offsets that were committed or shown are not given again, also if the log lacks their records: it goes on behind them.
 - When the log fails, nothing unpromised is acked as stored: everyone who waits is told UNKNOWN, for that is the truth:
   followers may have it already, and one of them may lead next.
 
@@ -190,7 +191,13 @@ class Identity:
 
 class Leader:
     def __init__(
-        self, identity: Identity, in_sync: InSync, end: int, last_timestamp: int, owed: OwedAcks | None = None
+        self,
+        identity: Identity,
+        in_sync: InSync,
+        end: int,
+        last_timestamp: int,
+        owed: OwedAcks | None = None,
+        committed_end: int = 0,
     ) -> None:
         self.identity = identity
         self.owed = owed or OwedAcks("the partition", OwedBound())
@@ -199,6 +206,8 @@ class Leader:
         self.settled_end = end
         """Our end when we became leader. The old leader may have shown any of it: until the high watermark is there,
         showing ours would let clients see it go back."""
+        self.committed_end = committed_end
+        """What was committed before us, as far as we know. It is past our end only if records were lost or given up."""
         self.last_timestamp = last_timestamp
         self.readonly = False
         self.failed = False
@@ -258,7 +267,7 @@ class Leader:
             identity.origin,
             identity.subject,
             self._tail,
-            self.end,
+            max(self.end, self.committed_end),
             identity.epoch,
             now,
             self.last_timestamp,

@@ -1,0 +1,447 @@
+"""The promised ends: how far every log of a broker had promised its records, on record in one file beside the logs.
+
+Theory of operation: after a crash a log is cut where its valid records end. Whether what was cut off had been promised
+the log itself cannot say, so this file does: for each log the end it had promised, and the end below which records were
+committed or shown. It is written in the background, at most `PROMISED_ENDS_DELAY_S` and one write behind, and never by
+the group commit; while nothing is promised nothing is written. A start compares: a log that ends before its promised
+end is damaged.
+
+The file is batches of entries, each batch with its CRC; later entries win. When it has grown to a multiple of what it
+must hold, and at every start, it is written anew beside the old one, which it then replaces.
+
+What makes a log shorter lawfully (a cut where logs parted, a deletion) lowers its promised end first, synced, so that
+an interrupted cut is not taken for damage. Apart from that a promised end only goes up: a log that was found short
+stays short on record until it has its records again, or has caught up with a leader that rightly lacks them.
+
+Where the file is torn or missing a start knows less, which it remembers until the next clean shutdown, and nothing else
+is lost. Under `os` the background writes are not synced, as nothing is; lowering is.
+
+Known to be imperfect: a record that was promised within the last delay before a crash, and was damaged or cut off while
+the broker was down, cannot be told from one that was never promised.
+"""
+
+import asyncio
+import logging
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from bascule import limits
+from bascule.log.tail import CleanEnd, Known, Tail
+from bascule.ports import Disk, Write
+from bascule.wire import kernels
+
+FILE = "promised-ends"
+_TEMPORARY = FILE + ".tmp"
+_BATCH = struct.Struct("<4sII")  # magic, length, CRC of what follows
+_MAGIC = b"BSPE"
+_ENTRY = struct.Struct("<BBIqq")  # kind, unsure, number of the log, promised end, shown end
+_NAME = struct.Struct("<H")
+_BEGIN, _LOG, _SET, _DROP = 1, 2, 3, 4
+"""The first entry of a file, which says whether it is complete; a log with its name; a log by number; a log is gone."""
+_RETRY_S = 1.0
+_SLICE = 1000  # entries between two turns of the event loop
+_log = logging.getLogger("bascule.log")
+
+
+class Holder(Protocol):
+    """A log, as its record sees it."""
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def promised_end(self) -> int: ...
+
+    @property
+    def committed_end(self) -> int: ...
+
+    def clean_end(self) -> CleanEnd | None:
+        """Where a clean shutdown leaves it; None if it cannot vouch for its end."""
+
+
+class EndRecord:
+    """What is on record about one log."""
+
+    __slots__ = (
+        "_ends",
+        "_vouched_end",
+        "clean",
+        "cutting",
+        "folder",
+        "holder",
+        "named",
+        "number",
+        "promised",
+        "shown",
+        "tail",
+        "unsure",
+    )
+
+    def __init__(self, ends: "PromisedEnds | None", folder: str, number: int = 0) -> None:
+        """Without `ends` it is kept in memory only."""
+        self._ends = ends
+        self.folder = folder
+        self.number = number
+        self.named = False
+        """In the file, so that the number alone will do."""
+        self.promised = self.shown = 0
+        self.unsure = False
+        self.clean: CleanEnd | None = None
+        self.cutting = False
+        self.holder: Holder | None = None
+        self.tail = Tail.SURE
+        self._vouched_end: int | None = None
+
+    def known(self) -> Known:
+        complete = self._ends is None or self._ends.was_complete
+        return Known(self.promised, self.shown, self.unsure, self.clean, complete)
+
+    def taken_by(self, holder: Holder) -> None:
+        """The log is open: from now on it speaks for itself."""
+        self.holder, self.clean = holder, None
+        self.changed()
+
+    def rose(self) -> None:
+        """The log has promised more."""
+        self.cutting = False  # a cut that failed and was given up
+        if self._vouched_end is not None:
+            self._check_vouched()
+        self.changed()
+
+    def changed(self) -> None:
+        """The log has promised or shown more."""
+        if self._ends is not None:
+            self._ends.changed(self)
+
+    def take_over(self) -> bool:
+        """Take what the log says; whether that is news."""
+        holder = self.holder
+        if holder is None:
+            return False
+        promised = self.promised if self.cutting else max(self.promised, holder.promised_end)
+        shown = max(self.shown, holder.committed_end)
+        if (promised, shown) == (self.promised, self.shown):
+            return False
+        self.promised, self.shown = promised, shown
+        return True
+
+    async def found(self, promised: int, unsure: bool) -> None:
+        """A start found this out about the log, and is about to remove what it has it from. Durable on return."""
+        self.promised = max(self.promised, promised)
+        self.unsure = self.unsure or unsure
+        await self._store()
+
+    async def lower(self, end: int) -> None:
+        """The log is about to be cut, at `end` or later. Durable on return."""
+        self.cutting = True
+        if end < self.promised:
+            self.promised = end
+            await self._store()
+
+    def was_cut(self) -> None:
+        """It ends where it says."""
+        self.cutting = False
+        self.changed()
+
+    def vouch(self) -> None:
+        """The log has caught up with a leader, or leads: what it lacks, it lacks rightly. That counts once all it has
+        now is promised; then it is sure of its end again."""
+        if self.tail is not Tail.SURE and self._vouched_end is None and self.holder is not None:
+            self._vouched_end = self.holder.end
+            self._check_vouched()
+
+    def _check_vouched(self) -> None:
+        if self._vouched_end is None or self.holder is None or self.holder.promised_end < self._vouched_end:
+            return
+        self._vouched_end = None
+        self.tail = Tail.SURE
+        self.promised, self.unsure = self.holder.promised_end, False
+        if self._ends is not None:
+            self._ends.due(self)
+
+    async def fell_short(self, promised: int) -> None:
+        """Something beside the log's own files says that it had promised everything below. Durable on return."""
+        end = self.holder.promised_end if self.holder is not None else 0
+        _log.error("%s: ends at offset %d, but everything below %d was promised", self.folder, end, promised)
+        self.tail = Tail.SHORT
+        await self.found(promised, unsure=False)
+
+    def reset(self) -> None:
+        """The log begins anew, with nothing."""
+        self.promised = self.shown = 0
+        self.unsure, self.clean = False, None
+
+    async def forget(self) -> None:
+        """The log is about to be deleted. Durable on return."""
+        if self._ends is not None:
+            await self._ends.forget([self.folder])
+
+    async def _store(self) -> None:
+        if self._ends is not None:
+            self._ends.due(self)
+            await self._ends.store()
+
+
+class PromisedEnds:
+    def __init__(self, disk: Disk, synced: bool = True) -> None:
+        """`synced`: whether what is written in the background is synced too."""
+        self.was_complete = True
+        """Whether the start found everything that had been on record."""
+        self._disk = disk
+        self._synced = synced
+        self._records: dict[str, EndRecord] = {}
+        self._next_number = 1
+        self._changed: dict[EndRecord, None] = {}  # by their logs, which have not been asked yet
+        self._due: dict[EndRecord, None] = {}  # not in the file as they are
+        self._dropped: list[int] = []
+        self._size: int | None = None  # of the file; None = write it anew
+        self._rewrite_at = 0
+        self._writing = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._said = False
+        self._closed = False
+
+    # --- a start ------------------------------------------------------------------------------------------------
+
+    async def load(self, clean: Mapping[str, CleanEnd] | None) -> None:
+        """Read what is on record; `clean` is what the last clean shutdown left, and newer. Writes nothing."""
+        size = await self._disk.size(FILE)
+        content = await self._disk.read(FILE, 0, size) if size else b""
+        fresh = size is None and clean is None and not await self._disk.list("streams")
+        self.was_complete = self._decode(content) or fresh or clean is not None
+        if not self.was_complete:
+            _log.warning(
+                "%s: missing or damaged: what logs had promised is not known; replicas compare their logs before they "
+                "lead",
+                FILE,
+            )
+        for folder, end in (clean or {}).items():
+            record = self.record(folder)
+            record.clean, record.promised, record.unsure = end, end.end, False
+
+    async def begin(self) -> None:
+        """Put everything known into a new file. From here on logs may be changed."""
+        async with self._writing:
+            await self._rewrite()
+
+    def record(self, folder: str) -> EndRecord:
+        record = self._records.get(folder)
+        if record is None:
+            record = self._records[folder] = EndRecord(self, folder, self._next_number)
+            self._next_number += 1
+        return record
+
+    @property
+    def folders(self) -> list[str]:
+        """Of the logs on record."""
+        return list(self._records)
+
+    # --- while logs grow ----------------------------------------------------------------------------------------
+
+    def changed(self, record: EndRecord) -> None:
+        self._changed[record] = None
+        if self._timer is None:
+            self._wake(limits.PROMISED_ENDS_DELAY_S)
+
+    def due(self, record: EndRecord) -> None:
+        self._due[record] = None
+        if self._timer is None:
+            self._wake(limits.PROMISED_ENDS_DELAY_S)
+
+    async def store(self) -> None:
+        """Everything that was due is durable on return. Raises OSError."""
+        async with self._writing:
+            if self._due or self._dropped:  # else whoever wrote before us has done it
+                await self._write(sync=True)
+
+    async def forget(self, folders: Iterable[str]) -> None:
+        """These logs are about to be deleted. Durable on return. Raises OSError."""
+        gone = [record for folder in folders if (record := self._records.pop(folder, None)) is not None]
+        for record in gone:
+            self._dropped.append(record.number)
+            self._changed.pop(record, None)
+            self._due.pop(record, None)
+            record.holder = None
+        if gone:
+            await self.store()
+
+    def keep_streams(self, folders: Mapping[str, None]) -> None:
+        """Only logs below these folders are still of interest; and the metadata's."""
+        for folder, record in list(self._records.items()):
+            stream = folder.rpartition("/")[0]
+            if stream and stream not in folders and record.holder is None:
+                del self._records[folder]
+                self._dropped.append(record.number)
+                self._due.pop(record, None)
+
+    def clean_ends(self, data: bool = True) -> dict[str, CleanEnd]:
+        """What a clean shutdown leaves behind: of logs that were not opened, what they were left with before. Without
+        `data` of the metadata's log alone."""
+        found = {
+            folder: record.holder.clean_end() if record.holder is not None else record.clean
+            for folder, record in self._records.items()
+            if data or "/" not in folder
+        }
+        return {folder: end for folder, end in found.items() if end is not None}
+
+    async def close(self) -> None:
+        """Everything is on record as it is now. Raises OSError."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        async with self._writing:
+            await self._write(sync=True)
+
+    # --- writing ------------------------------------------------------------------------------------------------
+
+    def _wake(self, delay_s: float) -> None:
+        if not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._start)
+
+    def _start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        delay_s = limits.PROMISED_ENDS_DELAY_S
+        try:
+            async with self._writing:
+                await self._write(self._synced)
+            self._said = False
+        except OSError as error:
+            delay_s = _RETRY_S
+            if not self._said:
+                _log.warning("%s: cannot be written (%s); after a crash less is known about the logs", FILE, error)
+            self._said = True
+        self._timer = self._task = None
+        if self._changed or self._due or self._dropped:
+            self._wake(delay_s)
+
+    async def _write(self, sync: bool) -> None:
+        changed, self._changed = list(self._changed), {}
+        for number, record in enumerate(changed):
+            if record.take_over():
+                self._due[record] = None
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+        if not self._due and not self._dropped:
+            return
+        if self._size is None or self._size > self._rewrite_at:
+            await self._rewrite()
+            return
+        due, dropped = list(self._due), self._dropped
+        self._due, self._dropped = {}, []
+        size, self._size = self._size, None  # if this fails the file is not written again, but anew
+        try:
+            pieces = [_ENTRY.pack(_DROP, 0, number, 0, 0) for number in dropped]
+            batch = _batch(pieces + await _encoded(due))
+            (error,) = await self._disk.commit([Write(FILE, size, [batch])], sync)
+            if error is not None:
+                raise error
+        except BaseException:
+            self._due.update(dict.fromkeys(due))
+            self._dropped += dropped
+            raise
+        self._size = size + len(batch)
+
+    async def _rewrite(self) -> None:
+        due, dropped = self._due, self._dropped
+        self._due, self._dropped = {}, []
+        self._size = None
+        records = [each for each in self._records.values() if each.promised or each.shown or each.unsure]
+        for record in self._records.values():
+            record.named = False
+        try:
+            batch = _batch([_ENTRY.pack(_BEGIN, not self.was_complete, 0, 0, 0), *await _encoded(records)])
+            await self._disk.remove(_TEMPORARY)
+            (error,) = await self._disk.commit([Write(_TEMPORARY, 0, [batch], create=True)], sync=True)
+            if error is not None:
+                raise error
+            await self._disk.rename(_TEMPORARY, FILE)
+            await self._disk.sync_folder("")
+        except BaseException:
+            self._due.update(due)
+            self._dropped += dropped
+            raise
+        self._size = len(batch)
+        self._rewrite_at = max(limits.PROMISED_ENDS_BYTES, limits.PROMISED_ENDS_GROWTH * len(batch))
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    def _decode(self, content: bytes) -> bool:
+        """Whether it is complete. A batch that is not whole at the very end is one that was being written."""
+        names: dict[int, str] = {}
+        complete, position = False, 0
+        while (found := _batch_at(content, position)) is not None or position < len(content):
+            if found is None:
+                position = _next_batch(content, position)
+                complete = complete and position == len(content)
+                continue
+            start, position = found
+            complete = self._take_batch(content, start, position, names) or complete
+        self._next_number = max(names, default=0) + 1
+        return complete
+
+    def _take_batch(self, content: bytes, position: int, end: int, names: dict[int, str]) -> bool:
+        """Whether it is the beginning of a file that was complete when it was made."""
+        complete = False
+        while position < end:
+            kind, flag, number, promised, shown = _ENTRY.unpack_from(content, position)
+            position += _ENTRY.size
+            if kind == _LOG:
+                (length,) = _NAME.unpack_from(content, position)
+                names[number] = content[position + _NAME.size : position + _NAME.size + length].decode()
+                position += _NAME.size + length
+            if kind == _BEGIN:
+                complete = not flag
+            elif kind == _DROP:
+                self._records.pop(names.pop(number, ""), None)
+            elif number in names:
+                record = self._records.get(names[number])
+                if record is None:
+                    record = self._records[names[number]] = EndRecord(self, names[number], number)
+                record.promised, record.shown, record.unsure = promised, shown, bool(flag)
+        return complete
+
+
+async def _encoded(records: list[EndRecord]) -> list[bytes]:
+    """Their entries, made in slices: there may be ten thousand."""
+    pieces = []
+    for count, record in enumerate(records, 1):
+        kind, name = _SET, b""
+        if not record.named:
+            kind, name = _LOG, record.folder.encode()
+            name = _NAME.pack(len(name)) + name
+            record.named = True
+        pieces.append(_ENTRY.pack(kind, record.unsure, record.number, record.promised, record.shown) + name)
+        if count % _SLICE == 0:
+            await asyncio.sleep(0)
+    return pieces
+
+
+def _batch(pieces: list[bytes]) -> bytes:
+    body = b"".join(pieces)
+    return _BATCH.pack(_MAGIC, len(body), kernels.crc32c(body)) + body
+
+
+def _batch_at(content: bytes, position: int) -> tuple[int, int] | None:
+    """Where the whole batch that begins here has its entries, and ends."""
+    start = position + _BATCH.size
+    if start > len(content):
+        return None
+    magic, length, crc = _BATCH.unpack_from(content, position)
+    if magic != _MAGIC or not length or crc != kernels.crc32c(content[start : start + length]):
+        return None
+    return (start, start + length) if start + length <= len(content) else None
+
+
+def _next_batch(content: bytes, position: int) -> int:
+    """Where the next whole batch begins; the end if there is none."""
+    while (position := content.find(_MAGIC, position + 1)) >= 0:
+        if _batch_at(content, position) is not None:
+            return position
+    return len(content)

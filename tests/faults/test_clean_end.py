@@ -1,0 +1,592 @@
+"""The end of a log is known: damage there after a clean stop, or before what is on record as promised, is not taken for
+a torn tail. Every byte is flipped and cut, every call to the disk is the last one before the power goes."""
+
+import asyncio
+import errno
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bascule import limits
+from bascule.log import cleanshutdown, promised
+from bascule.log.promised import PromisedEnds
+from bascule.log.tail import Tail
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.logs import FOLDER, Bench, begin_life, end_life, open_bench
+from bascule.testing.loop import run
+from bascule.testing.records import split
+
+SEGMENT_BYTES = 400
+COUNT = 12
+Change = Callable[[bytes], bytes]
+
+
+def body(number: int) -> bytes:
+    return b"message %d" % number
+
+
+def numbered(*offsets: int) -> list[tuple[int, bytes]]:
+    return [(number, body(number)) for number in offsets]
+
+
+def segments(disk: MemoryDisk) -> list[str]:
+    return [path for path in disk.paths() if path.startswith(FOLDER) and path.endswith(".log")]
+
+
+async def opened(disk: MemoryDisk, replicated: bool = False) -> tuple[PromisedEnds, Bench]:
+    ends = await begin_life(disk)
+    return ends, await open_bench(disk, SEGMENT_BYTES, ends=ends, replicated=replicated)
+
+
+async def on_record() -> None:
+    """Longer than anything promised takes to be on record."""
+    await asyncio.sleep(0.2)
+
+
+async def filled(replicated: bool = False, count: int = COUNT) -> tuple[MemoryDisk, PromisedEnds, Bench]:
+    disk = MemoryDisk()
+    ends, bench = await opened(disk, replicated)
+    for number in range(count):
+        await bench.store([body(number)])
+    assert len(bench.log.segments) > 2
+    await on_record()
+    return disk, ends, bench
+
+
+async def stopped(clean: bool, replicated: bool = False) -> MemoryDisk:
+    """A disk as a stop leaves it, or a kill some time after the last promise."""
+    disk, ends, bench = await filled(replicated)
+    if clean:
+        await end_life(ends, bench)
+        assert cleanshutdown.FILE in disk.paths()
+    else:
+        assert cleanshutdown.FILE not in disk.paths()
+    return disk.copy()
+
+
+def flips(data: bytes) -> list[bytes]:
+    found = []
+    for at in range(len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= 1 << at % 8
+        found.append(bytes(flipped))
+    return found
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
+def test_no_offset_is_given_again_whatever_bit_of_the_last_segment_flips(clean: bool) -> None:
+    async def scenario() -> None:
+        disk = await stopped(clean)
+        path = segments(disk)[-1]
+        whole = disk.content(path)
+        first = COUNT - len(split(whole))
+        starts = [sum(map(len, split(whole)[:number])) for number in range(len(split(whole)) + 1)]
+        for at, damaged in enumerate(flips(whole)):
+            lost = first + next(number for number, end in enumerate(starts[1:]) if at < end)
+            harmed = disk.copy()
+            harmed.put(path, damaged)
+            _, bench = await opened(harmed)
+            assert bench.log.tail is (Tail.SHORT if lost == COUNT - 1 else Tail.SURE)
+            kept = numbered(*(number for number in range(COUNT) if number != lost))
+            assert await bench.read_all() == kept
+            assert bench.log.end == COUNT
+            assert any(harmed.content(each) for each in harmed.paths() if each.startswith("quarantine/"))
+            await bench.store([b"next"])
+            assert await bench.read_all() == [*kept, (COUNT, b"next")]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
+@pytest.mark.parametrize("replicated", [False, True], ids=["alone", "replicated"])
+def test_a_last_segment_cut_at_any_byte_is_short_and_not_torn(clean: bool, replicated: bool) -> None:
+    async def scenario() -> None:
+        disk = await stopped(clean, replicated)
+        path = segments(disk)[-1]
+        whole = disk.content(path)
+        first = COUNT - len(split(whole))
+        ends = [sum(map(len, split(whole)[: number + 1])) for number in range(len(split(whole)))]
+        for size in range(len(whole)):
+            harmed = disk.copy()
+            harmed.put(path, whole[:size])
+            _, bench = await opened(harmed, replicated)
+            left = first + sum(end <= size for end in ends)
+            assert bench.log.tail is Tail.SHORT
+            assert bench.log.end == (left if replicated else COUNT)
+            assert await bench.read_all() == numbered(*range(left))
+            if not replicated:
+                await bench.store([b"next"])
+                assert await bench.read_all() == [*numbered(*range(left)), (COUNT, b"next")]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("replicated", [False, True], ids=["alone", "replicated"])
+def test_a_short_log_stays_short_through_crashes_until_it_has_its_records_again(replicated: bool) -> None:
+    async def scenario() -> None:
+        disk = await stopped(True, replicated=True)
+        path = segments(disk)[-1]
+        disk.put(path, disk.content(path)[:-3])
+        for _ in range(3):
+            _, bench = await opened(disk, replicated=True)
+            assert (bench.log.tail, bench.log.end) == (Tail.SHORT, COUNT - 1)
+            await on_record()
+            disk.crash()
+        _, bench = await opened(disk, replicated=True)
+        if replicated:
+            await bench.store([body(COUNT - 1)])
+            bench.log.record.vouch()
+        else:
+            bench.log.record.vouch()  # a leader that has no more either
+        assert bench.log.tail is Tail.SURE
+        await on_record()
+        disk.crash()
+        _, bench = await opened(disk, replicated=True)
+        assert bench.log.tail is Tail.SURE
+
+    run(scenario())
+
+
+def test_a_log_is_vouched_for_once_what_it_caught_up_with_is_promised() -> None:
+    async def scenario() -> None:
+        disk = await stopped(True, replicated=True)
+        path = segments(disk)[-1]
+        disk.put(path, disk.content(path)[:-3])
+        _, bench = await opened(disk, replicated=True)
+        bench.append([b"again"])
+        bench.log.record.vouch()
+        tails = [bench.log.tail]
+        await bench.log.settled()
+        assert [*tails, bench.log.tail] == [Tail.SHORT, Tail.SURE]
+
+    run(scenario())
+
+
+def test_a_torn_tail_leaves_a_replica_unsure_until_it_is_vouched_for() -> None:
+    async def scenario() -> None:
+        disk = await stopped(False, replicated=True)
+        path = segments(disk)[-1]
+        disk.put(path, disk.content(path) + b"\0\0\0\1 the rest of a write")
+        for _ in range(3):
+            _, bench = await opened(disk, replicated=True)
+            assert (bench.log.tail, bench.log.end) == (Tail.UNSURE, COUNT)
+            disk.crash()
+        ends, bench = await opened(disk, replicated=True)
+        await end_life(ends, bench)  # in good order, but nobody has looked at the others
+        ends, bench = await opened(disk, replicated=True)
+        assert bench.log.tail is Tail.UNSURE
+        bench.log.record.vouch()
+        await end_life(ends, bench)
+        assert (await opened(disk, replicated=True))[1].log.tail is Tail.SURE
+
+    run(scenario())
+
+
+def test_bytes_behind_the_end_of_a_clean_stop_change_nothing() -> None:
+    async def scenario() -> None:
+        disk = await stopped(True, replicated=True)
+        path = segments(disk)[-1]
+        disk.put(path, disk.content(path) + b"\0\0\0\1 something")
+        _, bench = await opened(disk, replicated=True)
+        assert bench.log.tail is Tail.SURE
+        assert await bench.read_all() == numbered(*range(COUNT))
+
+    run(scenario())
+
+
+def test_starts_and_crashes_without_a_write_between_change_nothing() -> None:
+    async def scenario() -> None:
+        for clean in (True, False):
+            disk = await stopped(clean)
+            for _ in range(3):
+                _, bench = await opened(disk)
+                assert bench.log.tail is Tail.SURE
+                assert await bench.read_all() == numbered(*range(COUNT))
+                disk.crash(random.Random(1))
+
+    run(scenario())
+
+
+def test_a_clean_end_that_only_the_clean_shutdown_knows_outlives_an_interrupted_start() -> None:
+    async def scenario() -> None:
+        disk = await stopped(True, replicated=True)
+        await disk.remove(promised.FILE)
+        path = segments(disk)[-1]
+        disk.put(path, disk.content(path)[:-3])
+        await begin_life(disk)
+        disk.crash()
+        _, bench = await opened(disk, replicated=True)
+        assert (bench.log.tail, bench.log.end) == (Tail.SHORT, COUNT - 1)
+
+    run(scenario())
+
+
+# --- files that are missing -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
+def test_a_last_segment_that_is_gone_is_missed(clean: bool) -> None:
+    async def scenario() -> None:
+        disk = await stopped(clean)
+        path = segments(disk)[-1]
+        left = COUNT - len(split(disk.content(path)))
+        await disk.remove(path)
+        _, bench = await opened(disk)
+        assert (bench.log.tail, bench.log.end) == (Tail.SHORT, COUNT)
+        await bench.store([b"next"])
+        assert await bench.read_all() == [*numbered(*range(left)), (COUNT, b"next")]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
+@pytest.mark.parametrize("replicated", [False, True], ids=["alone", "replicated"])
+def test_a_folder_that_is_gone_is_missed(clean: bool, replicated: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        disk = await stopped(clean, replicated)
+        await disk.remove(FOLDER)
+        _, bench = await opened(disk, replicated)
+        assert bench.log.tail is Tail.SHORT
+        assert bench.log.end == (0 if replicated else COUNT)
+        if not replicated:
+            await bench.store([b"next"])
+            assert await bench.read_all() == [(COUNT, b"next")]
+        _, bench = await opened(disk.copy(), replicated)
+
+    run(scenario())
+    assert "offsets 0 to 11" in caplog.text
+
+
+@pytest.mark.parametrize("replicated", [False, True], ids=["alone", "replicated"])
+def test_every_segment_that_is_gone_leaves_a_hole_that_is_said(
+    replicated: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        disk = await stopped(True, replicated)
+        for path in segments(disk)[:-1]:
+            for index_too in (False, True):
+                harmed = disk.copy()
+                gone = [int(part) for part in [path[-24:-4]]]
+                count = len(split(disk.content(path)))
+                await harmed.remove(path)
+                if index_too:
+                    await harmed.remove(path[:-4] + ".index")
+                caplog.clear()
+                _, bench = await opened(harmed, replicated)
+                missing = range(gone[0], gone[0] + count)
+                assert f"offsets {missing[0]} to {missing[-1]}" in caplog.text
+                assert await bench.read_all() == numbered(*(each for each in range(COUNT) if each not in missing))
+                assert bool(bench.log.damaged) == replicated
+                assert bench.log.end == COUNT
+
+    run(scenario())
+
+
+def test_an_index_whose_segment_is_gone_is_evidence_and_put_on_record_before_it_is_removed() -> None:
+    async def scenario() -> None:
+        disk, _, bench = await filled(replicated=True)
+        last = bench.log.segments[-1]
+        await bench.log.seal(last)
+        bench.log.put_back(last, last)
+        await bench.log.settled()
+        index = last.index_path
+        assert index in disk.paths()
+        disk = disk.copy()
+        await disk.remove(promised.FILE)  # nothing else knows
+        await disk.remove(last.path)
+        for _ in range(2):
+            _, bench = await opened(disk, replicated=True)
+            assert (bench.log.tail, bench.log.end) == (Tail.SHORT, last.base)
+            assert index not in disk.paths()
+            disk.crash()
+
+    run(scenario())
+
+
+def test_an_index_that_goes_on_where_its_segment_ends_is_evidence() -> None:
+    async def scenario() -> None:
+        disk, _, bench = await filled()
+        last = bench.log.segments[-1]
+        await bench.log.seal(last)
+        bench.log.put_back(last, last)
+        await bench.log.settled()
+        disk = disk.copy()
+        await disk.remove(promised.FILE)
+        disk.put(last.path, b"".join(split(disk.content(last.path))[:-1]))
+        _, bench = await opened(disk)
+        assert (bench.log.tail, bench.log.end) == (Tail.SHORT, COUNT)
+        assert await bench.read_all() == numbered(*range(COUNT - 1))
+
+    run(scenario())
+
+
+# --- the file of promised ends ---------------------------------------------------------------------------------------
+
+
+def test_whatever_happens_to_the_promised_ends_the_log_opens_with_everything() -> None:
+    async def scenario() -> None:
+        disk = await stopped(False, replicated=True)
+        whole = disk.content(promised.FILE)
+        tails = []
+        for content in [None, *flips(whole), *(whole[:size] for size in range(len(whole)))]:
+            harmed = disk.copy()
+            await harmed.remove(promised.FILE)
+            if content is not None:
+                harmed.put(promised.FILE, content)
+            _, bench = await opened(harmed, replicated=True)
+            assert await bench.read_all() == numbered(*range(COUNT))
+            tails.append(bench.log.tail)
+            harmed.crash()
+            _, again = await opened(harmed, replicated=True)
+            assert again.log.tail is bench.log.tail
+        assert dict.fromkeys(tails) == dict.fromkeys([Tail.UNSURE, Tail.SURE])
+
+    run(scenario())
+
+
+def test_whatever_happens_to_the_clean_shutdown_the_log_opens_with_everything() -> None:
+    async def scenario() -> None:
+        disk = await stopped(True)
+        whole = disk.content(cleanshutdown.FILE)
+        path = segments(disk)[-1]
+        short = disk.content(path)[:-1]
+        for content in [*flips(whole), *(whole[:size] for size in range(len(whole)))]:
+            harmed = disk.copy()
+            harmed.put(cleanshutdown.FILE, content)
+            _, bench = await opened(harmed)
+            assert await bench.read_all() == numbered(*range(COUNT))
+            assert bench.log.tail is Tail.SURE
+            harmed = disk.copy()  # and the log is damaged too: the promised ends know as well
+            harmed.put(cleanshutdown.FILE, content)
+            harmed.put(path, short)
+            assert (await opened(harmed))[1].log.end == COUNT
+
+    run(scenario())
+
+
+def test_the_promised_ends_are_on_record_within_200_ms_and_cost_nothing_while_nothing_is_promised() -> None:
+    async def scenario() -> None:
+        disk, _, bench = await filled()
+        for number in range(20):
+            await bench.store([b"more"])
+            await asyncio.sleep(0.2)
+            reader = PromisedEnds(disk.copy())
+            await reader.load(None)
+            assert reader.record(FOLDER).promised == COUNT + number + 1
+        steps = disk.steps
+        await asyncio.sleep(60)
+        assert disk.steps == steps
+
+    run(scenario())
+
+
+def test_the_file_of_promised_ends_is_bounded() -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        ends = await begin_life(disk)
+        records = [ends.record(f"streams/s@1/{number}") for number in range(3000)]
+        sizes = []
+        for end in range(1, 40):
+            for record in records:
+                await record.found(end, False) if record is records[0] else None
+                record.promised = end
+                ends.due(record)
+            await ends.store()
+            sizes.append(len(disk.content(promised.FILE)))
+        assert max(sizes) > min(sizes[1:])
+        largest = limits.PROMISED_ENDS_GROWTH * 3000 * 60 + limits.PROMISED_ENDS_BYTES
+        assert max(sizes) < largest
+        again = PromisedEnds(disk.copy())
+        await again.load(None)
+        assert [again.record(record.folder).promised for record in records] == [39] * 3000
+
+    run(scenario())
+
+
+# --- the last call before the power goes -----------------------------------------------------------------------------
+
+Act = Callable[[MemoryDisk], Awaitable[None]]
+Prepare = Callable[[], Awaitable[tuple[MemoryDisk, Act]]]
+
+
+def every_last_call(prepare: Prepare, check: Callable[[MemoryDisk], Awaitable[None]]) -> int:
+    """From each call on that the act makes all fail, as for a process that is gone; then the power is lost."""
+
+    async def scenario(step: int, seed: int | None) -> bool:
+        disk, act = await prepare()
+        disk.fail_at(disk.steps + step, errno.EIO, times=10_000)
+        calls = disk.steps
+        try:
+            await act(disk)
+        except Exception:
+            pass
+        over = disk.steps - calls < step
+        await asyncio.sleep(0)
+        disk.heal()
+        disk.crash(None if seed is None else random.Random(seed))
+        await check(disk)
+        return over
+
+    step = 1
+    while not all(run(scenario(step, seed)) for seed in (None, 1, 2)):
+        step += 1
+    return step
+
+
+async def is_whole(disk: MemoryDisk) -> None:
+    _, bench = await opened(disk, replicated=True)
+    assert bench.log.tail is Tail.SURE
+    assert await bench.read_all() == numbered(*range(COUNT))
+
+
+def test_a_stop_that_is_cut_short_anywhere_leaves_a_sound_log() -> None:
+    async def prepare() -> tuple[MemoryDisk, Act]:
+        disk, ends, bench = await filled(replicated=True)
+        return disk, lambda _: end_life(ends, bench)
+
+    assert every_last_call(prepare, is_whole) > 5
+
+
+def test_a_start_that_is_cut_short_anywhere_leaves_a_sound_log() -> None:
+    async def prepare() -> tuple[MemoryDisk, Act]:
+        disk = await stopped(True, replicated=True)
+
+        async def act(disk: MemoryDisk) -> None:
+            await opened(disk, replicated=True)
+
+        return disk, act
+
+    assert every_last_call(prepare, is_whole) > 10
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
+@pytest.mark.parametrize("replicated", [False, True], ids=["alone", "replicated"])
+def test_a_start_on_damage_that_is_cut_short_anywhere_does_not_forget_it(clean: bool, replicated: bool) -> None:
+    async def prepare() -> tuple[MemoryDisk, Act]:
+        disk = await stopped(clean, replicated)
+        path = segments(disk)[-1]
+        disk.put(path, disk.content(path)[:-3])
+
+        async def act(disk: MemoryDisk) -> None:
+            await opened(disk, replicated)
+
+        return disk, act
+
+    async def check(disk: MemoryDisk) -> None:
+        _, bench = await opened(disk, replicated)
+        if replicated:
+            assert (bench.log.tail, bench.log.end) == (Tail.SHORT, COUNT - 1)
+        else:
+            assert bench.log.end == COUNT
+        assert await bench.read_all() == numbered(*range(COUNT - 1))
+
+    assert every_last_call(prepare, check) > 10
+
+
+def test_a_start_on_a_torn_tail_that_is_cut_short_anywhere_stays_unsure() -> None:
+    async def prepare() -> tuple[MemoryDisk, Act]:
+        disk = await stopped(False, replicated=True)
+        path = segments(disk)[-1]
+        disk.put(path, disk.content(path) + b"\0\0\0\1 the rest")
+
+        async def act(disk: MemoryDisk) -> None:
+            await opened(disk, replicated=True)
+
+        return disk, act
+
+    async def check(disk: MemoryDisk) -> None:
+        assert (await opened(disk, replicated=True))[1].log.tail is Tail.UNSURE
+
+    assert every_last_call(prepare, check) > 10
+
+
+@pytest.mark.parametrize("end", range(COUNT))
+def test_a_cut_that_is_cut_short_anywhere_is_not_damage(end: int) -> None:
+    async def prepare() -> tuple[MemoryDisk, Act]:
+        disk, _, bench = await filled(replicated=True)
+        bench.log.visible_end = 0
+        return disk, lambda _: bench.log.truncate(end)
+
+    async def check(disk: MemoryDisk) -> None:
+        _, bench = await opened(disk, replicated=True)
+        assert bench.log.tail is Tail.SURE
+        assert not bench.log.damaged
+        assert end <= bench.log.end <= COUNT
+        assert await bench.read_all() == numbered(*range(bench.log.end))
+
+    assert every_last_call(prepare, check) > 3
+
+
+@pytest.mark.parametrize("roll", [False, True], ids=["inside a segment", "at its beginning"])
+def test_a_log_that_is_cut_in_a_hole_ends_before_it(roll: bool) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        _, bench = await opened(disk, replicated=True)
+        for number in range(5 if roll else 2):
+            await bench.store([body(number)])
+        left = bench.log.end
+        await bench.store([b"behind a hole"], offset=20)
+        assert len(bench.log.segments) == (2 if roll else 1)
+        bench.log.visible_end = 0
+        await on_record()
+        await bench.log.truncate(10)
+        assert bench.log.end == left
+        for _ in range(2):
+            disk.crash()
+            _, bench = await opened(disk, replicated=True)
+            assert (bench.log.tail, bench.log.end) == (Tail.SURE, left)
+            assert not bench.log.damaged
+        await bench.store([b"and on"])
+        assert await bench.read_all() == [*numbered(*range(left)), (left, b"and on")]
+
+    run(scenario())
+
+
+def test_a_deletion_that_is_cut_short_anywhere_is_not_damage(caplog: pytest.LogCaptureFixture) -> None:
+    async def prepare() -> tuple[MemoryDisk, Act]:
+        disk, _, bench = await filled(replicated=True)
+        return disk, lambda _: bench.log.delete()
+
+    async def check(disk: MemoryDisk) -> None:
+        caplog.clear()
+        _, bench = await opened(disk, replicated=True)
+        assert bench.log.tail is Tail.SURE
+        assert bench.log.end in (0, COUNT)
+        assert not bench.log.damaged
+        assert not caplog.text
+
+    assert every_last_call(prepare, check) > 3
+
+
+def test_a_rewrite_of_the_promised_ends_that_is_cut_short_anywhere_loses_nothing() -> None:
+    async def prepare() -> tuple[MemoryDisk, Act]:
+        disk, ends, _ = await filled(replicated=True)
+        return disk, lambda _: ends.begin()
+
+    async def check(disk: MemoryDisk) -> None:
+        ends = PromisedEnds(disk)
+        await ends.load(None)
+        assert ends.was_complete
+        assert ends.record(FOLDER).promised == COUNT
+        await is_whole(disk)
+
+    assert every_last_call(prepare, check) >= 4
+
+
+def test_promised_ends_that_cannot_be_written_are_written_when_they_can_be(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        disk, _, bench = await filled()
+        disk.misfortune = lambda path: errno.EIO if path.startswith(promised.FILE) else None
+        for _ in range(3):
+            await bench.store([b"more"])
+            await asyncio.sleep(5)
+        assert bench.log.failed is None
+        disk.heal()
+        await asyncio.sleep(5)
+        reader = PromisedEnds(disk.copy())
+        await reader.load(None)
+        assert reader.record(FOLDER).promised == COUNT + 3
+
+    run(scenario())
+    assert caplog.text.count("cannot be written") == 1
