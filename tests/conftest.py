@@ -1,6 +1,10 @@
 """Options of the suite."""
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("shared machine", deadline=None)  # how long an example takes depends on who else is at work
+settings.load_profile("shared machine")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
