@@ -8,7 +8,7 @@ import random
 import pytest
 
 from bascule.errors import StartError, Status
-from bascule.node.bootstrap import Life, Word, choose
+from bascule.node.bootstrap import Life, Word, choose, is_promised
 from bascule.node.controller import STEADY_S
 from bascule.node.identity import settle
 from bascule.node.raft import RaftDriver
@@ -530,8 +530,7 @@ def test_of_many_peers_that_hear_each_other_late_one_founds(seed: int) -> None:
         if turn <= 400 and chance.random() < 0.05:
             heard[name] = {}  # a restart: what it promised stays
         own = word(name)
-        votes = sum(each.promise == own.life for each in (own, *heard[name].values()))
-        if own.promise == own.life and 2 * votes > len(listed):
+        if is_promised(own, heard[name], listed):
             founders[own.life] = None
         elif chosen := choose(own, heard[name], listed):
             promises[name] = (chosen, own.withdrawn or chosen != own.life)

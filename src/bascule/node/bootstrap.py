@@ -98,6 +98,12 @@ def choose(own: Word, heard: dict[str, Word], listed: tuple[str, ...]) -> Life |
     return chosen if withdrew or lost else None
 
 
+def is_promised(own: Word, heard: dict[str, Word], listed: tuple[str, ...]) -> bool:
+    """Whether a majority of the list lets this broker found the cluster, itself counted."""
+    votes = sum(word.promise == own.life for word in (own, *heard.values()))
+    return own.promise == own.life and 2 * votes > len(listed)
+
+
 class Bootstrap:
     def __init__(self, subjects: Subjects, founder: Founder, bus: Bus, disk: Disk, clock: Clock) -> None:
         self._asked = subjects.shared("raft.metadata.bootstrap")
@@ -154,9 +160,7 @@ class Bootstrap:
             self._refuse_other_seeds()
             return True
         heard = self._present(listed)
-        life = self._founder.life
-        votes = sum(word.promise == life for word in (self._own, *heard.values()))
-        if self._own.promise == life and 2 * votes > len(listed):
+        if is_promised(self._own, heard, listed):
             return True
         if promised := choose(self._own, heard, listed):
             await self._promise(promised)
