@@ -36,6 +36,8 @@ RECOVERY_READ_BYTES = 4 * MIB
 WRITTEN_LOGS_LOOKED_AT = 1000  # in one pass over paths, of those that stored something since the last
 IDLE_PATHS_LOOKED_AT = 100  # and of the others, in turn: the folder of each, and its newest file if there are few
 SEGMENTS_LOOKED_AT = 256  # of one log, when the entries of its folder have changed
+START_RESERVE_BYTES = MIB  # of the disk, kept for the next start
+METADATA_RESERVE_BYTES = 64 * KIB  # of the disk, kept for changes of the metadata: a full one must not stop these
 RECENT_CHANGE_NS = (
     50_000_000  # a folder changed so shortly ago may change again without showing it: clocks of files tick
 )

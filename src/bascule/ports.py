@@ -87,6 +87,9 @@ class Disk(Protocol):
         """What stands at each of these paths now, whatever is open under them; None for nothing. All in one trip to a
         thread. ESTALE if the data folder itself ("") is gone, or another one in its place."""
 
+    async def reserve(self, path: str, size: int) -> None:
+        """If the file system can do that, this file can grow to this size even on a full disk. Never an error."""
+
     async def forget(self, path: str) -> None:
         """Close what is open under this path, or below it: what is read next is what stands there."""
 

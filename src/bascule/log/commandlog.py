@@ -16,6 +16,7 @@ import logging
 import re
 import struct
 
+from bascule import limits
 from bascule.errors import CorruptError, LogError
 from bascule.log.checkpoint import read_checkpoint, write_checkpoint
 from bascule.log.recovery import TEMPORARY_SUFFIX, commit_one, rewrite
@@ -48,6 +49,7 @@ class CommandLog:
         self._confirmed = 0
         self._path: str | None = None  # of the file that grows; None = the next append makes one
         self._position = 0
+        self._reserved = 0  # up to here the file can grow on a full disk
         self._failed: LogError | None = None
 
     @property
@@ -72,6 +74,8 @@ class CommandLog:
             raise self._corrupt(self._folder, f"command {known} is not the one that was confirmed")
         await self._make_durable()
         self._failed = None
+        self._reserved = 0
+        await self._reserve()
         return snapshot_index, snapshot, commands
 
     async def append(self, index: int, command: bytes) -> None:
@@ -88,11 +92,14 @@ class CommandLog:
         if error is not None:
             self._failed = LogError(
                 f"{path}: a metadata change could not be stored: {error.strerror or error}; nothing that was "
-                "confirmed is lost; see to the disk, then restart the broker"
+                "confirmed is lost; it is tried again until it can be; see to the disk"
             )
             raise self._failed from error
+        if self._path is None:
+            self._reserved = 0
         self._path, self._position, self._last = path, self._position + len(entry), index
         self._last_crc = crc
+        await self._reserve()
 
     def clean_end(self) -> CleanEnd | None:
         """Where it ends; None if that is not known, or it has nothing."""
@@ -110,6 +117,12 @@ class CommandLog:
         older = [number for number in _numbers(_SNAPSHOT, names) if number < index]
         if older:
             await self._drop_covered(names, older[-1])
+
+    async def _reserve(self) -> None:
+        """Room for what comes next: a broker on a full disk must be able to start, and to say who leads."""
+        if self._path is not None and self._reserved - self._position < limits.METADATA_RESERVE_BYTES // 2:
+            self._reserved = self._position + limits.METADATA_RESERVE_BYTES
+            await self._disk.reserve(self._path, self._reserved)
 
     # --- inside -------------------------------------------------------------------------------------------
 

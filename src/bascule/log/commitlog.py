@@ -132,7 +132,7 @@ class CommitLog:
                 segment.belongs_to(disk)
             await sync_parents(disk, folder, segments, scheduler.synced_folders)
         except OSError as error:
-            raise LogError(f"{folder}: cannot be recovered: {error}; check the disk, then start again") from error
+            raise LogError(f"{folder}: cannot be recovered: {error}; it is tried again; check the disk") from error
         log._adopt(segments)
         log.committed_end = log.record.shown
         log.record.taken_by(log)

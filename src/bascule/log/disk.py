@@ -40,6 +40,10 @@ from bascule.ports import Disk, Seen, T, Write
 _IOV_MAX = 1024
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_KEEP_SIZE = 1
+_fallocate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(
+    ("fallocate64" if hasattr(_LIBC, "fallocate64") else "fallocate", _LIBC)
+)
 _log = logging.getLogger("bascule.log")
 
 
@@ -90,8 +94,7 @@ class FileDisk:
                 f"data folder {self._root}: another broker (process {owner}) uses it; "
                 "stop that one, or give this one its own folder (data.dir)"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        _sign(descriptor)
         self._lock_descriptor = descriptor
         self._root_found = os.stat(self._root)
         self._tops = {each.name: None for each in os.scandir(self._root) if each.is_dir()}
@@ -125,8 +128,7 @@ class FileDisk:
         except OSError:
             os.close(descriptor)
             return False
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        _sign(descriptor)
         os.close(self._lock_descriptor)
         self._lock_descriptor = descriptor
         _log.warning("%s was removed while the broker runs: made and locked again", path)
@@ -306,6 +308,19 @@ class FileDisk:
         same = stat.S_ISDIR(found.st_mode) or self._files.is_at(path, found)
         return Seen(identity, found.st_size, changed_ns if changed_ns < settled_ns else 0, same)
 
+    async def reserve(self, path: str, size: int) -> None:
+        await self._writers.run(self._reserve, path, size)
+
+    def _reserve(self, path: str, size: int) -> None:
+        try:
+            file = self._files.borrow(path)
+        except OSError:
+            return
+        try:
+            _fallocate(file.descriptor, _KEEP_SIZE, 0, size)
+        finally:
+            self._files.give_back(file)
+
     async def forget(self, path: str) -> None:
         await self._readers.run(self._files.forget, path)
 
@@ -483,6 +498,14 @@ def _make_folders(folder: str, changed: list[str]) -> None:
         _make_folders(parent, changed)
         os.mkdir(folder, 0o755)
     changed.append(os.path.dirname(folder))
+
+
+def _sign(descriptor: int) -> None:
+    """Say in the lock file who holds it; a full disk is no reason not to."""
+    try:
+        os.pwrite(descriptor, f"{os.getpid()}\n".ljust(16).encode(), 0)
+    except OSError as error:
+        _log.debug("the lock file does not say who holds it: %s", error)
 
 
 def _size(path: str) -> int | None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bascule.log")
 _STEP_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 _READS_A_TURN = 2
+_LAST_MOMENT = 2**63 - 1
+"""A client may ask for it, and there is nothing after it."""
 
 
 def yielding(read: Read) -> Read:
@@ -169,7 +171,7 @@ async def offset_at_or_before(log: "CommitLog", timestamp: int) -> int | None:
     segment = log.segments[-1] if log.segments else None
     while segment is not None:
         if not segment.empty and segment.first_timestamp <= timestamp:
-            found = await seek(log, segment, TIMESTAMP, timestamp + 1)
+            found = await seek(log, segment, TIMESTAMP, min(timestamp + 1, _LAST_MOMENT))
             position = segment.appended.size if found is None else found.position
             offset = await _last_before(log, segment, position)
             if segment.retired:

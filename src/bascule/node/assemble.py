@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bascule.core.metadata.state import Metadata
 from bascule.core.partition.owed import OwedBound
 from bascule.core.raft.machine import Raft, RaftConfig
-from bascule.log import cleanshutdown
+from bascule.log import ballast, cleanshutdown
 from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncScheduler
@@ -143,8 +143,9 @@ async def _open_storage(
 ) -> tuple[HardState, Snapshot, list[Entry]]:
     """What Raft had stored. What a clean shutdown left is taken over, and then anything may be written."""
     hard_state, snapshot, entries, fresh = await storage.open()
-    await ends.begin()
+    await ballast.with_room(disk, ends.begin)
     await cleanshutdown.remove(disk)
+    await ballast.keep(disk)
     if fresh:
         # Before it says or does anything: whoever loses its disk after that is another one.
         hard_state = HardState(incarnation=random.token())

@@ -41,6 +41,8 @@ RESIGN_S = 1.0
 START_WAIT_S = 3.0
 OPEN_AGAIN_S = 5.0
 WATCH_EVERY_S = 1.0
+NAMED_BELOW = 5
+"""Partitions below their minimal in-sync set that one line names."""
 
 
 class Broker:
@@ -76,6 +78,7 @@ class Broker:
         self._counted_at: tuple[Metadata, int] | None = None
         self._counts = (0, 0)
         self._tasks: dict[asyncio.Task[None], None] = {}
+        self._said_below = 0
 
     # --- life ----------------------------------------------------------------------------------------------
 
@@ -94,7 +97,7 @@ class Broker:
             lambda: [peer.id for peer in self.cluster.peers.alive()],
         )
         self.inquiries.listen()
-        await self._open(list(self.cluster.metadata.streams.values()))
+        await self._open_what_can_be(list(self.cluster.metadata.streams.values()))
         self.cluster.store.on_changes = self._enqueue
         self.cluster.start(self._status)
         self._spawn(self.files.run())
@@ -147,10 +150,7 @@ class Broker:
     async def _doubtful(self) -> tuple[PartitionName, ...]:
         """The partitions here whose log may lack something it had promised."""
         streams = list(self.cluster.metadata.streams.values())
-        try:
-            await self._open(streams)
-        except (BasculeError, OSError) as error:
-            logger.error("some partitions wait for their disk: %s", error)
+        await self._open_what_can_be(streams)
         if self.cluster.joined:
             for opened in self._replicas.values():
                 opened.tail = Tail.UNSURE
@@ -165,6 +165,13 @@ class Broker:
                 or replica.tail is Tail.SHORT
             )
         )
+
+    async def _open_what_can_be(self, streams: list[Stream]) -> None:
+        """The others are tried again later; those that are open are served meanwhile."""
+        try:
+            await self._open(streams)
+        except (BasculeError, OSError) as error:
+            logger.error("some partitions wait for their disk: %s", error)
 
     async def hand_over(self, timeout_s: float) -> None:
         """Give what we lead to others in sync, so that a stop costs each partition a moment and not a session. We also
@@ -329,9 +336,15 @@ class Broker:
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             now = self.environment.clock.monotonic_ns()
+            below: list[str] = []
             for replica in list(self._replicas.values()):
-                if replica.leading is not None and len(replica.partition.replicas) > 1:
+                if replica.leading is None:
+                    continue
+                if len(replica.partition.replicas) > 1:
                     replica.leading.step(Tick(now))
+                if replica.leading.below_min_isr:
+                    below.append(replica.name)
+            self._say_below(below)
             await self._drop_abandoned_acks()
 
     async def _drop_abandoned_acks(self) -> None:
@@ -341,6 +354,21 @@ class Broker:
         environment.inboxes.tell_gone(environment.publishes_bus)
         while environment.owed.forget(environment.inboxes.gone):
             await asyncio.sleep(0)
+
+    def _say_below(self, below: list[str]) -> None:
+        """One line for all partitions, and another one when their number has changed: there may be thousands."""
+        if len(below) == self._said_below:
+            return
+        self._said_below = len(below)
+        if below:
+            logger.error(
+                "%d partitions that this broker leads are below their minimal in-sync set (%s): nothing is committed "
+                "in them until it has grown; start the brokers that hold their replicas",
+                len(below),
+                ", ".join(below[:NAMED_BELOW]) + (", …" if len(below) > NAMED_BELOW else ""),
+            )
+        else:
+            logger.warning("all partitions that this broker leads have enough replicas in sync again")
 
     async def _skip_history(self) -> None:
         """What changed until now is in the metadata. Roles of the past must not be taken, not even for a moment: who

@@ -29,6 +29,7 @@ from bascule.wire.pb import internal_pb2 as pb
 NO_LEADER = "no known metadata leader"
 UNDECIDED = "the cluster did not decide in time; whether the change was made is not known"
 DEFAULT_TIMEOUT_S = 5.0
+NOTHING_CHANGED = "nothing was changed"
 ASK_EVERY_S = 0.5
 POLL_S = 0.02
 REPEATABLE = (
@@ -41,6 +42,8 @@ REPEATABLE = (
     pb.GIVE_WAY,
 )
 """They change nothing, or name the one state they fit."""
+
+ASKED_BY_CLIENTS = (pb.CREATE_STREAM, pb.DELETE_STREAM)
 
 Execute = Callable[[pb.PropagatedRequest], Coroutine[object, object, int]]
 
@@ -98,6 +101,9 @@ class Changes:
         """As the controller. The same operation is under way once, however often it is asked for."""
         id = request.operation.id or self._requests.new_id()
         task = self._under_way.get(id)
+        if self._raft.trouble and request.op in ASKED_BY_CLIENTS:
+            # It waits for the disk, perhaps for days: whoever asked is told, and not left to their deadline.
+            raise Internal(f"{NOTHING_CHANGED if task is None else UNDECIDED}: {self._raft.trouble}")
         if task is None:
             if request.op not in REPEATABLE and (made := self._made(id, request.operation.since)):
                 return made

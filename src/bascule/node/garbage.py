@@ -10,20 +10,32 @@ import logging
 QUIET_S = 10.0
 
 
-class GarbageLog:
+class CountedLog:
+    """A line that may be due as often as others like: said once, and then every ten seconds with the number."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._quiet_until = 0.0
+        self._unsaid = 0
+        self.total = 0
+
+    def count(self, text: str, number: int = 1) -> None:
+        self.total += number
+        now = asyncio.get_running_loop().time()
+        if now < self._quiet_until:
+            self._unsaid += number
+            return
+        more = f" ({self._unsaid} more since the last such line)" if self._unsaid else ""
+        self._logger.warning("%s%s", text, more)
+        self._quiet_until, self._unsaid = now + QUIET_S, 0
+
+
+class GarbageLog(CountedLog):
     """Of one kind of message. `logger` is that of the file it arrives at."""
 
     def __init__(self, logger: logging.Logger, kind: str) -> None:
-        self._logger = logger
+        super().__init__(logger)
         self._kind = kind
-        self._quiet_until = 0.0
-        self._unsaid = 0
 
     def say(self, error: Exception) -> None:
-        now = asyncio.get_running_loop().time()
-        if now < self._quiet_until:
-            self._unsaid += 1
-            return
-        more = f" ({self._unsaid} more since the last such line)" if self._unsaid else ""
-        self._logger.warning("%s that cannot be understood is passed over: %s%s", self._kind, error, more)
-        self._quiet_until, self._unsaid = now + QUIET_S, 0
+        self.count(f"{self._kind} that cannot be understood is passed over: {error}")

@@ -29,8 +29,10 @@ from bascule.core.partition.leader import (
 from bascule.core.partition.owed import OwedAcks
 from bascule.errors import BusUnavailable, LogError
 from bascule.node.environment import RESERVED_STREAMS
+from bascule.node.garbage import CountedLog
 from bascule.ports import Subscription
 from bascule.wire.kernels import encode_acks
+from bascule.wire.nats import messages
 from bascule.wire.record import ack_prefix, origin
 from bascule.wire.subjects import partition_subject
 
@@ -53,6 +55,7 @@ class Leading:
         self._subscription: Subscription | None = None
         self._machine = self._make_machine()
         self._known_epoch = replica.partition.epoch
+        self._too_large, self._readonly = CountedLog(logger), CountedLog(logger)
 
     def _make_machine(self) -> Leader:
         environment, stream, partition = self._environment, self._replica.stream, self._replica.partition
@@ -85,8 +88,6 @@ class Leading:
 
     def start(self) -> None:
         """Recommit what the log kept, then take messages. The caller flushes the bus to know NATS agreed."""
-        if self._machine.in_sync.below_min_isr:
-            logger.error("%s is below its minimal in-sync set: nothing is committed until it has grown", self._name)
         self.promised(self._log.promised_end)
         self.listen()
 
@@ -110,6 +111,10 @@ class Leading:
     @property
     def hw_end(self) -> int:
         return self._machine.in_sync.hw_end
+
+    @property
+    def below_min_isr(self) -> bool:
+        return self._machine.in_sync.below_min_isr
 
     @property
     def settled(self) -> bool:
@@ -170,10 +175,30 @@ class Leading:
     def _on_batch(self, batch: bytes, count: int) -> None:
         now = self._environment.clock.time_ns()
         if self._machine.readonly:
-            logger.warning("%s is readonly: dropped %d messages that came by NATS", self._name, count)
+            self._readonly.count(
+                f"{self._name} is readonly: messages that come by NATS are dropped, {count} now", count
+            )
         else:
             self._replica.received(now)
-        self._execute(self._machine.arrived(batch, now))
+        effects = self._machine.arrived(batch, now)
+        if len(batch) > self._machine.identity.max_message_bytes:
+            self._count_too_large(batch, count, effects)
+        self._execute(effects)
+
+    def _count_too_large(self, batch: bytes, count: int, effects: list[Effect]) -> None:
+        """Whoever sent one without an ack inbox learns nothing, so the log of the broker must say it."""
+        if count == sum(effect.count for effect in effects if isinstance(effect, Append)):
+            return  # the common case: all of it was stored, and nothing is looked at one by one
+        most = self._machine.identity.max_message_bytes
+        sizes = [len(message.payload) for message in messages(batch) if len(message.payload) > most]
+        if sizes:
+            total = self._too_large.total + len(sizes)
+            self._too_large.count(
+                f"{self._name}: {len(sizes)} messages over the limit not stored, the largest has {max(sizes)} bytes, "
+                f"the most is {most} (clustering.replication.max.bytes). Whoever sent one without an ack inbox is not "
+                f"told; {total} since this broker leads the partition",
+                len(sizes),
+            )
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -46,6 +46,8 @@ class RaftDriver:
         """Called when this broker became or ceased to be the leader, or learned of another one."""
         self.on_fatal: Callable[[str], None] = lambda reason: None
         self.storage = storage
+        self.trouble = ""
+        """Why nothing can be stored now; empty if it can."""
         self._bus = bus
         self._subjects = subjects
         self._store = store
@@ -171,8 +173,10 @@ class RaftDriver:
         while ready.must_persist:
             try:
                 await self.storage.save(ready.hard_state, ready.entries, ready.snapshot)
+                self.trouble = ""
                 return
             except (OSError, LogError) as error:
+                self.trouble = f"the metadata log of the controller cannot be written: {error}"
                 logger.error("the metadata log cannot be written, nothing is decided here until it can: %s", error)
                 await self._reopen_storage()
 

@@ -124,6 +124,7 @@ class MemoryDisk:
         self._numbers: dict[str, int] = {}
         """Of folders that were looked at."""
         self._last_number = 0
+        self._reserved: dict[str, int] = {}
 
     # --- what tests do to it ------------------------------------------------------------------------------
 
@@ -203,7 +204,7 @@ class MemoryDisk:
 
     @property
     def used_bytes(self) -> int:
-        return sum(len(file.data) for files in self._files.values() for file in files.values())
+        return sum(self._room(path, file) for files in self._files.values() for path, file in files.items())
 
     def crash(self, chance: random.Random | None = None) -> None:
         """Lose power: keep what is durable, and by chance more."""
@@ -320,6 +321,17 @@ class MemoryDisk:
         entries = [*self._files.get(path, {}), *(each for each in self._folders if each and _parent(each) == path)]
         return Seen((1, self._numbers[path]), 0, 1 + zlib.crc32("\n".join(sorted(entries)).encode()), True)
 
+    async def reserve(self, path: str, size: int) -> None:
+        await asyncio.sleep(0)
+        file = self._named(path)
+        more = size - self._room(path, file) if file is not None else 0
+        if more > 0 and (self.capacity_bytes is None or self.used_bytes + more <= self.capacity_bytes):
+            self._reserved[path] = size
+
+    def _room(self, path: str, file: StoredFile) -> int:
+        """What the file takes, or keeps for itself."""
+        return max(len(file.data), self._reserved.get(path, 0))
+
     async def forget(self, path: str) -> None:
         await asyncio.sleep(0)
         self._open = {name: file for name, file in self._open.items() if not _inside(name, path)}
@@ -370,6 +382,7 @@ class MemoryDisk:
         await self._take_time()
         self._step(path)
         self._files.get(_parent(path), {}).pop(path, None)
+        self._reserved.pop(path, None)
         self._open = {name: file for name, file in self._open.items() if not _inside(name, path)}
         self._numbers = {name: number for name, number in self._numbers.items() if not _inside(name, path)}
         if path in self._folders:
@@ -421,7 +434,7 @@ class MemoryDisk:
             self._files.setdefault(_parent(write.path), {})[write.path] = StoredFile()
         file = self._file(write.path)
         data = b"".join(write.buffers)
-        more = max(write.position + len(data) - len(file.data), 0)
+        more = max(write.position + len(data) - self._room(write.path, file), 0)
         if self.capacity_bytes is not None and self.used_bytes + more > self.capacity_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), write.path)
         if data:

@@ -310,6 +310,9 @@ class Connection:
             self._reset(stream, ErrorCode.PROTOCOL_ERROR, now, events)
             return
         end_stream = bool(flags & frames.END_STREAM)
+        if stream.announced >= 0 and not self._as_announced(stream, len(payload), end_stream):
+            self._reset(stream, ErrorCode.PROTOCOL_ERROR, now, events)
+            return
         if not payload and not end_stream:
             self._control_budget.spend(now)
             self.grant(stream_id, flow)
@@ -376,11 +379,13 @@ class Connection:
         if headers.list_size(received) > limits.HTTP2_MAX_HEADER_LIST_BYTES:
             self._outbox.control(frames.rst_stream(stream_id, ErrorCode.ENHANCE_YOUR_CALM))
             return
-        if headers.request_problem(received) is not None:
+        length = headers.content_length(received)
+        if headers.request_problem(received) is not None or length is None or (end_stream and length > 0):
             self._outbox.control(frames.rst_stream(stream_id, ErrorCode.PROTOCOL_ERROR))
             return
         stream = Stream(stream_id, self.peer.initial_window)
         stream.remote_closed = end_stream
+        stream.announced = length
         self.streams[stream_id] = stream
         events.append(HeadersReceived(stream_id, received, end_stream))
 
@@ -393,7 +398,7 @@ class Connection:
             return
         first = self.client and not stream.response_seen
         problem = headers.response_problem(received) if first else headers.trailers_problem(received)
-        if problem is not None or (not first and not end_stream):
+        if problem is not None or (not first and not end_stream) or (not first and stream.announced > 0):
             self._reset(stream, ErrorCode.PROTOCOL_ERROR, now, events)
             return
         if first and received[0][1].startswith("1"):
@@ -504,6 +509,12 @@ class Connection:
                 events.append(StreamReset(stream.id, ErrorCode.REFUSED_STREAM, by_peer=True))
         else:
             events.append(GoAwayReceived(last, code, reason))
+
+    @staticmethod
+    def _as_announced(stream: Stream, count: int, end_stream: bool) -> bool:
+        """A request is malformed if its data are more or fewer than its content-length says (RFC 9113, 8.1.1)."""
+        stream.announced -= count
+        return stream.announced == 0 or (stream.announced > 0 and not end_stream)
 
     # --- the life of a stream -------------------------------------------------------------------------------
 

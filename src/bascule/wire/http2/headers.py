@@ -28,6 +28,7 @@ _STATUS_200: Final = b"\x88"  # entry 8 of the static table
 _ENTRY_OVERHEAD = 32
 _NAME = re.compile(r":?[!#$%&'*+\-.^_`|~0-9a-z]+", re.ASCII)
 _BAD_VALUE = re.compile(r"[\x00\r\n]")
+_LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 _CONNECTION_HEADERS = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
 _REQUEST_PSEUDO = frozenset({":method", ":scheme", ":path", ":authority"})
 
@@ -189,6 +190,15 @@ def request_problem(headers: Headers) -> str | None:
     if (":path", "") in headers:
         return ":path is empty"
     return None
+
+
+def content_length(headers: Headers) -> int | None:
+    """How many bytes of data are announced: -1 if nothing is said; None if it is said in a way that cannot be."""
+    values = {value for name, value in headers if name == "content-length"}
+    if not values:
+        return -1
+    value = values.pop()
+    return int(value) if not values and _LENGTH.fullmatch(value) else None
 
 
 def response_problem(headers: Headers) -> str | None:

@@ -11,6 +11,7 @@ from bascule.wire.http2.flow import ReceiveWindow
 
 class Stream:
     __slots__ = (
+        "announced",
         "current",
         "ending",
         "head",
@@ -32,6 +33,8 @@ class Stream:
         self.id = stream_id
         self.send_window = send_window
         self.receive_window = ReceiveWindow(limits.HTTP2_STREAM_WINDOW_BYTES)
+        self.announced = -1
+        """Bytes that are still to come by the peer's content-length; -1 if it set none."""
         self.unsettled = 0
         """Received, and not yet granted back: the connection's window gets it when the stream goes."""
         self.head: Headers | bytes | None = None
