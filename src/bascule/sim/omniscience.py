@@ -168,7 +168,8 @@ class Omniscience:
         if replica is None or replica.log is not log or replica.stream.creation_index <= self._deleted.get(name, 0):
             return  # it is being deleted
         self.checks += 1
-        self._compare(host, log.folder, hw_end, replica.partition, now_s)
+        if replica.leading is not None or not log.damaged:  # a follower that knows of damage promises nothing of it
+            self._compare(host, log.folder, hw_end, replica.partition, now_s)
         if replica.leading is not None:
             self._check_members(host, replica, hw_end, now_s)
 
