@@ -3,7 +3,7 @@ a model of the replicas' logs, with leaders that do not know yet what was decide
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from bascule.core.metadata.commands import (
     BeginLife,
@@ -251,5 +251,5 @@ class Replicas(RuleBasedStateMachine):
                 assert self.logs[member][: len(self.committed)] == self.committed, f"{member} lacks something"
 
 
-TestReplicas = Replicas.TestCase
-TestReplicas.settings = settings(max_examples=400, stateful_step_count=80, deadline=None)
+def test_who_is_in_sync_or_eligible_has_everything_that_was_ever_committed() -> None:
+    run_state_machine_as_test(Replicas, settings=settings(max_examples=400, stateful_step_count=80, deadline=None))

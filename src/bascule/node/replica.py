@@ -119,7 +119,7 @@ class Replica:
         if partition.leader != self.environment.broker_id:
             self.following = Following(self)
             self.following.start()
-        elif self.vouched_for or partition.leader_epoch in (stream.creation_index, partition.unclean_epoch):
+        elif self._may_lead or partition.leader_epoch in (stream.creation_index, partition.unclean_epoch):
             # There is nothing to compare, or an administrator has decided.
             self._lead()
         else:
@@ -129,6 +129,12 @@ class Replica:
     def certain(self) -> bool:
         """It has everything it promised: it has shown so in this life, or its log ends as it was left."""
         return self.vouched_for or (self.tail is Tail.SURE and not self.log.damaged)
+
+    @property
+    def _may_lead(self) -> bool:
+        """At once. After a crash what was promised in the last moments is not on record: then a log that is sure of its
+        end gives the others a while to be compared with, though it waits for none without end."""
+        return self.vouched_for or (self.certain and self.environment.after_clean_shutdown)
 
     def _lead(self) -> None:
         self.vouched_for = True

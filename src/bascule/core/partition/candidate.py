@@ -2,7 +2,8 @@
 
 It may know how sure it is of the end of its own log, and what the others said about theirs; it asks nobody, and reads
 no clock. The rules:
-- A log that is sure of its end waits a while for the others.
+- A log that a clean shutdown left as it is leads without asking (that is decided before). One that is sure of its end
+  after a crash waits a while for the others: what was promised in the last moments is not on record.
 - Any other is compared with the logs of all that are in sync or eligible; one of these that is certain of its own end
   is enough, for it has everything that was committed. While one is unheard and more than one replica must be in sync,
   time alone never makes a leader: the one that is away may have acked messages that are missing here.
