@@ -11,6 +11,8 @@ from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import GROUP, SyncMode
 from bascule.log.tail import Tail
+from bascule.node import identity
+from bascule.node.recover import recover
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
@@ -18,7 +20,7 @@ from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.raft_messages import Entry, HardState, Membership, Snapshot
 from tests.unit.test_admin import another, answer, create, partitions_of, publish
-from tests.unit.test_broker import Node
+from tests.unit.test_broker import Node, SeededRandom
 from tests.unit.test_cluster import Member, three, until
 
 COUNT = 10
@@ -341,5 +343,26 @@ def test_a_metadata_folder_that_was_moved_away_is_a_beginning() -> None:
         await saved(disk, False)
         disk.crash()
         assert await opened(disk) == 3
+
+    run(main())
+
+
+def test_a_cluster_begun_anew_from_a_damaged_metadata_log_starts() -> None:
+    async def main() -> None:
+        disk, nats = MemoryDisk(), MemoryNats()
+        await identity.settle(disk, SeededRandom(1), "me")
+        node = await Node(disk, nats).start()
+        await node.create("s")
+        await node.publish("s", b"kept")
+        await node.create("lost with the last change")
+        await stop(node)
+        path = [path for path in disk.paths() if path.endswith(".commands")][-1]
+        disk.put(path, disk.content(path)[:-1])
+        with pytest.raises(CorruptError):
+            await Node(disk, nats, seed=2).start()
+        await recover(disk, SeededRandom(3), accept_loss=True)
+        node = await Node(disk, nats, seed=4).start()
+        assert await node.read("s") == [(0, b"kept")]
+        assert (await node.publish("s", b"more")).offset == 1
 
     run(main())
