@@ -77,9 +77,11 @@ def test_one_commit_of_more_files_than_may_be_open(tmp_path: Path) -> None:
     writes = [Write(f"{number}.log", 0, [b"x"], create=True) for number in range(PARTITIONS)]
     durable = disk._make_durable
 
-    def make_durable(files: Sequence[OpenFile | None], folders: dict[str, list[int]], errors: Any) -> None:
+    def make_durable(
+        files: Sequence[OpenFile | None], folders: dict[str, list[int]], errors: Any, failures_before: int
+    ) -> None:
         count()
-        durable(files, folders, errors)
+        durable(files, folders, errors, failures_before)
 
     disk._make_durable = make_durable  # type: ignore[method-assign]
     try:

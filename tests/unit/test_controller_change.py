@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bascule.core.metadata.commands import Command, CreateStream, DeleteStream, ExpandIsr, ShrinkIsr
+from bascule.core.metadata.commands import BrokerDied, Command, CreateStream, DeleteStream, ExpandIsr, ShrinkIsr
 from bascule.core.metadata.operations import Operation, Operations
 from bascule.core.metadata.state import Change, Metadata, Rejected, Repeated, StreamCreated, StreamDeleted
 from bascule.errors import BasculeError, DeadlineExceeded, FailedPrecondition, Internal, Outdated, Status
@@ -220,12 +220,16 @@ def test_who_may_be_in_sync_by_a_late_decision_counts_until_that_is_known() -> N
         await until(lambda: len(isr(members)) == 2)
         undecided = asyncio.Event()
 
+        changes = lead.broker.cluster._changes
+        answered = changes._try
+
         async def unanswered(request: pb.PropagatedRequest, timeout_s: float) -> int:
+            if request.op == pb.BARRIER:
+                return await answered(request, timeout_s)
             undecided.set()
             await asyncio.sleep(timeout_s)
             raise DeadlineExceeded("nobody answered")
 
-        changes = lead.broker.cluster._changes
         changes._try = unanswered  # type: ignore[method-assign]
         await third.start()
         await undecided.wait()
@@ -236,6 +240,39 @@ def test_who_may_be_in_sync_by_a_late_decision_counts_until_that_is_known() -> N
         assert status is Status.DEADLINE_EXCEEDED, "acked without one who may be elected next"
         del changes._try
         assert (await lead.publish("s", b"x", timeout_s=5.0)).offset == 1, "it is asked again, and refused"
+
+    run(main())
+
+
+def test_a_deposed_controller_is_none_from_that_moment_on_even_if_its_disk_holds_it_up() -> None:
+    """Its Raft knows of a newer term while the round before waits for a sync: nobody may take its word meanwhile, and
+    what it had proposed is given up."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        old = controller(members)
+        assert old is not None
+        old.disk.sync_delay_s = 20.0
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        raft = old.broker.cluster.raft
+        proposed = asyncio.ensure_future(old.broker.cluster._submit_here(BrokerDied("nobody", ())))
+        await asyncio.sleep(0.05)
+        old.buses[0].disconnect()
+        others = [member for member in members.values() if member is not old]
+        await until(lambda: any(member.broker.cluster.controller.active for member in others))
+        old.buses[0].reconnect()
+        await until(lambda: not raft.raft.is_leader and bool(raft.raft.leader))
+        assert loop.time() - began < 15.0
+        assert raft._known_leader[1] is False
+        assert not old.broker.cluster.controller.active
+        assert not raft._proposals
+        with pytest.raises(BasculeError, match="whether the change was made is not known"):
+            await proposed
+        status, text, _ = await old.call("DeleteStream", api.DeleteStreamRequest(name="s"), 12.0)
+        assert (status, text) == (Status.OK, "")
+        assert loop.time() - began < 20.0, "the disk still holds it up"
 
     run(main())
 

@@ -16,6 +16,7 @@ from bascule import limits
 from bascule.errors import StartError
 from bascule.log.disk import FileDisk
 from bascule.log.files import OpenFiles
+from bascule.log.syncfs import FileSystemSync, reports_errors
 from bascule.ports import Disk, Write
 from bascule.testing.disk import MemoryDisk
 
@@ -100,7 +101,7 @@ def test_many_dirty_files_are_one_sync_of_the_file_system(file_disk: FileDisk, m
     single: list[int] = []
     whole: list[None] = []
     monkeypatch.setattr(os, "fdatasync", single.append)
-    monkeypatch.setattr(file_disk, "_sync_file_system", lambda: whole.append(None))
+    monkeypatch.setattr(file_disk._file_system, "_sync", lambda: whole.append(None))
 
     async def scenario() -> None:
         writes = [Write(f"p/{number}", 0, [b"x"], create=True) for number in range(20)]
@@ -125,7 +126,7 @@ def test_a_sync_of_the_file_system_works_and_its_failure_is_everyones(
         def fail() -> None:
             raise OSError(errno.EIO, "the device is gone")
 
-        monkeypatch.setattr(file_disk, "_sync_file_system", fail)
+        monkeypatch.setattr(file_disk._file_system, "_sync", fail)
         more = [Write(f"p/{number}", 1, [b"y"]) for number in range(9)]
         errors = await file_disk.commit([*more, Write("missing", 0, [b""])], sync=True)
         assert [error and error.errno for error in errors] == [errno.EIO] * 9 + [errno.ENOENT]
@@ -472,6 +473,60 @@ def test_a_full_disk_and_a_slow_sync_can_be_had() -> None:
         assert loop.time() - began >= 0.02
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("release", "reports"),
+    [
+        ("5.7.19-generic", False),
+        ("4.19.0", False),
+        ("5.8.0", True),
+        ("5.15.0-91-generic", True),
+        ("6.1", True),
+        ("?", False),
+    ],
+)
+def test_which_kernels_say_what_could_not_be_written(release: str, reports: bool) -> None:
+    assert reports_errors(release) is reports
+
+
+def test_where_syncfs_reports_nothing_each_file_is_synced_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    disk = FileDisk(tmp_path / "old")
+    disk._file_system = FileSystemSync(str(tmp_path / "old"), "4.19.0")
+    disk.lock()
+    assert "Linux 4.19.0 does not say what syncfs could not write" in caplog.text
+    single: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", single.append)
+    monkeypatch.setattr(disk._file_system, "_sync", lambda: pytest.fail("syncfs"))
+
+    async def scenario() -> None:
+        writes = [Write(f"p/{number}", 0, [b"x"], create=True) for number in range(20)]
+        assert await disk.commit(writes, sync=True) == [None] * 20
+        assert len(single) == 20
+
+    asyncio.run(scenario())
+    disk.close()
+
+
+def test_a_failed_syncfs_is_also_that_of_commits_that_had_written_before_it(tmp_path: Path) -> None:
+    """The kernel tells one caller of an error, whosesoever bytes it took."""
+    system = FileSystemSync(str(tmp_path), "6.1")
+    fails = [True, False, False]
+
+    def sync() -> None:
+        if fails.pop(0):
+            raise OSError(errno.EIO, "lost")
+
+    system._sync = sync  # type: ignore[method-assign]
+    before = system.failures
+    with pytest.raises(OSError, match="lost"):
+        system.run(before)
+    with pytest.raises(OSError, match="failed meanwhile"):
+        system.run(before)
+    system.run(system.failures)
+    system.close()
 
 
 def test_work_done_together_does_what_it_would_do_alone(disk: Disk) -> None:

@@ -163,3 +163,34 @@ def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(m
         assert {feed._room.used_bytes for feed in leader.broker.environment.feeds._feeds.values()} == {0}
 
     run(main())
+
+
+def test_nothing_is_kept_for_brokers_that_are_away_for_long_and_those_removed_are_fed_no_more() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await make_stream(members)
+        await members["a"].publish("s", b"first")
+        leader = leader_of(members, "s")
+        away, gone = (member for member in members.values() if member is not leader)
+        served = leader.broker.environment.feeds._feeds
+        assert sorted(served) == sorted((away.name, gone.name))
+        for member in (away, gone):
+            member.buses[3].disconnect()
+        request = api.PublishRequest(stream="s", value=b"v" * 500, ackPolicy=api.LEADER)
+        for _ in range(3):
+            assert (await leader.call("Publish", request))[0] is Status.OK
+        assert all(feed._room.used_bytes for feed in served.values())
+        await asyncio.sleep(feeds.SILENCE_S + 2)
+        assert (await leader.call("Publish", request))[0] is Status.OK
+        assert not any(feed._room.used_bytes for feed in served.values())
+        here = leader.broker.environment.feeds
+        here._members = lambda: (leader.name, away.name)
+        fed = served[gone.name]
+        await until(lambda: gone.name not in served)
+        assert fed._idle_timer.cancelled()
+        here._members = lambda: (leader.name, away.name, gone.name)
+        for member in (away, gone):
+            member.buses[3].reconnect()
+        await alike(members)
+
+    run(main())

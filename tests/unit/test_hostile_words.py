@@ -262,7 +262,7 @@ def test_questions_nobody_can_read_or_answer_keep_nobody_elses_from_an_answer() 
             batch = pack(NatsMessage(b"s", b"ns.reply.spy.1", encode(kind, b"\xff\xff", crc=True)))
             for reply in (b"*", b"a..b", b"x" * 5000, b"", b"ns.reply.spy." + name.encode()):
                 batch += pack(NatsMessage(b"s", reply, encode(kind, good, crc=True)))
-            member.broker.cluster._on_status(batch, 6)
+            member.broker.cluster.status._on_batch(batch, 6)
             member.broker.inquiries._on_batch(batch, 6)
         await asyncio.sleep(1)
         assert sorted(subject[-1:] for subject, _, _ in answers) == [b"a", b"a", b"b", b"b", b"c", b"c"]

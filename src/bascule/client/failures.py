@@ -52,6 +52,8 @@ def from_status(error: RpcError) -> BasculeError:
 
 
 def from_publish_code(code: int, message: str) -> BasculeError:
+    if code == pb.PublishAsyncError.UNKNOWN:
+        return errors.Unconfirmed(f"{message}: the message may be stored or not, read before you send it again")
     return _BY_PUBLISH_CODE.get(code, errors.UnknownOutcome)(message)
 
 

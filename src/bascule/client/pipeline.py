@@ -175,7 +175,7 @@ class Pipeline:
                 self._failure = self._lost("the broker ended the call")
         except RpcError as error:
             self._failure = self._lost(from_status(error))
-        except PublishError as error:
+        except (PublishError, Unconfirmed) as error:
             self._failure = error
         except ValueError as error:
             self._failure = self._lost(f"the broker's answers cannot be read ({error})")
@@ -204,11 +204,13 @@ class Pipeline:
             if self._on_acks is not None:
                 self._on_acks(confirmed)
 
-    def _refused(self, response: pb.PublishResponse) -> PublishError:
+    def _refused(self, response: pb.PublishResponse) -> PublishError | Unconfirmed:
         index, error = int(response.correlationId), response.asyncError
         cause = from_publish_code(error.code, error.message)
         others = self._sent - self.acked - 1
         open_ones = f", {others} more sent, which may be stored or not" if others > 0 else ""
+        if isinstance(cause, Unconfirmed):
+            return Unconfirmed(f"message {index}: {cause} ({self.acked} confirmed{open_ones})", self.acked)
         refusal = PublishError(
             f"message {index} was refused: {cause} ({self.acked} confirmed{open_ones})", index, self.acked
         )

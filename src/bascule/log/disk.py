@@ -34,17 +34,18 @@ from threading import Lock
 from bascule import limits
 from bascule.errors import StartError
 from bascule.log.files import OpenFile, OpenFiles
+from bascule.log.syncfs import FileSystemSync
 from bascule.log.threads import Threads
 from bascule.ports import Disk, Seen, T, Write
 
 _IOV_MAX = 1024
-_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _KEEP_SIZE = 1
 _fallocate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)(
     ("fallocate64" if hasattr(_LIBC, "fallocate64") else "fallocate", _LIBC)
 )
 _log = logging.getLogger("bascule.log")
+_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 
 
 class FileDisk:
@@ -58,11 +59,11 @@ class FileDisk:
         self._readers: Threads | _Here = Threads("bascule-read", limits.READ_THREADS)
         self._scratch = memoryview(bytearray(limits.READ_SCRATCH_BYTES))
         self._lock_descriptor = -1
-        self._root_descriptor = -1
         self._root_lock = Lock()
         self._root_found: os.stat_result | None = None
         self._tops: dict[str, None] = {}
         """Folders right below the root that were there: they are not made a second time."""
+        self._file_system = FileSystemSync(self._root)
         self._folder_syncs: dict[str, asyncio.Task[None]] = {}
         self._dsync = getattr(os, "RWF_DSYNC", 0)
         """0 once a file system was met that cannot do it."""
@@ -98,6 +99,12 @@ class FileDisk:
         self._lock_descriptor = descriptor
         self._root_found = os.stat(self._root)
         self._tops = {each.name: None for each in os.scandir(self._root) if each.is_dir()}
+        if not self._file_system.usable:
+            _log.warning(
+                "Linux %s does not say what syncfs could not write (5.8 and newer do): each file is synced singly, "
+                "which is slower where many partitions are written at once",
+                self._file_system.release,
+            )
 
     def _check_root(self) -> None:
         """ESTALE if the path of the data folder leads to another one, or nowhere, or somebody else has locked it."""
@@ -139,10 +146,10 @@ class FileDisk:
         self._writers.close()
         self._readers.close()
         self._files.close_all()
-        for descriptor in (self._lock_descriptor, self._root_descriptor):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._lock_descriptor = self._root_descriptor = -1
+        self._file_system.close()
+        if self._lock_descriptor >= 0:
+            os.close(self._lock_descriptor)
+        self._lock_descriptor = -1
 
     # --- group commit -------------------------------------------------------------------------------------
 
@@ -161,13 +168,14 @@ class FileDisk:
         files: list[OpenFile | None] = [None] * len(writes)
         folders: dict[str, list[int]] = {}  # entries changed in here, by these writes
         at_once = sync and len(writes) == 1
+        failures_before = self._file_system.failures
         try:
             for number, write in enumerate(writes):
                 try:
                     files[number] = self._write(write, number, folders, at_once)
                 except OSError as error:
                     errors[number] = error
-            self._make_durable(files if sync else [], folders, errors)
+            self._make_durable(files if sync else [], folders, errors, failures_before)
         finally:
             for file in files:
                 if file is not None:
@@ -233,30 +241,20 @@ class FileDisk:
         files: Sequence[OpenFile | None],
         folders: dict[str, list[int]],
         errors: list[OSError | None],
+        failures_before: int,
     ) -> None:
         dirty: dict[OpenFile, list[int]] = {}
         for number, file in enumerate(files):
             if file is not None and not file.synced:
                 dirty.setdefault(file, []).append(number)
-        if len(dirty) + len(folders) >= limits.SYNCFS_FROM_FILES:
+        if len(dirty) + len(folders) >= limits.SYNCFS_FROM_FILES and self._file_system.usable:
             covered = [number for numbers in (*dirty.values(), *folders.values()) for number in numbers]
-            _try_sync(self._sync_file_system, covered, errors)
+            _try_sync(lambda: self._file_system.run(failures_before), covered, errors)
             return
         for file, numbers in dirty.items():
             _try_sync(file.sync, numbers, errors)
         for folder, numbers in folders.items():
             _try_sync(lambda folder=folder: _sync_folder(folder), numbers, errors)  # type: ignore[misc]
-
-    def _sync_file_system(self) -> None:
-        """One descriptor for the disk's whole life: the kernel tells each of them every write-back error
-        once.
-        """
-        with self._root_lock:
-            if self._root_descriptor < 0:
-                self._root_descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        if _LIBC.syncfs(self._root_descriptor) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), self._root)
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -427,6 +425,7 @@ class _DiskHere(FileDisk):
         self._dsync = disk._dsync
         self._root = disk._root
         self._tops = disk._tops
+        self._file_system = disk._file_system
         self._writers = self._readers = _Here()
 
     def read_cached(self, path: str, position: int, length: int) -> bytes | None:
@@ -437,9 +436,6 @@ class _DiskHere(FileDisk):
 
     def _check_root(self) -> None:
         self._disk._check_root()
-
-    def _sync_file_system(self) -> None:
-        self._disk._sync_file_system()
 
 
 def _drive(work: Coroutine[object, object, T]) -> T:

@@ -18,6 +18,7 @@ from bascule.node.environment import Address, Environment, StreamDefaults
 from bascule.node.feeds import Feeds
 from bascule.node.fetchers import Fetchers
 from bascule.node.inboxes import Inboxes
+from bascule.node.lease import Lease
 from bascule.node.metadata import MetadataStore
 from bascule.node.peerlogs import PeerLogs
 from bascule.node.peers import Peer, Peers
@@ -99,6 +100,7 @@ async def assemble(
         peer_logs=PeerLogs(
             own, subjects, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)
         ),
+        lease=Lease(clock),
         defaults=settings.defaults,
         ends=ends,
         after_clean_shutdown=clean is not None and clean.everything,

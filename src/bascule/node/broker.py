@@ -72,6 +72,7 @@ class Broker:
         )
         self.files.on_gone.append(self._on_gone)
         self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults)
+        environment.lease.alone = lambda: cluster.alone
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
         self._behind = 0
@@ -130,6 +131,8 @@ class Broker:
         self.environment.ends.keep_streams(
             {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
         )
+        await self.environment.lease.ask(self.cluster.current)
+        self._spawn(self.environment.lease.keep(self.cluster.current, self._on_lease))
         self._spawn(self._turn())
         self._spawn(self._scrub())
         self._spawn(self._watch_replicas())
@@ -313,6 +316,11 @@ class Broker:
     # --- metadata changes to roles ------------------------------------------------------------------------------
 
     def _enqueue(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, StreamDeleted):
+                for item in change.stream:
+                    if replica := self._replicas.get((change.stream.creation_index, item.id)):
+                        replica.let_go()
         self._behind += 1
         self._changes.put_nowait(changes)
 
@@ -376,7 +384,7 @@ class Broker:
         while not self._changes.empty():
             for change in self._changes.get_nowait():
                 if isinstance(change, StreamDeleted):
-                    await self._erase(change.stream)
+                    await self._erase_after_a_start(change.stream)
             self._behind -= 1
 
     async def _carry_out_later(self, stream: Stream) -> None:
@@ -440,6 +448,22 @@ class Broker:
             # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
             await self._flush_quietly(self.environment.streams_bus.flush())
 
+    async def _erase_after_a_start(self, stream: Stream) -> None:
+        """A stream that was deleted while this broker was down, or cut off before it went down."""
+        led = tuple(item.id for item in stream if item.leader == self.environment.broker_id)
+        if led and not self.cluster.alone and await self.environment.disk.list(stream_folder(stream)):
+            try:
+                await self._open([stream], led)
+                for number in led:
+                    await self._replicas[stream.creation_index, number].keep_last()
+            except (BasculeError, OSError) as error:
+                logger.error("stream %s is deleted, and cannot be read: it is moved aside: %s", stream.name, error)
+                for item in stream:
+                    if replica := self._replicas.pop((stream.creation_index, item.id), None):
+                        await replica.close()
+                return
+        await self._erase(stream)
+
     async def _erase(self, stream: Stream) -> None:
         """Every partition ends, whatever the disk says: one that went on would store for a stream that is gone."""
         self.routes.drop_stream(stream)
@@ -470,6 +494,11 @@ class Broker:
 
     def _on_writable(self, stream: str, partition: int) -> None:
         self.routes.set_refuses_writes(stream, partition, self._refusal(stream, partition) is not None)
+
+    def _on_lease(self) -> None:
+        for replica in self._replicas.values():
+            if replica.leading is not None:
+                self._on_writable(replica.stream.name, replica.partition.id)
 
     def _refusal(self, stream: str, partition: int) -> str | None:
         replica = self.replica(stream, partition)

@@ -63,11 +63,12 @@ class Changes:
         """By id, what this broker has carried out in its present term."""
         self._term = self._oldest = 0
 
-    async def make(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
+    async def make(self, request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
         """The index of the command that made it. Without a controller: the reason at once, or at the deadline. Asked
-        once more after that, the same request is the same operation."""
+        once more after that, the same request is the same operation. `patience_s` is how long the controller may take
+        beyond the usual."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        deadline = loop.time() + (DEFAULT_TIMEOUT_S + patience_s if timeout_s is None else timeout_s)
         if not request.operation.id:
             request.operation.id = self._requests.new_id()
             request.operation.since = self._store.metadata.index

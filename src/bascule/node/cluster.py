@@ -46,32 +46,28 @@ from bascule.limits import MAX_PARTITIONS
 from bascule.node.bootstrap import Bootstrap
 from bascule.node.changes import POLL_S, Changes
 from bascule.node.controller import Controller
-from bascule.node.garbage import GarbageLog
+from bascule.node.deletion import WAIT_S, Deletion
 from bascule.node.metadata import MetadataStore
 from bascule.node.peers import Peer, Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
+from bascule.node.status import StreamStatus
 from bascule.node.subjects import Subjects, succeeds
 from bascule.node.waiting import Waiting
 from bascule.ports import Bus, Clock
-from bascule.wire.envelope import MsgType, decode_checked
-from bascule.wire.envelope import encode as encode_envelope
-from bascule.wire.nats import messages, pub
+from bascule.wire.envelope import MsgType
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Membership
-from bascule.wire.subjects import usable_subject, valid_stream_name, valid_stream_subject
+from bascule.wire.subjects import valid_stream_name, valid_stream_subject
 
 if TYPE_CHECKING:
     from bascule.node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-STARTED_TIMEOUT_S = 3.0
-"""How long a new stream's leaders are waited for: one may have just died, and the stream exists all the same."""
 ISR_TIMEOUT_S = 1.0
 """Of what is asked again anyway: while a change of the in-sync set is pending the larger set must commit."""
 JOIN_EVERY_S = 1.0
-STATUS_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +148,11 @@ class Cluster:
         self.controller.holds = self._holds
         self.controller.orphaned_by = self._orphaned_by
         self.controller.last_heard = peers.last_heard
-        self._status: Callable[[int], bool] = lambda index: False
+        self.status = StreamStatus(config.broker_id, subjects, bus, requests, lambda: store.metadata)
+        self._deletion = Deletion(
+            config.broker_id, clock, lambda: self.controller.began_at, self.status.knows_that_it_is_gone
+        )
         self._proposing = asyncio.Lock()
-        self._garbage = GarbageLog(logger, "a question about a stream")
         raft.on_role = self.controller.role_changed
         peers.on_heard = self.controller.heard
         peers.on_stranger = self._heard_stranger
@@ -199,9 +197,8 @@ class Cluster:
 
     def start(self, status: Callable[[int], bool]) -> None:
         """Take part in the cluster that was entered."""
-        self._status = status
-        subject = self.subjects.within(f"raft.metadata.status.{self.config.broker_id}")
-        self.bus.subscribe(subject, self._on_status)
+        self.status.leads_here = status
+        self.status.listen()
         self.raft.start()
         self.peers.start()
 
@@ -311,9 +308,11 @@ class Cluster:
         it may be cut off from the others, and what it knows out of date."""
         if self.alone:
             return
+        request = pb.PropagatedRequest(op=pb.BARRIER)
+        request.brokerOp.broker = self.config.broker_id
         try:
             async with asyncio.timeout(timeout_s):
-                await self.raft.applied(await self._changes.make(pb.PropagatedRequest(op=pb.BARRIER), timeout_s))
+                await self.raft.applied(await self._changes.make(request, timeout_s))
         except (BasculeError, TimeoutError) as error:
             raise Unavailable(
                 f"this broker may be cut off from the cluster, and cannot tell what is newest: {error}; try again"
@@ -352,9 +351,10 @@ class Cluster:
         await self._changes.make(request, timeout_s)
 
     async def delete_stream(self, name: str, timeout_s: float | None) -> None:
+        """Returns when nothing is taken for it any more. That may take as long as a leader may be cut off unawares."""
         request = pb.PropagatedRequest(op=pb.DELETE_STREAM)
         request.deleteStreamOp.stream = name
-        await self._changes.make(request, timeout_s)
+        await self._changes.make(request, timeout_s, patience_s=WAIT_S)
 
     async def hand_over(self, timeout_s: float) -> None:
         """Give away what we lead, before we stop."""
@@ -439,6 +439,8 @@ class Cluster:
         operation = Operation.from_wire(request.operation)
         match request.op:
             case pb.BARRIER:
+                if (asker := request.brokerOp.broker) in self.servers:
+                    self._deletion.heard(asker)
                 return await self.raft.current()
             case pb.CREATE_STREAM:
                 op = request.createStreamOp
@@ -446,11 +448,11 @@ class Cluster:
                 new = NewStream(op.name, op.subject, op.group, op.partitions, op.replicationFactor, config)
                 new.check()
                 index = await self.propose(lambda: CreateStream(self._place(new), operation))
-                await self._started(index)
+                if (stream := self.metadata.stream(op.name)) and stream.creation_index == index:
+                    await self.status.started((item.leader for item in stream), index)
                 return index
             case pb.DELETE_STREAM:
-                name = request.deleteStreamOp.stream
-                return await self.propose(lambda: DeleteStream(name, operation))
+                return await self._delete(request.deleteStreamOp.stream, operation)
             case pb.SHRINK_ISR:
                 out = request.shrinkISROp
                 asked = (out.stream, out.partition, out.replica, out.leader, out.leaderEpoch, out.epoch)
@@ -480,6 +482,21 @@ class Cluster:
             case _:
                 return await self.administer(request)
 
+    async def _delete(self, name: str, operation: Operation) -> int:
+        stream: Stream | None = None
+
+        def command() -> Command:
+            nonlocal stream
+            stream = self.metadata.stream(name)  # as it is when its turn has come
+            return DeleteStream(name, operation)
+
+        index = await self.propose(command)
+        if stream is None or self.metadata.stream(name) is stream:
+            await self._deletion.forgotten_by_all()  # this was decided before, perhaps by another controller
+        else:
+            await self._deletion.forgotten(dict.fromkeys(item.leader for item in stream), stream.creation_index)
+        return index
+
     async def _submit_here(self, command: Command) -> None:
         await self.propose(lambda: command)
 
@@ -487,7 +504,12 @@ class Cluster:
         """Check, commit, apply; one at a time, so that each sees what the one before it did. The index of the command
         that did it: an earlier one if this was asked before."""
         async with self._proposing:
-            return await self._commit(command())
+            try:
+                proposed = command()
+            except BasculeError:
+                await self.raft.current()  # refused by what the cluster knows, as in `_check`
+                proposed = command()
+            return await self._commit(proposed)
 
     async def _commit(self, command: Command) -> int:
         """What depends on nothing but the command itself needs no turn: a thousand of them share a few syncs."""
@@ -541,49 +563,6 @@ class Cluster:
     def _settled_config(self, config: StreamConfig) -> StreamConfig:
         """The minimum of in-sync replicas is part of the stream: every broker must decide by the same one."""
         return replace(config, min_isr=self.config.min_isr) if config.min_isr is None else config
-
-    async def _started(self, creation_index: int) -> None:
-        """Returns when every leader of the stream leads, or after a while: it exists either way."""
-        stream = next((each for each in self.metadata.streams.values() if each.creation_index == creation_index), None)
-        waiting = dict.fromkeys(item.leader for item in stream) if stream else {}
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + STARTED_TIMEOUT_S
-        while waiting and loop.time() < deadline:
-            for leader in list(waiting):
-                if await self._leads(leader, creation_index):
-                    del waiting[leader]
-            if waiting:
-                await asyncio.sleep(POLL_S)
-
-    async def _leads(self, broker: str, creation_index: int) -> bool:
-        if broker == self.config.broker_id:
-            return self._status(creation_index)
-        subject = self.subjects.within(f"raft.metadata.status.{broker}")
-        request = pb.PartitionStatusRequest(creationIndex=creation_index).SerializeToString()
-        kinds = (MsgType.PARTITION_STATUS_REQUEST, MsgType.PARTITION_STATUS_RESPONSE)
-        try:
-            data = await self.requests.ask(subject, kinds[0], request, kinds[1], STATUS_EVERY_S)
-        except (DeadlineExceeded, BusUnavailable):
-            return False
-        return pb.PartitionStatusResponse.FromString(data).isLeader
-
-    def _on_status(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            payload = decode_checked(message.payload, MsgType.PARTITION_STATUS_REQUEST)
-            if payload is None or not usable_subject(message.reply):
-                continue
-            try:
-                request = pb.PartitionStatusRequest.FromString(bytes(payload))
-            except DecodeError as error:
-                self._garbage.say(error)
-                continue
-            leads = self._status(request.creationIndex)
-            response = pb.PartitionStatusResponse(exists=leads, isLeader=leads)
-            try:
-                answer = encode_envelope(MsgType.PARTITION_STATUS_RESPONSE, response.SerializeToString(), crc=True)
-                self.bus.send(pub(message.reply, answer))
-            except BusUnavailable:
-                pass  # asked again
 
 
 async def _unknown(request: pb.PropagatedRequest) -> int:

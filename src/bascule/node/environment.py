@@ -13,6 +13,7 @@ from bascule.log.sync import SyncScheduler
 from bascule.node.feeds import Feeds
 from bascule.node.fetchers import Fetchers
 from bascule.node.inboxes import Inboxes
+from bascule.node.lease import Lease
 from bascule.node.peerlogs import PeerLogs
 from bascule.node.routes import Routes
 from bascule.ports import Bus, Clock, Disk, Random
@@ -85,6 +86,8 @@ class Environment:
     feeds: Feeds
     fetchers: Fetchers
     peer_logs: PeerLogs
+    lease: Lease
+    """Until when writes may be taken without having heard from the cluster."""
     defaults: StreamDefaults
     ends: PromisedEnds
     after_clean_shutdown: bool

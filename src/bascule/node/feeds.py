@@ -151,7 +151,7 @@ class Feeds:
             feed = self._feeds.get(request.follower)
             if feed is None:
                 feed = self._feeds[request.follower] = Feed(
-                    request.follower, subject, self._session, self._bus, self._clock, self._find, self._wake
+                    request.follower, subject, self._session, self._bus, self._clock, self._find, self._wake, self._look
                 )
             feed.asked(request)
         # A publisher may wait for the acks that this allows, and a follower for what comes next.
@@ -159,6 +159,13 @@ class Feeds:
         if self._soon is not None:
             self._soon.cancel()
             self._respond()
+
+    def _look(self, feed: "Feed") -> None:
+        """From time to time: whoever is no member any more is fed no more."""
+        if feed.follower not in self._members() and self._feeds.get(feed.follower) is feed:
+            feed.close()
+            del self._feeds[feed.follower]
+            self._due.pop(feed, None)
 
     def _introduce(self, subject: bytes, request: FetchRequest) -> None:
         """Say who we are to who does not know, or speaks to an earlier life of ours."""
@@ -239,8 +246,10 @@ class Feed:
         clock: Clock,
         find: Find,
         wake: "Callable[[Feed], None]",
+        look: "Callable[[Feed], None]",
     ) -> None:
         self._wake = wake
+        self._look = look
         self._own_session = own_session
         self.follower = follower
         self._subject = subject
@@ -399,7 +408,16 @@ class Feed:
                 # What could not be read before may have been healed by now.
                 self._news.update((key, None) for key in self._places if self._lacks_records(key))
                 self._wake(self)
+        if self._loop.time() - self._asked_at >= SILENCE_S:
+            self._keep_nothing()
         self._idle_timer = self._loop.call_later(left_s, self._check_idle)
+        self._look(self)
+
+    def _keep_nothing(self) -> None:
+        """It has been away for long: when it is back what it lacks is read from the log."""
+        for place in self._places.values():
+            if place.at_hand:
+                place.set_end(place.end, place.last_epoch)
 
     def _lacks_records(self, key: "Key") -> bool:
         replica = self._find(key)

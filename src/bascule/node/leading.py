@@ -27,12 +27,13 @@ from bascule.core.partition.leader import (
     SetReadonly,
 )
 from bascule.core.partition.owed import OwedAcks
-from bascule.errors import BusUnavailable, LogError
+from bascule.errors import AckError, BusUnavailable, LogError
 from bascule.node.environment import RESERVED_STREAMS
 from bascule.node.garbage import CountedLog
 from bascule.ports import Subscription
 from bascule.wire.kernels import encode_acks
 from bascule.wire.nats import messages
+from bascule.wire.owed import with_error
 from bascule.wire.record import ack_prefix, origin
 from bascule.wire.subjects import partition_subject
 
@@ -56,6 +57,10 @@ class Leading:
         self._machine = self._make_machine()
         self._known_epoch = replica.partition.epoch
         self._too_large, self._readonly = CountedLog(logger), CountedLog(logger)
+        self._lease = replica.environment.lease
+        self._noted = -1
+        self._ends: list[tuple[int, int]] = []
+        """Where the log ended when the first batch came after a question to the controller, by that one's number."""
 
     def _make_machine(self) -> Leader:
         environment, stream, partition = self._environment, self._replica.stream, self._replica.partition
@@ -180,7 +185,9 @@ class Leading:
             )
         else:
             self._replica.received(now)
-        effects = self._machine.arrived(batch, now)
+        if self._noted != self._lease.asked:
+            self._note_end()
+        effects = self._machine.arrived(batch, now, not self._lease.over())
         if len(batch) > self._machine.identity.max_message_bytes:
             self._count_too_large(batch, count, effects)
         self._execute(effects)
@@ -199,6 +206,16 @@ class Leading:
                 f"told; {total} since this broker leads the partition",
                 len(sizes),
             )
+
+    def _note_end(self) -> None:
+        self._noted = self._lease.asked
+        self._ends = [each for each in self._ends if each[0] >= self._lease.heard]
+        self._ends.append((self._noted, self._log.end))
+
+    @property
+    def taken_since_contact(self) -> int | None:
+        """From this offset on everything came after the last question that the controller answered."""
+        return next((end for number, end in self._ends if number >= self._lease.heard and end < self._log.end), None)
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -243,6 +260,9 @@ class Leading:
     def _send_acks(self, owed: bytes) -> None:
         environment = self._environment
         bus = environment.publishes_bus
+        if self._lease.over():
+            # Stored here, but perhaps for a stream that is gone.
+            owed = with_error(owed, AckError.UNKNOWN)
         commands, local = encode_acks(
             owed,
             self._ack_prefix,

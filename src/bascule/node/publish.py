@@ -96,15 +96,20 @@ class Publisher:
         if ack is None:
             return api.PublishResponse()
         if ack.ackError:
-            raise self._not_stored(request, ack.ackError)
+            raise self._not_confirmed(request, ack.ackError)
         return api.PublishResponse(ack=ack)
 
-    def _not_stored(self, request: api.PublishRequest, ack_error: int) -> BasculeError:
+    def _not_confirmed(self, request: api.PublishRequest, ack_error: int) -> BasculeError:
+        """A leader that could not store a message had sent it to its followers already, and one of these may lead next:
+        nobody knows what becomes of it."""
         failure, text = _ACK_FAILURES.get(ack_error, (UnknownOutcome, ""))
         if text:
             return failure(text)
         reason = self._refusal(request.stream, request.partition) or "its leader could not store it, and logs why"
-        return UnknownOutcome(f"unknown error: partition {request.partition} did not take the message: {reason}")
+        return UnknownOutcome(
+            f"unknown error: the message may be stored in partition {request.partition} or not, read before you send "
+            f"it again: {reason}"
+        )
 
     async def publish_to_subject(
         self, request: api.PublishToSubjectRequest, call: Call

@@ -97,6 +97,8 @@ class RaftDriver:
     async def propose(self, command: bytes) -> int:
         """The index at which it was applied here. NotLeaderError if it cannot be, or was not."""
         index = self.raft.propose(command)
+        if index in self._proposals:
+            self._fail(index)  # of an earlier term of ours: its entry is gone
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._proposals[index] = (self.raft.term, done)
         self._wake.set()
@@ -135,6 +137,7 @@ class RaftDriver:
 
     def _tick(self) -> None:
         self.raft.tick()
+        self._notice_loss()
         self._wake.set()
         alone = self.raft.is_leader and self.raft.membership.everyone == (self.raft.id,)
         self._ticker = asyncio.get_running_loop().call_later(ALONE_TICK_S if alone else TICK_S, self._tick)
@@ -145,6 +148,7 @@ class RaftDriver:
                 self.raft.step(decode_message(message.payload))
             except PeerError as error:
                 self._garbage.say(error)
+        self._notice_loss()
         self._wake.set()
 
     async def _run(self) -> None:
@@ -234,6 +238,12 @@ class RaftDriver:
         _, done = self._proposals.pop(index)
         if not done.done():
             done.set_exception(Unavailable("another leader took over; whether the change was made is not known"))
+
+    def _notice_loss(self) -> None:
+        """Who is deposed answers nobody from that moment on, however long its disk keeps it from the next round. To
+        begin, on the other hand, waits until everything committed has been applied."""
+        if self._known_leader[1] and not self.is_leader:
+            self._notice_role()
 
     def _notice_role(self) -> None:
         now = (self.raft.leader, self.is_leader)

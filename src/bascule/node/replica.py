@@ -18,6 +18,7 @@ from bascule.node.environment import Environment
 from bascule.node.following import Following
 from bascule.node.groups import GroupMembers
 from bascule.node.leading import Leading
+from bascule.node.lease import CUT_OFF, LEASE_S, NS
 from bascule.node.repair import Repair
 from bascule.wire.subjects import quote_name
 
@@ -59,6 +60,7 @@ class Replica:
         self._settled = asyncio.Event()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._reopening = False
+        self._kept_from: int | None = None
         self._failed: Leading | None = None
         """Who led when the log failed last."""
         self._cutting: asyncio.Task[None] | None = None
@@ -171,8 +173,32 @@ class Replica:
         await self._end()
         await self.log.close()
 
+    def let_go(self) -> None:
+        """Its stream is gone: from this moment on nothing is taken or acked for it, whatever the disk does. What was
+        taken while the cluster was not heard is not erased with the rest."""
+        if self.leading is not None and self.environment.lease.overdue:
+            self._kept_from = self.leading.taken_since_contact
+        self.resign()
+
+    async def keep_last(self) -> None:
+        """The same for what an earlier life took, who knows when it had heard of the cluster last: at most a lease
+        before its last record."""
+        log = self.log
+        if log.end > log.start:
+            self._kept_from = await log.offset_at_or_after(log.last_timestamp - int(LEASE_S * NS))
+
     async def delete(self) -> None:
         await self._end()
+        kept_from = self._kept_from
+        if kept_from is not None and kept_from < self.log.end:
+            logger.warning(
+                "%s is deleted; offsets %d to %d, which may have come after that while this broker did not hear of "
+                "the cluster, are set aside in quarantine/",
+                self.name,
+                kept_from,
+                self.log.end - 1,
+            )
+            await self.log.truncate(kept_from, shown_too=True)
         await self.log.delete()
 
     async def _end(self) -> None:
@@ -219,7 +245,7 @@ class Replica:
             return str(self.log.failed)
         if self.leading is not None and self.leading.refuses:
             return f"{self.name} waits for another leader, for its log failed and followers may have what it lost"
-        return None
+        return CUT_OFF if self.environment.lease.over() else None
 
     async def settled(self, timeout_s: float) -> None:
         """Returns when this leader may show its high watermark: everything it had when it became leader is committed.

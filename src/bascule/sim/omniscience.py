@@ -189,7 +189,7 @@ class Omniscience:
         self._exposed_end[folder] = max(hw_end, self._exposed_end.get(folder, 0))
         for name in partition.isr:
             member = self._cluster.hosts.get(name)
-            if member is not None and member is not leader:
+            if member is not None and member is not leader and not _knows_it_is_gone(member, folder):
                 self._compare(member, folder, hw_end, partition, now_s)
 
     def _views(self, folder: str) -> Iterator[Partition]:
@@ -246,6 +246,15 @@ class Omniscience:
         name, number = _stream_of(folder)
         stream = self._checker.history.streams.get(name)
         return Part(name, stream.incarnation if stream else 1, number)
+
+
+def _knows_it_is_gone(host: Host, folder: str) -> bool:
+    """It has heard that the stream is deleted, and erases it; the leader may not have heard yet."""
+    if host.node is None:
+        return False
+    metadata, index = host.node.cluster.metadata, int(folder.split("/")[1].rpartition("@")[2])
+    stream = metadata.stream(_stream_of(folder)[0])
+    return metadata.index >= index and (stream is None or stream.creation_index != index)
 
 
 def _stream_of(folder: str) -> tuple[str, int]:

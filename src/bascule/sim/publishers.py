@@ -20,11 +20,15 @@ ACK_TIMEOUT_S = 3.0
 NOT_SENT = ("failed to publish to NATS: ", "no such stream", "no such partition", "the broker is stopping", REFUSED)
 NOT_STORED = ("incorrect expected offset",)
 TAKES_NO_WRITES = " takes no writes: "
+NOT_KNOWN = "unknown error"
+"""The leader could not store it. Its followers may have it all the same, and one of them may lead next."""
 
 
 def told_off(text: str, replication: int) -> bool:
     """Whether this text says that the message is not stored and never will be. That it does not fit says so only where
     one broker has the say: one that was replaced unawares answers too."""
+    if text.startswith(NOT_KNOWN):
+        return False
     refusals = NOT_SENT + NOT_STORED if replication == 1 else NOT_SENT
     return text.startswith(refusals) or TAKES_NO_WRITES in text
 

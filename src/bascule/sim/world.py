@@ -111,18 +111,19 @@ class World:
             request.optimisticConcurrencyControl.value = True
         await self._until_done("CreateStream", request, stream, (Status.OK, Status.ALREADY_EXISTS))
 
-    async def delete(self, stream: StreamInfo) -> None:
+    async def delete(self, stream: StreamInfo) -> bool:
+        """True if a broker said so, and not that it was gone already."""
         self.omniscience.deletes(stream.name)
         request = api.DeleteStreamRequest(name=stream.name)
-        await self._until_done("DeleteStream", request, stream, (Status.OK, Status.NOT_FOUND))
+        return await self._until_done("DeleteStream", request, stream, (Status.OK, Status.NOT_FOUND)) is Status.OK
 
-    async def _until_done(self, method: str, request: Any, stream: StreamInfo, done: tuple[Status, ...]) -> None:
+    async def _until_done(self, method: str, request: Any, stream: StreamInfo, done: tuple[Status, ...]) -> Status:
         while True:
             host = self.some_host()
             status, text, _ = await host.call(method, request, 5.0)
             self.trace.note("change", f"{method} {stream.name} #{stream.incarnation}: {status.name} {text}")
             if status in done:
-                return
+                return status
             await self._see_to(host, text)
 
     async def _see_to(self, host: Host, text: str) -> None:

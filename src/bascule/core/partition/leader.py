@@ -258,7 +258,8 @@ class Leader:
             *(AskExpand(replica) for replica in self.in_sync.recovered(now, max_lag_ns)),
         ]
 
-    def arrived(self, batch: bytes, now: int) -> list[Effect]:
+    def arrived(self, batch: bytes, now: int, may_store: bool = True) -> list[Effect]:
+        """A batch that may not be stored is answered all the same."""
         if self.readonly:
             return []
         identity = self.identity
@@ -275,7 +276,7 @@ class Leader:
             identity.optimistic_concurrency,
             identity.refused_prefix,
         )
-        if self.failed:
+        if self.failed or not may_store:
             return self._refuse(leader_owed + all_owed + error_owed)
         effects: list[Effect] = []
         if count:
