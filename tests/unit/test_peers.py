@@ -3,6 +3,7 @@
 import itertools
 
 from bascule.limits import RAFT_MAX_SERVERS
+from bascule.node.attention import Attention
 from bascule.node.peers import DOUBLES, HEARTBEAT_S, SESSION_S, Peer, Peers
 from bascule.node.subjects import Subjects
 from bascule.wire.envelope import MsgType, encode
@@ -34,7 +35,7 @@ class Mute:
 
 def make(now: Now) -> tuple[Peers, list[str]]:
     reasons: list[str] = []
-    peers = Peers(Subjects("ns"), Mute(), now, lambda: Peer("b0", "here", 1, "own-boot", 0, 0, False))  # type: ignore[arg-type]
+    peers = Peers(Subjects("ns"), Mute(), Attention(now), lambda: Peer("b0", "here", 1, "own-boot", 0, 0, False))  # type: ignore[arg-type]
     peers.on_double = reasons.append
     peers._started_at = now.ns
     return peers, reasons

@@ -11,6 +11,7 @@ from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncScheduler
 from bascule.node import raft as raft_driver
+from bascule.node.attention import Attention
 from bascule.node.bootstrap import Bootstrap, Founder
 from bascule.node.broker import Broker
 from bascule.node.cluster import Cluster, ClusterConfig
@@ -83,11 +84,13 @@ async def assemble(
     driver = RaftDriver(raft, storage, buses.control, subjects, store, settings.snapshot_threshold)
     boot = random.token()
     routes = Routes()
+    attention = Attention(clock)
     environment = Environment(
         broker_id=own,
         namespace=namespace,
         disk=disk,
         clock=clock,
+        attention=attention,
         random=random,
         streams_bus=buses.streams,
         publishes_bus=buses.publishes,
@@ -95,7 +98,7 @@ async def assemble(
         routes=routes,
         inboxes=Inboxes(namespace, own, random, routes),
         owed=OwedBound(),
-        feeds=Feeds(own, subjects, buses.replication, clock, _session(boot), buses.publishes.push),
+        feeds=Feeds(own, subjects, buses.replication, attention, _session(boot), buses.publishes.push),
         fetchers=Fetchers(own, subjects, buses.replication, settings.fetch_timeout_s, _session(boot)),
         peer_logs=PeerLogs(
             own, subjects, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)
@@ -122,7 +125,7 @@ async def assemble(
             members=len(raft.membership.everyone),
         )
 
-    peers = Peers(subjects, buses.control, clock, describe)
+    peers = Peers(subjects, buses.control, attention, describe)
     requests = Requests(namespace, own, buses.control, random)
     cluster_config = ClusterConfig(
         own,
@@ -134,7 +137,9 @@ async def assemble(
     )
     founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
     bootstrap = Bootstrap(subjects, founder, buses.control, disk, clock)
-    cluster = Cluster(cluster_config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock)
+    cluster = Cluster(
+        cluster_config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock, attention
+    )
     broker = Broker(environment, cluster)
     cluster.controller.partitions = lambda: broker.counts()[0]
     return broker

@@ -343,7 +343,7 @@ class Broker:
         """Who is late is found out by time passing, not only by others being early."""
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
-            now = self.environment.clock.monotonic_ns()
+            now = self.environment.attention.monotonic_ns()
             below: list[str] = []
             for replica in list(self._replicas.values()):
                 if replica.leading is None:

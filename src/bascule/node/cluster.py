@@ -115,6 +115,7 @@ class Cluster:
         requests: Requests,
         bus: Bus,
         clock: Clock,
+        attention: Clock,
     ) -> None:
         self.config = config
         self.subjects = subjects
@@ -138,7 +139,7 @@ class Cluster:
         self.controller = Controller(
             raft,
             bus,
-            clock,
+            attention,
             subjects,
             config.max_quorum,
             config.peers,

@@ -73,6 +73,8 @@ class Environment:
     namespace: str
     disk: Disk
     clock: Clock
+    attention: Clock
+    """What others are judged by: it stands still while our own event loop does."""
     random: Random
     streams_bus: Bus
     """Delivers what publishers send; a slow-consumer cut of it must not take anything else along."""

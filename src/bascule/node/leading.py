@@ -83,7 +83,7 @@ class Leading:
             self._log.end,
             partition.eligible,
         )
-        in_sync.start_watching(environment.clock.monotonic_ns())
+        in_sync.start_watching(environment.attention.monotonic_ns())
         owed, log = OwedAcks(self._name, environment.owed), self._log
         machine = Leader(identity, in_sync, log.end, log.last_timestamp, owed, log.committed_end)
         machine.step(SetReadonly(partition.readonly))
@@ -160,7 +160,7 @@ class Leading:
             return
         self._known_epoch = partition.epoch
         was_below, before = self._machine.in_sync.below_min_isr, self._machine.in_sync.isr
-        now = self._environment.clock.monotonic_ns()
+        now = self._environment.attention.monotonic_ns()
         self.step(IsrChanged(partition.isr, partition.replicas, now, partition.eligible))
         if partition.isr == before:
             return

@@ -19,8 +19,9 @@ from google.protobuf.message import DecodeError
 
 from bascule.errors import BusUnavailable
 from bascule.limits import RAFT_MAX_SERVERS
+from bascule.node.attention import TURN_S, Attention
 from bascule.node.subjects import Subjects
-from bascule.ports import Bus, Clock
+from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import internal_pb2 as pb
@@ -28,7 +29,7 @@ from bascule.wire.subjects import usable_token
 
 logger = logging.getLogger(__name__)
 
-HEARTBEAT_S = 0.25
+HEARTBEAT_S = TURN_S
 SESSION_S = 1.5
 DEAF_S = 0.8
 DOUBLES = 8
@@ -60,14 +61,14 @@ Describe = Callable[[], Peer]
 
 
 class Peers:
-    def __init__(self, subjects: Subjects, bus: Bus, clock: Clock, describe: Describe) -> None:
+    def __init__(self, subjects: Subjects, bus: Bus, attention: Attention, describe: Describe) -> None:
         self.on_heard: Callable[[Peer], None] = lambda peer: None
         self.on_stranger: Callable[[Peer], None] = lambda peer: None
         """Called with what a broker of another cluster says; nothing else comes of it."""
         self._subjects = subjects
         self._subject = subjects.shared("raft.metadata.info")
         self._bus = bus
-        self._clock = clock
+        self._clock = attention
         self._describe = describe
         self._heard: dict[str, tuple[Peer, int]] = {}
         self._past: dict[str, dict[str, int]] = {}
@@ -160,6 +161,7 @@ class Peers:
             )
 
     def _beat(self) -> None:
+        self._clock.turned()
         self.say()
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
 
