@@ -10,13 +10,15 @@ import logging
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from bascule import limits
 from bascule.errors import BasculeError, RpcError, StartError, Status
 from bascule.net.call import Call, Handler
 from bascule.net.http2 import Http2Protocol, ReadBuffer
 from bascule.net.listen import bind
+from bascule.net.secured import Handshakes, SecuredConnection
 from bascule.wire import grpc
 from bascule.wire.http2.events import (
     ConnectionFailed,
@@ -192,6 +194,7 @@ class GrpcServer:
         self._methods = dict(methods)
         self._connections: dict[ServerConnection, None] = {}
         self._servers: list[asyncio.Server] = []
+        self._handshakes: Handshakes | None = None
         self._draining = False
         self._changed = asyncio.Event()
 
@@ -206,15 +209,13 @@ class GrpcServer:
         loop = asyncio.get_running_loop()
         sockets = await bind(host, port)
         bound = int(sockets[0].getsockname()[1])
+        connection: Callable[[], asyncio.BaseProtocol] = partial(ServerConnection, self)
+        if tls is not None:
+            self._handshakes = Handshakes(tls, partial(ServerConnection, self), self._has_room)
+            connection = partial(SecuredConnection, self._handshakes)
         try:
             for sock in sockets:
-                server = await loop.create_server(
-                    lambda: ServerConnection(self),
-                    sock=sock,
-                    ssl=tls,
-                    backlog=limits.ACCEPT_BURST,
-                    ssl_handshake_timeout=limits.HTTP2_HANDSHAKE_TIMEOUT_S if tls is not None else None,
-                )
+                server = await loop.create_server(connection, sock=sock, backlog=limits.ACCEPT_BURST)
                 sock.listen(socket.SOMAXCONN)  # asyncio took the size of its bursts for that of the queue
                 self._servers.append(server)
         except OSError as error:
@@ -229,6 +230,8 @@ class GrpcServer:
         for server in self._servers:
             server.close()
         self._servers.clear()
+        if self._handshakes is not None:
+            self._handshakes.close()
         for connection in list(self._connections):
             connection.connection.go_away(reason="the server is shutting down")
             connection.flush_soon()
@@ -256,10 +259,13 @@ class GrpcServer:
     # --- for connections ------------------------------------------------------------------------------------
 
     def admit(self, connection: ServerConnection) -> bool:
-        if self._draining or len(self._connections) >= self._max_connections:
+        if not self._has_room():
             return False
         self._connections[connection] = None
         return True
+
+    def _has_room(self, others: int = 0) -> bool:
+        return not self._draining and len(self._connections) + others < self._max_connections
 
     def forget(self, connection: ServerConnection) -> None:
         self._connections.pop(connection, None)

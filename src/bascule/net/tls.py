@@ -53,6 +53,7 @@ def server_context(cert: str, key: str, client_ca: str | None = None) -> ssl.SSL
     """For the gRPC port. With `client_ca`, clients must show a certificate that it signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["h2"])
     _load_pair(context, cert, key)
     if client_ca is not None:
