@@ -45,7 +45,7 @@ bench: setup ## ratios against NATS JetStream, and kernels against their pure tw
 footprint: setup ## memory, idle CPU and start times of a broker with a log of 2 GB
 	$(BIN)/python -m bench.footprint
 
-scale: setup ## a stream of 1 000 partitions on three brokers: time, idle CPU, memory, open files (PARTITIONS=)
+scale: setup ## a stream of 1 000 partitions on three brokers: time, idle CPU, memory, what holds the event loop (PARTITIONS=)
 	$(BIN)/python -m bench.scale $(if $(PARTITIONS),--partitions $(PARTITIONS))
 
 fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers too (SECONDS=600 SEED=)

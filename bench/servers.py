@@ -7,7 +7,7 @@ The clusters have three servers each: brokers on one NATS server, and JetStream 
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -73,7 +73,8 @@ class Servers:
             name, NatsProcess, lambda: start_nats(self.folder, jetstream=True, sync_always=sync_always, name=name)
         )
 
-    def bascule_cluster(self) -> BasculeCluster:
+    def bascule_cluster(self, env: Mapping[str, Mapping[str, str]] | None = None) -> BasculeCluster:
+        """`env`: for the process of each broker, by its id."""
         name = "cluster"
         nats = self._once(f"{name}-nats", NatsProcess, lambda: start_nats(self.folder, name=f"{name}-nats"))
 
@@ -83,6 +84,7 @@ class Servers:
                 self.folder,
                 name=f"{name}-{letter}",
                 config=settings,
+                env=(env or {}).get(letter),
                 nats_url=nats.nats_url,
                 seed=letter == "a",
             )

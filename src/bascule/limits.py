@@ -47,6 +47,8 @@ PROMISED_ENDS_BYTES = 256 * KIB  # the file of them is written anew when it is t
 PROMISED_ENDS_GROWTH = 4  # and this many times as long as it must be
 
 # replication
+ROLES_SLICE = 100  # partitions that take a role before the event loop is let go: 3 ms
+WATCH_SLICE = 500  # leaders that look who lags before it is
 FEED_AT_HAND_BYTES = 16 * MIB  # new records kept in memory for one follower, over all partitions
 
 # NATS

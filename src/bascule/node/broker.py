@@ -5,7 +5,7 @@ runs all of this.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 
 from bascule.core.metadata.commands import PartitionName
@@ -21,6 +21,7 @@ from bascule.core.metadata.state import (
 from bascule.core.metadata.streams import Stream
 from bascule.core.partition.leader import AskExpand, AskShrink, Tick
 from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
+from bascule.limits import ROLES_SLICE, WATCH_SLICE
 from bascule.log import cleanshutdown
 from bascule.log.tail import Tail
 from bascule.node.administration import ControllerAdministration
@@ -43,6 +44,8 @@ OPEN_AGAIN_S = 5.0
 WATCH_EVERY_S = 1.0
 NAMED_BELOW = 5
 """Partitions below their minimal in-sync set that one line names."""
+GROWN = 100
+"""Replicas opened or come to lead between two calls of `on_grown`."""
 
 
 class Broker:
@@ -76,6 +79,9 @@ class Broker:
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
         self._behind = 0
+        self.on_grown: Callable[[], None] = lambda: None
+        """Called now and then while there come to be more replicas and roles, which stay."""
+        self._grown = 0
         self._counted_at: tuple[Metadata, int] | None = None
         self._counts = (0, 0)
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -345,7 +351,9 @@ class Broker:
             await asyncio.sleep(WATCH_EVERY_S)
             now = self.environment.attention.monotonic_ns()
             below: list[str] = []
-            for replica in list(self._replicas.values()):
+            for number, replica in enumerate(list(self._replicas.values())):
+                if number % WATCH_SLICE == WATCH_SLICE - 1:
+                    await asyncio.sleep(0)
                 if replica.leading is None:
                     continue
                 if len(replica.partition.replicas) > 1:
@@ -427,11 +435,31 @@ class Broker:
             # What was promised was not synced, or is gone with the disk: no end is sure, and none is known to be short.
             replica.tail = Tail.UNSURE
         self._replicas[replica.key] = replica
+        self._grow()
+
+    def _grow(self) -> None:
+        self._grown = (self._grown + 1) % GROWN
+        if not self._grown:
+            self.on_grown()
 
     async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
-        present = self._present(stream)
-        if present is None:
-            return
+        """Some at a time: a stream may have ten thousand. Each as the metadata has it when its turn has come."""
+        leads_more = False
+        for first in range(0, len(partitions), ROLES_SLICE):
+            if first:
+                await asyncio.sleep(0)
+            present = self._present(stream)
+            if present is None:
+                return
+            some = partitions[first : first + ROLES_SLICE]
+            leads_more = self._take_some(present, some) or leads_more
+            self._route(present, some)
+        if leads_more:
+            # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
+            await self._flush_quietly(self.environment.streams_bus.flush())
+
+    def _take_some(self, present: Stream, partitions: tuple[int, ...]) -> bool:
+        """Whether this broker leads more than before."""
         leads_more = False
         for number in partitions:
             replica = self._replicas.get((present.creation_index, number))
@@ -442,11 +470,10 @@ class Broker:
                 continue
             before = replica.leading
             replica.take_role(present, present.partitions[number])
-            leads_more = leads_more or replica.leading not in (before, None)
-        self._route(present, partitions)
-        if leads_more:
-            # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
-            await self._flush_quietly(self.environment.streams_bus.flush())
+            if replica.leading not in (before, None):
+                leads_more = True
+                self._grow()
+        return leads_more
 
     async def _erase_after_a_start(self, stream: Stream) -> None:
         """A stream that was deleted while this broker was down, or cut off before it went down."""

@@ -34,7 +34,7 @@ from bascule.node.broker import Broker
 from bascule.node.config import Address, Config
 from bascule.node.descriptors import claim
 from bascule.node.environment import StreamDefaults
-from bascule.node.heap import freeze_objects, keep_freed_memory
+from bascule.node.heap import freeze_grown, freeze_objects, keep_freed_memory
 from bascule.node.system import SystemClock, SystemRandom
 from bascule.wire.kernels import TWIN
 from bascule.wire.nats import DEFAULT_PORT
@@ -167,6 +167,7 @@ class Server:
             scheduler,
             advertised,
         )
+        self._broker.on_grown = freeze_grown
         stack.push_async_callback(self._broker.close)
         await self._broker.start()
         methods = {
