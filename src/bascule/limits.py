@@ -47,7 +47,7 @@ PROMISED_ENDS_BYTES = 256 * KIB  # the file of them is written anew when it is t
 PROMISED_ENDS_GROWTH = 4  # and this many times as long as it must be
 
 # replication
-ROLES_SLICE = 100  # partitions that take a role before the event loop is let go: 3 ms
+ROLES_SLICE = 20  # partitions that take a role before the event loop is let go: up to 8 ms
 WATCH_SLICE = 500  # leaders that look who lags before it is
 FEED_AT_HAND_BYTES = 16 * MIB  # new records kept in memory for one follower, over all partitions
 
@@ -176,3 +176,4 @@ RAFT_MAX_SERVERS = 1024  # voters and learners of one membership
 # administration
 REMOVED_BROKERS = 256  # remembered, so that one that comes back is told
 ADMIN_NAMED_PARTITIONS = 1000  # of each kind in one answer; the counts are whole
+ADMIN_SLICE = 200  # partitions described before the event loop is let go

@@ -3,6 +3,7 @@
 import asyncio
 
 from bascule.core.metadata.streams import Partition, Stream
+from bascule.limits import ADMIN_SLICE
 from bascule.node.broker import Broker
 from bascule.node.cluster import Cluster
 from bascule.wire.pb import admin_pb2 as admin
@@ -25,13 +26,23 @@ async def positions(broker: Broker, stream: Stream, partitions: tuple[Partition,
         for replica in item.replicas:
             if replica in alive:
                 holders.setdefault(replica, []).append(item.id)
-    asked = [broker.inquiries.positions(name, stream.name, numbers) for name, numbers in holders.items()]
-    answers = await asyncio.gather(*asked)
-    return {
-        name: (answer.sync, {each.partition: each for each in answer.positions})
-        for name, answer in zip(holders, answers, strict=True)
-        if answer is not None
-    }
+    known = await asyncio.gather(*(_ask(broker, name, stream.name, numbers) for name, numbers in holders.items()))
+    return {name: (sync, there) for name, (sync, there) in zip(holders, known, strict=True) if there}
+
+
+async def _ask(
+    broker: Broker, name: str, stream: str, numbers: list[int]
+) -> tuple[str, dict[int, pb.PartitionPosition]]:
+    """Some partitions at a time: neither that broker nor this one is to be held up by ten thousand."""
+    sync, there = "", {}
+    for first in range(0, len(numbers), ADMIN_SLICE):
+        answer = await broker.inquiries.positions(name, stream, numbers[first : first + ADMIN_SLICE])
+        if answer is None:
+            break
+        sync = answer.sync
+        there.update({each.partition: each for each in answer.positions})
+        await asyncio.sleep(0)
+    return sync, there
 
 
 def replicas(item: Partition, alive: tuple[str, ...], known: Positions) -> list[admin.Replica]:
@@ -70,13 +81,17 @@ async def describe(broker: Broker, stream: Stream) -> admin.DescribeStreamRespon
     alive = living(broker.cluster)
     known = await positions(broker, stream, stream.partitions)
     least = broker.environment.defaults.min_isr_of(stream.config)
-    return admin.DescribeStreamResponse(
+    response = admin.DescribeStreamResponse(
         name=stream.name,
         subject=stream.subject,
         group=stream.group,
         creationTimestamp=stream.creation_timestamp,
         minIsr=least,
-        partitions=[
+    )
+    for item in stream:
+        if item.id % ADMIN_SLICE == ADMIN_SLICE - 1:
+            await asyncio.sleep(0)
+        response.partitions.append(
             admin.PartitionDescription(
                 partition=item.id,
                 leader=item.leader,
@@ -91,6 +106,5 @@ async def describe(broker: Broker, stream: Stream) -> admin.DescribeStreamRespon
                 uncleanEpoch=item.unclean_epoch,
                 epoch=item.epoch,
             )
-            for item in stream
-        ],
-    )
+        )
+    return response

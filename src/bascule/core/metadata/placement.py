@@ -6,7 +6,7 @@ of one stream spread over the brokers. Ties go by id, so the choice is the same 
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bascule.core.metadata.isr import Circumstances, Departure, leave, minimum
 from bascule.core.metadata.streams import Partition, Stream
@@ -23,32 +23,46 @@ def place(
 ) -> tuple[Partition, ...]:
     """Brokers that are `absent` right now are taken last, lead nothing and are in sync with nothing. One that drains is
     taken only where the others are too few, and leads nothing."""
-    replicas_of: Counter[str] = Counter()
-    leaders_of: Counter[str] = Counter()
+    loads = {server: _Load(server in absent, server in draining, 0, 0, server) for server in servers}
     for stream in streams:
         for existing in stream:
             if not existing.paused:
-                replicas_of.update(existing.replicas)
-                leaders_of[existing.leader] += 1
+                for server in existing.replicas:
+                    if server in loads:
+                        loads[server].replicas += 1
+                if existing.leader in loads:
+                    loads[existing.leader].leaders += 1
+    by_load = list(loads.values())
     placed = []
     for partition in range(partitions):
-        by_load = sorted(
-            servers,
-            key=lambda server: (
-                server in absent,
-                server in draining,
-                replicas_of[server],
-                leaders_of[server],
-                server,
-            ),
-        )
-        replicas = tuple(by_load[:replication_factor])
-        isr = tuple(server for server in replicas if server not in absent) or replicas
-        leader = min(isr, key=lambda server: (server in draining, leaders_of[server], replicas_of[server], server))
-        replicas_of.update(replicas)
-        leaders_of[leader] += 1
-        placed.append(Partition(PartitionId(partition), replicas, leader, isr=isr))
+        by_load.sort(key=_Load.rank)
+        chosen = by_load[:replication_factor]
+        in_sync = [load for load in chosen if not load.absent] or chosen
+        leader = min(in_sync, key=_Load.rank_to_lead)
+        for load in chosen:
+            load.replicas += 1
+        leader.leaders += 1
+        replicas = tuple([load.server for load in chosen])
+        isr = replicas if len(in_sync) == len(chosen) else tuple([load.server for load in in_sync])
+        placed.append(Partition(PartitionId(partition), replicas, leader.server, isr=isr))
     return tuple(placed)
+
+
+@dataclass(slots=True)
+class _Load:
+    """What a server has, and gets."""
+
+    absent: bool
+    draining: bool
+    replicas: int
+    leaders: int
+    server: str
+
+    def rank(self) -> tuple[bool, bool, int, int, str]:
+        return self.absent, self.draining, self.replicas, self.leaders, self.server
+
+    def rank_to_lead(self) -> tuple[bool, int, int, str]:
+        return self.draining, self.leaders, self.replicas, self.server
 
 
 Changed = dict[str, dict[int, Partition]]
