@@ -127,14 +127,7 @@ async def assemble(
 
     peers = Peers(subjects, buses.control, attention, describe)
     requests = Requests(namespace, own, buses.control, random)
-    cluster_config = ClusterConfig(
-        own,
-        hard_state.incarnation,
-        settings.peers,
-        settings.max_quorum,
-        settings.min_replication_factor,
-        settings.defaults.min_isr,
-    )
+    cluster_config = _cluster_config(settings, hard_state.incarnation)
     founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
     bootstrap = Bootstrap(subjects, founder, buses.control, disk, clock)
     cluster = Cluster(
@@ -143,6 +136,17 @@ async def assemble(
     broker = Broker(environment, cluster)
     cluster.controller.partitions = lambda: broker.counts()[0]
     return broker
+
+
+def _cluster_config(settings: Settings, incarnation: str) -> ClusterConfig:
+    return ClusterConfig(
+        settings.broker_id,
+        incarnation,
+        settings.peers,
+        settings.max_quorum,
+        settings.min_replication_factor,
+        settings.defaults.min_isr,
+    )
 
 
 async def _open_storage(

@@ -444,19 +444,27 @@ class Broker:
 
     async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
         """Some at a time: a stream may have ten thousand. Each as the metadata has it when its turn has come."""
+        self.environment.fetchers.gather(len(partitions) > ROLES_SLICE)
+        try:
+            leads_more = await self._take_slices(stream, partitions)
+        finally:
+            self.environment.fetchers.gather(False)
+        if leads_more:
+            # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
+            await self._flush_quietly(self.environment.streams_bus.flush())
+
+    async def _take_slices(self, stream: Stream, partitions: tuple[int, ...]) -> bool:
         leads_more = False
         for first in range(0, len(partitions), ROLES_SLICE):
             if first:
                 await asyncio.sleep(0)
             present = self._present(stream)
             if present is None:
-                return
+                return False
             some = partitions[first : first + ROLES_SLICE]
             leads_more = self._take_some(present, some) or leads_more
             self._route(present, some)
-        if leads_more:
-            # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
-            await self._flush_quietly(self.environment.streams_bus.flush())
+        return leads_more
 
     def _take_some(self, present: Stream, partitions: tuple[int, ...]) -> bool:
         """Whether this broker leads more than before."""

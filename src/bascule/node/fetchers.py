@@ -61,6 +61,7 @@ class Fetchers:
         self._fetchers: dict[str, Fetcher] = {}
         self._garbage = GarbageLog(logger, "an answer of a leader")
         self._closed = False
+        self._gathering = False
 
     def listen(self) -> None:
         self._bus.subscribe(response_subject(self._subjects, self._broker_id, "*"), self._on_batch)
@@ -73,6 +74,7 @@ class Fetchers:
             subject = request_subject(self._subjects, following.leader)
             fetcher = Fetcher(self._broker_id, subject, self._bus, self._timeout_s, self._session, self._request_ids)
             self._fetchers[following.leader] = fetcher
+            fetcher.gather(self._gathering)
         fetcher.follow(following)
 
     def unfollow(self, following: "Following") -> None:
@@ -89,6 +91,13 @@ class Fetchers:
         fetcher = self._fetchers.get(following.leader)
         if fetcher is not None:
             fetcher.start_over()
+
+    def gather(self, gathering: bool) -> None:
+        """Partitions come and go over several turns of the event loop: leaders are asked for all of them once, at the
+        end, and not for all there are in every turn. Reports go on meanwhile."""
+        self._gathering = gathering
+        for fetcher in self._fetchers.values():
+            fetcher.gather(gathering)
 
     def push(self) -> None:
         """Reports that wait for the end of this turn leave now."""
@@ -131,6 +140,7 @@ class Fetcher:
         self._followings: dict[tuple[int, int], Following] = {}
         self._changed: dict[tuple[int, int], None] = {}
         self._full = True
+        self._gathering = False
         self._full_id = self._request_id = 0
         self._taken = 0
         self._pieces: list[bytes | memoryview] = []
@@ -143,8 +153,7 @@ class Fetcher:
 
     def follow(self, following: "Following") -> None:
         self._followings[following.key] = following
-        self._full = True
-        self._send_soon()
+        self.start_over()
 
     def unfollow(self, following: "Following") -> bool:
         """True if nothing is left to fetch."""
@@ -165,7 +174,13 @@ class Fetcher:
     def start_over(self) -> None:
         """Ask for everything anew: something got lost, or our log went back."""
         self._full = True
-        self._send_soon()
+        if not self._gathering:
+            self._send_soon()
+
+    def gather(self, gathering: bool) -> None:
+        self._gathering = gathering
+        if self._full and not gathering:
+            self._send_soon()
 
     def close(self) -> None:
         for handle in (self._soon, self._silence_timer, self._again):
@@ -188,6 +203,7 @@ class Fetcher:
         self._soon = None
         now = self._loop.time()
         full = self._full or bool(self._changed and now - self._full_at > self._timeout_s)
+        full = full and not self._gathering
         keys = self._followings if full else self._changed
         positions = [
             position for key in keys if (each := self._followings.get(key)) and (position := each.position) is not None
