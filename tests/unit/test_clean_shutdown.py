@@ -353,8 +353,7 @@ def test_a_cluster_begun_anew_from_a_damaged_metadata_log_starts() -> None:
         await identity.settle(disk, SeededRandom(1), "me")
         node = await Node(disk, nats).start()
         await node.create("s")
-        await node.publish("s", b"kept")
-        await node.create("lost with the last change")
+        await node.publish("s", b"of a stream that is lost with the last change")
         await stop(node)
         path = [path for path in disk.paths() if path.endswith(".commands")][-1]
         disk.put(path, disk.content(path)[:-1])
@@ -362,7 +361,11 @@ def test_a_cluster_begun_anew_from_a_damaged_metadata_log_starts() -> None:
             await Node(disk, nats, seed=2).start()
         await recover(disk, SeededRandom(3), accept_loss=True)
         node = await Node(disk, nats, seed=4).start()
-        assert await node.read("s") == [(0, b"kept")]
-        assert (await node.publish("s", b"more")).offset == 1
+        await node.create("s")
+        assert (await node.publish("s", b"new")).offset == 0
+        assert [path for path in disk.paths() if path.startswith("quarantine/") and path.endswith(".log")]
+        node.power_off(random.Random(1))
+        node = await Node(disk, nats, seed=5).start()
+        assert await node.read("s") == [(0, b"new")]
 
     run(main())
