@@ -133,6 +133,7 @@ class Cluster:
         self.requests = requests
         self.bus = bus
         self._clock = clock
+        self._attention = attention
         self._changes = Changes(config.broker_id, subjects, raft, store, requests, self._execute)
         self.administer: Callable[[pb.PropagatedRequest], Awaitable[int]] = _unknown
         """Carries out, on the controller, what an administrator asks for."""
@@ -371,7 +372,7 @@ class Cluster:
     async def shrink_isr(self, replica: "Replica", other: str, lacks: bool) -> None:
         leading = replica.leading
         if not await self._ask_isr(pb.SHRINK_ISR, replica, replica.partition, other, lacks) and leading is not None:
-            leading.step(ShrinkFailed(other, self._clock.monotonic_ns()))
+            leading.step(ShrinkFailed(other, self._attention.monotonic_ns()))
 
     async def expand_isr(self, replica: "Replica", other: str) -> None:
         """The leader counts with one that may be in sync for the cluster: if it cannot be had in it is asked out, until
@@ -380,13 +381,13 @@ class Cluster:
         if leading is None:
             return
         if all(peer.id != other or peer.leaving for peer in self.peers.alive()):
-            leading.step(ExpandFailed(other, False, self._clock.monotonic_ns()))
+            leading.step(ExpandFailed(other, False, self._attention.monotonic_ns()))
             return
         while replica.leading is leading and replica.partition.epoch == asked.epoch:
             if await self._ask_isr(pb.EXPAND_ISR, replica, asked, other):
                 return
             if await self._ask_isr(pb.SHRINK_ISR, replica, asked, other):
-                leading.step(ExpandFailed(other, True, self._clock.monotonic_ns()))
+                leading.step(ExpandFailed(other, True, self._attention.monotonic_ns()))
                 return
             await asyncio.sleep(POLL_S)
 
