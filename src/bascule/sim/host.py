@@ -209,10 +209,12 @@ class Host:
         self._life.start(self._run(call, handler))
 
     async def _run(self, call: MemoryCall, handler: Handler) -> None:
+        life = Life.current()
         try:
             await call.run(handler)
         except Exception as error:
-            self._loop.call_exception_handler({"message": "a handler failed", "exception": error})
+            if life is None or not life.dead:  # a dead one's handlers are closed, and may not wait for anything then
+                self._loop.call_exception_handler({"message": "a handler failed", "exception": error})
         self._calls.pop(call, None)
 
     async def call(self, method: str, request: Any, timeout_s: float) -> Answer:
