@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bascule.node.attention import Attention
+from bascule.node.deletion import WAIT_S
 from bascule.node.peers import HEARTBEAT_S, SESSION_S
 from bascule.node.raft import ELECTION_TICKS, TICK_S
 from bascule.testing.bus import MemoryNats
@@ -167,5 +168,26 @@ def test_a_broker_that_stood_still_hears_the_others_and_itself() -> None:
                 wrong.append(lambda: "it thinks that it is deaf")
             await asyncio.sleep(0.01)
         assert not wrong
+
+    run(main())
+
+
+def test_leases_of_others_run_while_the_loop_stands_still() -> None:
+    """A new controller that was late before gives everybody a whole lease by the plain clock, not a shorter one."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        lead = controller(members)
+        others = [m for m in members.values() if m is not lead]
+        for each in others:
+            await stand_still(each, 10.0)
+        await asyncio.sleep(3.0)
+        lead = controller(members)
+        lead.kill()
+        del members[lead.name]
+        await until(lambda: any(m.broker.cluster.controller.active for m in members.values()))
+        cluster = controller(members).broker.cluster
+        left_ns = cluster._deletion._lease_end("") - cluster._clock.monotonic_ns()
+        assert left_ns > (WAIT_S - 0.5) * 1e9
 
     run(main())

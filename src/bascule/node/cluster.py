@@ -152,12 +152,20 @@ class Cluster:
         self.controller.last_heard = peers.last_heard
         self.status = StreamStatus(config.broker_id, subjects, bus, requests, lambda: store.metadata)
         self._deletion = Deletion(
-            config.broker_id, clock, lambda: self.controller.began_at, self.status.knows_that_it_is_gone
+            config.broker_id, clock, lambda: self._controller_since, self.status.knows_that_it_is_gone
         )
+        self._controller_since = 0
+        """By the plain clock: leases of others are waited for, and they run while our event loop stands still."""
         self._proposing = asyncio.Lock()
-        raft.on_role = self.controller.role_changed
+        raft.on_role = self._role_changed
         peers.on_heard = self.controller.heard
         peers.on_stranger = self._heard_stranger
+
+    def _role_changed(self) -> None:
+        was_controller = self.controller.active
+        self.controller.role_changed()
+        if self.controller.active and not was_controller:
+            self._controller_since = self._clock.monotonic_ns()
 
     def on_fatal(self, callback: Callable[[str], None]) -> None:
         """Told why this broker cannot go on beside another one."""

@@ -85,7 +85,6 @@ class Controller:
         """Other clusters, and since when they are heard."""
         self._doubles: dict[tuple[str, str], int] = {}
         """Broker and incarnation of those who ask to join under the name of a live member, and since when."""
-        self.began_at = 0
         self.on_fatal: Callable[[str], None] = lambda reason: None
         self.orphaned_by: Callable[[tuple[str, ...]], list[str]] = lambda alive: []
         """Who of the dead still leads something that one of those alive could."""
@@ -119,7 +118,6 @@ class Controller:
 
     def _begin(self) -> None:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
-        self.began_at = self._clock.monotonic_ns()
         self._disks_lost = {}
         heard = {broker: self.last_heard(broker) for broker in self._others}
         self._liveness.begin(heard, self._clock.monotonic_ns())
