@@ -139,7 +139,7 @@ class Following:
             except (LogError, OSError, ValueError) as error:
                 logger.error("%s cannot be cut, and gets nothing more until it is: %s", self._replica.name, error)
             self._cut_failed = True
-            self.failed()
+            self._replica.environment.fetchers.changed(self)  # whoever waits for us has to know
             await asyncio.sleep(CUT_AGAIN_S)
             if self._replica.following is not self:
                 return  # whoever leads now says where to cut
