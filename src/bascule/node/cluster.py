@@ -203,7 +203,7 @@ class Cluster:
         own, cluster = self.config.broker_id, self.requests.new_id()
         await self.raft.found(Membership((own,), (), ((own, self.config.incarnation),), cluster))
         self.subjects.enter(cluster)
-        logger.warning("this broker has founded a new cluster, %s", cluster)
+        logger.info("this broker has founded a new cluster, %s", cluster)
 
     def start(self, status: Callable[[int], bool]) -> None:
         """Take part in the cluster that was entered."""
