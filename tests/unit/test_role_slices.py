@@ -2,6 +2,7 @@
 
 import asyncio
 
+from bascule.core.metadata.state import PartitionsChanged
 from bascule.errors import Status
 from bascule.limits import ROLES_SLICE
 from bascule.testing.bus import MemoryNats
@@ -87,5 +88,26 @@ def test_a_stream_deleted_while_its_roles_are_taken_leaves_nobody_in_one() -> No
             assert deleted[0] is Status.OK
             await creating
             await until(lambda: not any(member.broker._replicas for member in members.values()))
+
+    run(main())
+
+
+def test_a_thousand_changes_at_once_let_others_in_between() -> None:
+    """As when a broker comes back and is let into a thousand in-sync sets."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
+        assert (await members["a"].call("CreateStream", request))[0] is Status.OK
+        broker = members["a"].broker
+        await broker.carried_out()
+        stream = broker.cluster.metadata.streams["s"]
+        for _ in range(1000):
+            broker._enqueue([PartitionsChanged(stream, (0,))])
+        turns = 0
+        while broker._behind:
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns >= 1000 / ROLES_SLICE
 
     run(main())

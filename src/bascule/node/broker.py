@@ -331,6 +331,7 @@ class Broker:
         self._changes.put_nowait(changes)
 
     async def _turn(self) -> None:
+        carried = 0
         while True:
             changes = await self._changes.get()
             for change in changes:
@@ -344,6 +345,9 @@ class Broker:
                     logger.exception("a change of the metadata could not be carried out here")
             self._behind -= 1
             self._carried_out.set()
+            carried += 1
+            if carried % ROLES_SLICE == 0:
+                await asyncio.sleep(0)  # nothing above lets go of the event loop while more is in the queue
 
     async def _watch_replicas(self) -> None:
         """Who is late is found out by time passing, not only by others being early."""
