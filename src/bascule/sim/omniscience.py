@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from bascule.core.metadata.streams import Partition
 from bascule.log.commitlog import CommitLog
-from bascule.node.replica import Replica
+from bascule.node.replica import Replica, stream_folder
 from bascule.sim.checkers import Checker
 from bascule.sim.cluster import Cluster
 from bascule.sim.host import Host
@@ -121,8 +121,9 @@ class Omniscience:
         self._deleted: dict[str, int] = {}
         """By stream: those made up to this index are being deleted, by one broker before the other."""
         self._destroyed: dict[tuple[str, str], dict[int, None]] = {}
-        self._lost: dict[str, tuple[float, dict[str, int]]] = {}
-        """When a broker's disk was lost, and the epochs of the partitions then."""
+        self._lost: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
+        """When a broker's disk was lost; by folder the epoch of the partition then, and up to where it was exposed. The
+        cluster does not know yet, and a leader may show again what was committed while it was there."""
         self.checks = 0
 
     # --- what this run destroys ---------------------------------------------------------------------------------
@@ -142,8 +143,19 @@ class Omniscience:
 
     def lost(self, host: Host, now_s: float) -> None:
         """All that was on its disk, or all that was not synced."""
-        epochs = {folder: self._epoch(folder) for name, folder in self._copies if name == host.name}
-        self._lost[host.name] = (now_s, epochs)
+        standing = {folder: (self._epoch(folder), self._exposed_end.get(folder, 0)) for folder in self._folders()}
+        self._lost[host.name] = (now_s, standing)
+
+    def _folders(self) -> list[str]:
+        """Of every partition that a running broker knows of."""
+        known = {
+            f"{stream_folder(stream)}/{item.id}": None
+            for host in self._cluster.hosts.values()
+            if host.node is not None
+            for stream in host.node.cluster.metadata.streams.values()
+            for item in stream
+        }
+        return [*known, *(folder for _, folder in self._copies if folder not in known)]
 
     def deletes(self, stream: str) -> None:
         """A client asks for that: from now on its records may go."""
@@ -187,6 +199,9 @@ class Omniscience:
                 "I15", f"exposed with {len(replica.partition.isr)} in sync, and {least} must be", folder, hw_end
             )
         self._exposed_end[folder] = max(hw_end, self._exposed_end.get(folder, 0))
+        for name, (_, standing) in self._lost.items():
+            if name not in partition.isr:
+                standing.pop(folder, None)  # if it is let in again it has to have everything
         for name in partition.isr:
             member = self._cluster.hosts.get(name)
             if member is not None and member is not leader and not _knows_it_is_gone(member, folder):
@@ -236,8 +251,9 @@ class Omniscience:
             return True
         if offset in self._checker.known(self._part(folder)).damaged:
             return True  # it was the only copy in sync, and may be gone everywhere
-        at_s, epochs = self._lost.get(host.name, (0.0, {}))
-        return folder in epochs and (partition.epoch <= epochs[folder] or now_s - at_s < UNDER_WAY_S)
+        at_s, standing = self._lost.get(host.name, (0.0, {}))
+        epoch, exposed_end = standing.get(folder, (-1, 0))
+        return folder in standing and (partition.epoch <= epoch or offset < exposed_end or now_s - at_s < UNDER_WAY_S)
 
     def _violate(self, invariant: str, text: str, folder: str, offset: int) -> None:
         self._checker.violate(invariant, text, self._part(folder), offset)
