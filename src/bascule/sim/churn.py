@@ -1,6 +1,7 @@
 """A client that makes a stream, uses it, deletes it and makes it again under the same name. Nothing of the old one may
 ever be seen in the new one, and what was acked in the new one stays, whatever happened to the broker in between. Once a
-deletion is answered nobody confirms anything for that stream, not even a leader that did not hear of it.
+deletion is answered nobody confirms anything for that stream, not even a leader that did not hear of it; where there
+are replicas, nothing that counts: a LEADER ack of one that was replaced unawares is its own word, which goes with it.
 
 It is the only user of its stream and waits for each answer, so that it always knows which making it talks to.
 """
@@ -44,8 +45,9 @@ class Churn:
     async def _publish_to_nobody(self, part: Part) -> None:
         sent = self._world.history.send(part, 0)
         self._world.checker.unknown(sent, "its stream is deleted")
+        policy = api.LEADER if self._stream.replication == 1 else api.ALL
         message = api.Message(
-            value=sent.value, ackInbox=self._inbox, ackPolicy=api.LEADER, correlationId=sent.token.decode()
+            value=sent.value, ackInbox=self._inbox, ackPolicy=policy, correlationId=sent.token.decode()
         )
         payload = encode(MsgType.PUBLISH, message.SerializeToString())
         try:

@@ -69,14 +69,14 @@ KNOBS = {
         _limit("SUBSCRIBER_READ_BYTES", 300, 3_000),
         # acks
         _limit("PUBLISH_OUTSTANDING_ACKS", 3, 20),
-        _limit("OWED_ACK_BYTES", 2_000, 20_000),
+        _limit("OWED_ACK_BYTES", 50_000, 200_000),
         _limit("OWED_SWEEP_BYTES", 300, 3_000),
         _limit("GONE_CALLS", 1, 10),
         _limit("KEPT_ROUTES", 1),
         # replication
         _limit("FEED_AT_HAND_BYTES", 0, 1_000, 5_000),
-        Knob(feeds, "ANSWER_BYTES", (500, 5_000)),
-        Knob(feeds, "PARTITION_BYTES", (200, 2_000)),
+        Knob(feeds, "ANSWER_BYTES", (8_000, 30_000)),
+        Knob(feeds, "PARTITION_BYTES", (4_000, 15_000)),
         Knob(feeds, "KEPT_SESSIONS", (1, 2)),
         Knob(fetchers, "IDLE_FULL_S", (0.2, 1.0)),
         Knob(peerlogs, "READ_BYTES", (500, 5_000)),

@@ -24,11 +24,11 @@ LIKELY = {
     "flip": 0.35,
     "clock": 0.4,
     "contest": 0.4,
-    "tail": 0.15,
+    "tail": 0.25,
     "misread": 0.0,
-    "relaxed": 0.8,
+    "relaxed": 1.0,
     "wipe": 0.25,
-    "early_wipe": 0.12,
+    "early_wipe": 0.25,
     "members": 0.25,
 }
 RELAXED = (SyncMode("interval", 100_000_000), SyncMode("os"))

@@ -27,7 +27,7 @@ async def wipe(faults: "Faults", host: Host) -> None:
     await faults.recovered()
 
 
-@fault("early_wipe", weight=3, several=True, needs_sync=True, needs_copies=True)
+@fault("early_wipe", weight=4, several=True, needs_sync=True, needs_copies=True)
 async def early_wipe(faults: "Faults", host: Host) -> None:
     """The same, whether or not all the others are in sync: two that were have everything that was acked by ALL."""
     if not faults.claim(host, whole=False):

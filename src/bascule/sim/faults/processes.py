@@ -77,7 +77,7 @@ async def blackout(faults: "Faults", host: Host) -> None:
         await faults.come_back(other)
 
 
-@fault("relaxed", weight=3, several=True, relaxed=True, needs_copies=True)
+@fault("relaxed", weight=6, several=True, relaxed=True, needs_copies=True)
 async def power_of_one(faults: "Faults", host: Host) -> None:
     """Under relaxed sync the power of one broker goes, with what the system had not written: the others have it."""
     if not await faults.claimed(host):
@@ -152,7 +152,7 @@ async def drift(faults: "Faults", host: Host) -> None:
     host.clock.run_at(rate)
 
 
-@fault("contest", several=True, needs_sync=True)
+@fault("contest", weight=2, several=True, needs_sync=True)
 async def contest(faults: "Faults", host: Host) -> None:
     """Two rivals that do not hear each other ask the third for its vote; it loses power as soon as it has given it
     to one, and then hears the other: who forgets a vote gives it twice."""

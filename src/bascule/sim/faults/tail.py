@@ -21,13 +21,13 @@ MAX_LATE_S = 12.0
 MAX_CUT_RECORDS = 3
 
 
-@fault("tail", weight=3, needs_copies=True)
+@fault("tail", weight=9, needs_copies=True)
 async def flip_tail(faults: "Faults", host: Host) -> None:
     """The last record has a bit that flipped."""
     await _harm(faults, host, "flip_tail")
 
 
-@fault("tail", weight=3, needs_copies=True)
+@fault("tail", weight=5, needs_copies=True)
 async def cut_tail(faults: "Faults", host: Host) -> None:
     """The file ends within its last records, or before them, although they were synced."""
     await _harm(faults, host, "cut_tail")
