@@ -143,7 +143,7 @@ def test_a_clean_stop_of_all_leaves_every_replica_sure(mode: SyncMode) -> None:
             for number in range(3):
                 replica = member.broker.replica("s", number)
                 assert replica is not None
-                assert replica.log.tail is Tail.SURE
+                assert (replica.tail is Tail.SURE) == mode.syncs
             assert cleanshutdown.FILE not in member.disk.paths()
 
     run(main())

@@ -477,8 +477,8 @@ class CommitLog:
         cut only if an administrator has given it up."""
         if end < self.visible_end and not shown_too:
             raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; cannot cut at {end}")
-        await self.settled()
         async with self.changing:
+            await self.settled()
             await self.record.lower(least_end(self.segments, end))
             await self._truncate(end)
             self.record.was_cut()
@@ -486,6 +486,7 @@ class CommitLog:
     async def _truncate(self, end: int) -> None:
         while self.segments and self.segments[-1].begins_at_or_after(end):
             segment = self.segments[-1]
+            await self.seal(segment)
             await set_aside(self._disk, self._quarantine, segment, 0)
             await remove_index(self._disk, segment)
             await self._disk.remove(segment.path)
@@ -509,6 +510,7 @@ class CommitLog:
         found = await seek(self, segment, 0, end)
         if found is None:
             return
+        await self.seal(segment)  # an index that comes later would speak of what is cut
         await set_aside(self._disk, self._quarantine, segment, found.position)
         await remove_index(self._disk, segment)
         await self._disk.truncate(segment.path, found.position)

@@ -13,8 +13,9 @@ What makes a log shorter lawfully (a cut where logs parted, a deletion) lowers i
 an interrupted cut is not taken for damage. Apart from that a promised end only goes up: a log that was found short
 stays short on record until it has its records again, or has caught up with a leader that rightly lacks them.
 
-Where the file is torn or missing a start knows less, which it remembers until the next clean shutdown, and nothing else
-is lost. Under `os` the background writes are not synced, as nothing is; lowering is.
+Where the file is torn or missing a start knows less, and nothing else is lost. Of each replicated log it finds it
+remembers so until somebody vouches for that; a clean shutdown does not. Under `os` the background writes are not
+synced, as nothing is; lowering is.
 
 Known to be imperfect: a record that was promised within the last delay before a crash, and was damaged or cut off while
 the broker was down, cannot be told from one that was never promised.
@@ -132,6 +133,15 @@ class EndRecord:
         self.unsure = self.unsure or unsure
         await self._store()
 
+    def doubt(self) -> None:
+        """Whether the log has all that it had promised is not known. On record soon, and until somebody vouches for it:
+        a clean shutdown does not."""
+        if self.tail is Tail.SURE:
+            self.tail = Tail.UNSURE
+        self.unsure = True
+        if self._ends is not None:
+            self._ends.due(self)
+
     async def lower(self, end: int) -> None:
         """The log is about to be cut, at `end` or later. Durable on return."""
         self.cutting = True
@@ -210,7 +220,9 @@ class PromisedEnds:
         size = await self._disk.size(FILE)
         content = await self._disk.read(FILE, 0, size) if size else b""
         fresh = size is None and clean is None and not await self._disk.list("streams")
-        self.was_complete = self._decode(content) or fresh or clean is not None
+        complete, whole = self._decode(content)
+        # A clean shutdown speaks for those logs alone that were sure of their ends; what it knew of the others is here.
+        self.was_complete = fresh or (complete if clean is None else whole)
         if not self.was_complete:
             _log.warning(
                 "%s: missing or damaged: what logs had promised is not known; replicas compare their logs before they "
@@ -372,19 +384,20 @@ class PromisedEnds:
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    def _decode(self, content: bytes) -> bool:
-        """Whether it is complete. A batch that is not whole at the very end is one that was being written."""
+    def _decode(self, content: bytes) -> tuple[bool, bool]:
+        """Whether it is complete, and whether the file is as it was written. A batch that is not whole at the very end
+        is one that was being written."""
         names: dict[int, str] = {}
-        complete, position = False, 0
+        complete, whole, position = False, bool(content), 0
         while (found := _batch_at(content, position)) is not None or position < len(content):
             if found is None:
                 position = _next_batch(content, position)
-                complete = complete and position == len(content)
+                complete, whole = complete and position == len(content), False
                 continue
             start, position = found
             complete = self._take_batch(content, start, position, names) or complete
         self._next_number = max(names, default=0) + 1
-        return complete
+        return complete, whole
 
     def _take_batch(self, content: bytes, position: int, end: int, names: dict[int, str]) -> bool:
         """Whether it is the beginning of a file that was complete when it was made."""

@@ -196,9 +196,12 @@ async def recover(disk: Disk, clock: Clock, folder: str, replicated: bool, recor
 
         try:
             segments, record.tail = await disk.together(work)
-            return segments
         except Unrecorded as found:
             await record.found(found.end, found.torn)
+            continue
+        if replicated and record.tail is Tail.UNSURE and not record.unsure:
+            record.doubt()
+        return segments
 
 
 class Recovery:

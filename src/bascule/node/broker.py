@@ -6,6 +6,7 @@ runs all of this.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 
 from bascule.core.metadata.commands import PartitionName
@@ -162,7 +163,7 @@ class Broker:
         await self._open_what_can_be(streams)
         if self.cluster.joined:
             for opened in self._replicas.values():
-                opened.tail = Tail.UNSURE
+                opened.doubt()
         return tuple(
             (stream.name, item.id)
             for stream in streams
@@ -437,7 +438,7 @@ class Broker:
     def _add(self, replica: Replica) -> None:
         if not self._settled_in and (self._unclean or self.cluster.joined):
             # What was promised was not synced, or is gone with the disk: no end is sure, and none is known to be short.
-            replica.tail = Tail.UNSURE
+            replica.doubt()
         self._replicas[replica.key] = replica
         self._grow()
 
@@ -506,24 +507,27 @@ class Broker:
     async def _erase(self, stream: Stream) -> None:
         """Every partition ends, whatever the disk says: one that went on would store for a stream that is gone."""
         self.routes.drop_stream(stream)
-        replicas = [self._replicas.pop((stream.creation_index, item.id), None) for item in stream]
-        try:
-            for replica in replicas:
-                if replica is not None:
-                    replica.resign()
+        found = [self._replicas.pop((stream.creation_index, item.id), None) for item in stream]
+        replicas = [replica for replica in found if replica is not None]
+        for replica in replicas:
+            replica.resign()
+        with suppress(OSError):  # a full disk, which this may free; the next start drops what no stream has
             await self.environment.ends.forget(f"{stream_folder(stream)}/{item.id}" for item in stream)
-            for replica in replicas:
-                if replica is not None:
-                    await replica.delete()
-            await self.environment.disk.remove(stream_folder(stream))
-            await self.environment.disk.sync_folder("streams")
-        except FileNotFoundError:
-            pass  # it never had a record here
+        failures: list[Exception] = []
+        for replica in replicas:
+            try:
+                await replica.delete()
+            except (LogError, OSError) as error:
+                failures.append(error)
+        try:
+            if not failures:
+                await self.environment.disk.remove(stream_folder(stream))
+                await self.environment.disk.sync_folder("streams")
         except OSError as error:
-            logger.error("files of stream %s stay until the next start: %s", stream.name, error)
-            for replica in replicas:
-                if replica is not None:
-                    replica.log.waiters.end("deleted")
+            if not isinstance(error, FileNotFoundError):  # else it never had a record here
+                failures.append(error)
+        if failures:
+            logger.error("files of stream %s stay until the next start: %s", stream.name, failures[0])
 
     def _route(self, stream: Stream, partitions: tuple[int, ...]) -> None:
         optimistic = self.environment.defaults.optimistic_concurrency_of(stream.config)

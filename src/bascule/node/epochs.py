@@ -47,7 +47,10 @@ async def forget(disk: Disk, folder: str) -> None:
     for name in await disk.list(folder):
         if name.startswith(EPOCHS_FILE):
             await disk.remove(f"{folder}/{name}")
-    await disk.sync_folder(folder)
+    try:
+        await disk.sync_folder(folder)
+    except FileNotFoundError:
+        pass  # taken away with all that was in it
 
 
 async def _read_from(log: CommitLog) -> EpochHistory:

@@ -127,6 +127,12 @@ class Replica:
         else:
             self._coming_to_lead = self.spawn(self._come_to_lead())
 
+    def doubt(self) -> None:
+        """Nothing is known about the end of its log, whatever that looks like; also after a clean shutdown, if nobody
+        vouches for it before."""
+        self.tail = Tail.UNSURE
+        self.log.record.doubt()
+
     @property
     def certain(self) -> bool:
         """It has everything it promised: it has shown so in this life, or its log ends as it was left."""
@@ -188,7 +194,15 @@ class Replica:
             self._kept_from = await log.offset_at_or_after(log.last_timestamp - int(LEASE_S * NS))
 
     async def delete(self) -> None:
+        """Raises OSError and LogError: its files stay, and it has ended all the same."""
         await self._end()
+        try:
+            await self._set_kept_aside()
+            await self.log.delete()
+        finally:
+            self.log.waiters.end("deleted")
+
+    async def _set_kept_aside(self) -> None:
         kept_from = self._kept_from
         if kept_from is not None and kept_from < self.log.end:
             logger.warning(
@@ -199,7 +213,6 @@ class Replica:
                 self.log.end - 1,
             )
             await self.log.truncate(kept_from, shown_too=True)
-        await self.log.delete()
 
     async def _end(self) -> None:
         self._ended = True
