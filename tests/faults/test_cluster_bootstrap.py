@@ -87,6 +87,8 @@ def test_a_server_id_in_use_is_refused_and_its_owner_goes_on(tmp_path: Path, nat
             double.start()
             assert ended(double) == 1
             assert "a broker named a is in the cluster and alive" in double.logs()
+            assert "take this stop for a crash" not in double.logs(), "it closed its files before they were removed"
+            assert not double.data_dir.exists()
         assert create(a, "s").status == 0
 
 

@@ -302,6 +302,24 @@ def test_a_removed_broker_is_replaced_everywhere_told_so_and_may_come_back_empty
     run(main())
 
 
+def test_a_learner_that_is_removed_while_it_lives_is_told() -> None:
+    """It never campaigns, so that nothing but silence makes it doubt its leader."""
+
+    async def main() -> None:
+        nats = MemoryNats()
+        members = await three(nats)
+        members["d"] = await Member("d", nats).start()
+        assert members["a"].broker.cluster.raft.membership.learners == ("d",)
+        reasons = watch(members["d"])
+        assert (await answer(members["a"], "DrainBroker", admin.DrainBrokerRequest(broker="d"))).done
+        assert (await answer(members["a"], "RemoveBroker", admin.RemoveBrokerRequest(broker="d"))).done
+        await until(lambda: bool(reasons))
+        assert "was removed from the cluster" in reasons[0]
+        assert members["d"].broker.cluster.raft.raft.leader == ""
+
+    run(main())
+
+
 def test_a_member_does_not_believe_that_it_was_removed() -> None:
     async def main() -> None:
         members = await three(MemoryNats())

@@ -347,6 +347,9 @@ def test_health_names_what_is_not_as_it_should_be() -> None:
     assert [str(each) for each in found.under_replicated] == ["s/0 (not in sync: a, b, c)"]
     assert [str(each) for each in found.offline] == ["s/0 (in sync: a; leader a is away)"]
     assert [str(each) for each in found.below_min_isr] == ["s/0 (0 in sync, 2 needed: nothing is committed)"]
+    done(metadata, DiskLost("a", ABC))
+    lost = plans.health(metadata, ("b", "c"), lambda _: 1)
+    assert [str(each) for each in lost.offline] == ["s/0 (in sync: nobody; nobody leads)"]
     away = plans.health(cluster(1), ("a", "b"), lambda _: 3)
     assert [str(each) for each in away.under_replicated] == ["s/0 (not in sync: c)"], "it is away, though it is listed"
     assert [str(each) for each in away.below_min_isr] == ["s/0 (2 in sync, 3 needed: nothing is committed)"]

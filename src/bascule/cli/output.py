@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+HINTS = {
+    "no known metadata leader": ": a majority of the voters is away; `bascule cluster status` shows which to start",
+    "context deadline exceeded": ": there was no answer in time; `bascule cluster status` may tell why",
+}
+"""Texts of the Go server, which is what clients get, and what people at a prompt need besides."""
+
 
 @functools.cache
 def console() -> Console:
@@ -50,7 +56,8 @@ def reported() -> Iterator[None]:
     try:
         yield
     except BasculeError as error:
-        raise CommandFailed(str(error) or type(error).__name__) from error
+        text = str(error) or type(error).__name__
+        raise CommandFailed(text + HINTS.get(text, "")) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of stdout has gone: click ends quietly
             raise

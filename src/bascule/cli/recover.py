@@ -41,6 +41,7 @@ def recover(data_dir: str, accept_loss: bool, as_json: bool) -> None:
         click.echo(line)
     if accept_loss:
         click.echo(f"done: broker {found.broker_id} is cluster {found.cluster} from its next start on")
+        click.echo("start it, then empty the data folders of the other brokers and start those: they join", err=True)
     else:
         click.echo("nothing was done; to accept this, run it again with --accept-loss", err=True)
 

@@ -6,6 +6,7 @@ Opened as the other it would look empty, and a new cluster would begin inside it
 from __future__ import annotations
 
 import shlex
+import string
 from pathlib import Path
 
 from bascule.cli.output import CommandFailed
@@ -14,16 +15,22 @@ from bascule.cli.output import CommandFailed
 def check_shape(folder: Path, brokers: int) -> None:
     """Raises CommandFailed, with the command that opens what is there, if that is not for so many brokers."""
     names = sorted(each.name for each in folder.iterdir() if _is_broker(each)) if folder.is_dir() else []
+    # Brokers are named by letters, and the first so many are started: with a, c and d there it takes four.
+    needed = max(2, len(names), *(string.ascii_lowercase.find(name) + 1 for name in names)) if names else 1
+    removed = ""
     if _is_broker(folder):
         there, count, fits = "the data of one broker", "", brokers == 1
     else:
-        there, count = f"a cluster of {len(names)} brokers ({', '.join(names)})", f" --brokers {max(len(names), 2)}"
+        there, count = f"a cluster of {len(names)} brokers ({', '.join(names)})", f" --brokers {needed}"
         # Fewer may be there: the disks of others were lost, or they are new.
-        fits = not names or 1 < brokers >= len(names)
+        fits = not names or 1 < brokers >= needed
+        if brokers > 1:
+            removed = ". A broker that `bascule cluster remove` took out leaves its folder behind: delete it first"
     if not fits:
         raise CommandFailed(
             f"{folder} holds {there}, and not what {brokers} would use: nothing was started. To open what is there: "
             f"bascule up{count} --data-dir {shlex.quote(str(folder))}; for another cluster name another --data-dir"
+            f"{removed}"
         )
 
 

@@ -22,6 +22,7 @@ import click
 
 from bascule import limits
 from bascule.cli.logs import set_up
+from bascule.cli.output import CommandFailed
 from bascule.cli.server import announce
 from bascule.cli.shape import check_shape
 from bascule.node.config import load
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from bascule.node.server import RunningInfo
 
 LOOPBACK = "127.0.0.1"
+LAST_PORT = 65_535
 
 EPILOG = """\b
 Examples:
@@ -50,8 +52,8 @@ Examples:
     show_default=True,
     help="Run a cluster of this many, each a process with a folder of its own and the next port.",
 )
-@click.option("--port", "-p", type=click.IntRange(0, 65_535), default=9292, show_default=True, help="For clients.")
-@click.option("--nats-port", type=click.IntRange(1, 65_535), help="For NATS clients. [default: 4222]")
+@click.option("--port", "-p", type=click.IntRange(0, LAST_PORT), default=9292, show_default=True, help="For clients.")
+@click.option("--nats-port", type=click.IntRange(1, LAST_PORT), help="For NATS clients. [default: 4222]")
 @click.option("--config", "-c", type=click.Path(), metavar="FILE", help="Further settings, in YAML.")
 @click.option(
     "--restart-after",
@@ -85,6 +87,8 @@ def up(
     if data_dir is not None:
         overrides["data.dir"] = os.path.abspath(data_dir)
     if brokers > 1:
+        if port + brokers - 1 > LAST_PORT:
+            raise CommandFailed(f"{brokers} brokers need the ports from {port} on, and {LAST_PORT} is the last one")
         settings = load(config, os.environ, overrides)
         set_up(settings.logging)
         folder = Path(settings.data_dir if data_dir else f"{settings.data_dir}-cluster")

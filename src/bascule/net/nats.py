@@ -176,6 +176,7 @@ class Connection:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.start_timeout_s
         delay = FIRST_RETRY_S
+        said = False
         while True:
             failures = await self._try_servers(deadline)
             if not failures:
@@ -187,6 +188,11 @@ class Connection:
                 raise StartError(
                     f"no NATS server within {self._options.start_timeout_s:g} s ({_summary(failures)}); "
                     "start one, correct nats.servers, or run one inside with --embedded-nats"
+                )
+            if not said:
+                said = True
+                logger.info(
+                    "no NATS server yet (%s): trying for %g s", _summary(failures), self._options.start_timeout_s
                 )
             await asyncio.sleep(delay)
             delay = min(2 * delay, NATS_MAX_RETRY_S)

@@ -188,7 +188,8 @@ class Bootstrap:
                 )
         if 2 * (len(heard) + 1) <= len(listed):
             return (
-                f"more than half of the peers {', '.join(listed)} must be there, and {absent} is not heard of; start it"
+                f"more than half of the peers {', '.join(listed)} must be there, and these are not heard of: {absent}; "
+                "start them"
             )
         return f"{len(heard) + 1} of the peers {', '.join(listed)} agree who founds it"
 

@@ -308,8 +308,8 @@ class Cluster:
         if not absent or self.raft.raft.leader:
             return str(error)
         return (
-            f"{error}; {membership.quorum} of the voters {', '.join(membership.voters)} are needed, and "
-            f"{', '.join(absent)} not heard of: start more of them. If they are lost for good, "
+            f"{error}; {membership.quorum} of the voters {', '.join(membership.voters)} are needed, and these "
+            f"are not heard of: {', '.join(absent)}; start more of them. If they are lost for good, "
             "`bascule cluster recover` begins anew from what one broker has"
         )
 

@@ -120,13 +120,19 @@ class Server:
     async def start(self, stack: AsyncExitStack) -> RunningInfo:
         """A start that fails leaves no process, socket or lock behind, and no folder that was not there before."""
         folder = Path(self._config.data_dir)
-        new = not folder.exists()
+        failed = False
+
+        def leave_no_folder() -> None:
+            # What was promised to other founders is kept, and so is a place in a cluster.
+            if failed and folder.exists() and not self._in_cluster and not (folder / PROMISE_FILE).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+        if not folder.exists():
+            stack.callback(leave_no_folder)  # called last: what is closed before may still write there
         try:
             return await self._start(stack)
         except Exception:
-            # What was promised to other founders is kept, and so is a place in a cluster.
-            if new and folder.exists() and not self._in_cluster and not (folder / PROMISE_FILE).exists():
-                shutil.rmtree(folder, ignore_errors=True)
+            failed = True
             raise
 
     @property

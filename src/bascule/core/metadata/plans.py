@@ -214,8 +214,8 @@ def electable(item: Partition, stream: str, alive: Sequence[str], chosen: str = 
     living = [each for each in item.replicas if each in alive]
     if not living:
         raise FailedPrecondition(
-            f"no replica of {name} is alive: start one of {', '.join(item.replicas)}, best one that was in sync "
-            f"or is eligible ({', '.join(item.complete)})"
+            f"no replica of {name} is alive: start one of {', '.join(item.replicas)}"
+            + (f", best one that was in sync or is eligible ({', '.join(item.complete)})" if item.complete else "")
         )
     if chosen and chosen not in living:
         what = "is not alive" if chosen in item.replicas else "is no replica of it"
@@ -268,4 +268,5 @@ def _why_offline(item: Partition, stream: str, waits_for: tuple[str, ...]) -> st
             f"leader {item.leader} may lack something that {', '.join(waits_for)} has: start that one, or give it up "
             f"with `{elect_command(stream, item.id, item.leader)}`"
         )
-    return f"in sync: {', '.join(item.isr)}; leader {item.leader} is away{_eligible(item)}"
+    leader = f"leader {item.leader} is away" if item.leader else "nobody leads"
+    return f"in sync: {', '.join(item.isr) or 'nobody'}; {leader}{_eligible(item)}"

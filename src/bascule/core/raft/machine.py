@@ -140,6 +140,8 @@ class Raft:
             self._leadership.tick()
         elif state.may_campaign and (state.elapsed >= state.timeout or state.membership.voters == (state.id,)):
             self._election.campaign()
+        elif state.elapsed >= state.timeout:
+            state.leader = ""  # who may not campaign, a learner or one that was removed, hears nobody either
         self._settle()
 
     def found(self, membership: Membership) -> None:
