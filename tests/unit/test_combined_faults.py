@@ -9,15 +9,18 @@ import pytest
 from bascule.errors import LogError, Status
 from bascule.log import cleanshutdown, promised
 from bascule.log.index import read_footer
+from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode
 from bascule.log.tail import Tail
 from bascule.node import epochs as stored_epochs
-from bascule.ports import Write
+from bascule.node.filewatch import FileWatch
+from bascule.ports import Seen, Write
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, begin_life, end_life, open_bench
 from bascule.testing.loop import run
 from bascule.wire.pb import api_pb2 as api
+from bascule.wire.raft_messages import HardState, Membership, Snapshot
 from tests.unit.test_admin import create, partitions_of, publish
 from tests.unit.test_broker import Node
 from tests.unit.test_cluster import three, until
@@ -195,5 +198,42 @@ def test_every_partition_of_a_deleted_stream_ends_though_one_cannot_be_read(monk
         assert [replica.log.waiters.ended for replica in replicas if replica] == ["deleted"] * 3
         names = [path for path in disk.paths() if path.endswith(".log")]
         assert [name.split("/")[2] for name in names] == ["0"]
+
+    run(main())
+
+
+def test_a_log_whose_files_are_changed_for_long_does_not_keep_others_from_being_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        disk = MemoryDisk()
+        busy = await open_bench(disk)
+        other = await open_bench(disk, folder="streams/test@1/1", scheduler=busy.scheduler)
+        storage = RaftStorage(disk, "raft")
+        await storage.open()
+        await storage.save(HardState(), [], Snapshot(0, 0, Membership(("a",))))
+        watch = FileWatch(disk, busy.scheduler, storage, list)
+        for bench in (busy, other):
+            await bench.store([b"x"])
+        await watch.check()
+        look = disk.look
+
+        async def look_and_change(paths: Sequence[str]) -> list[Seen | None]:
+            if not busy.log.changing.locked():
+                await busy.log.changing.acquire()
+            return await look(paths)
+
+        monkeypatch.setattr(disk, "look", look_and_change)
+        for bench in (busy, other):
+            await bench.store([b"y"])
+            disk.vanish(bench.log.folder)
+        async with asyncio.timeout(1):
+            for _ in range(3):
+                await watch.check()
+        assert (len(busy.failures), len(other.failures)) == (0, 1)
+        monkeypatch.undo()
+        busy.log.changing.release()
+        await watch.check()
+        assert len(busy.failures) == 1
 
     run(main())

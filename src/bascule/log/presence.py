@@ -43,6 +43,11 @@ class Presence:
         self._sweep_version = 0  # when the search that is under way began
         self._next_base = 0  # where it goes on
 
+    @property
+    def busy(self) -> bool:
+        """Somebody changes its files now, which may take as long as other brokers take to answer: look again later."""
+        return self._is_due() and self._log.changing.locked()
+
     def glance(self, folder_only: bool = False) -> Glance | None:
         """None if there is nothing to see."""
         log = self._log

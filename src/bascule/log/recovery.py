@@ -29,6 +29,7 @@ import errno
 import itertools
 import logging
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bascule import limits
@@ -131,6 +132,7 @@ async def rewrite(disk: Disk, path: str, ranges: list[tuple[int, int]]) -> None:
     await copy.begin()
     for start, end in ranges:
         await copy.take(start, end)
+    await copy.sync()
     await copy.replace()
 
 
@@ -140,12 +142,12 @@ class Copy:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._source = path
-        self._path = path + TEMPORARY_SUFFIX
+        self.path = path + TEMPORARY_SUFFIX
         self.size = 0
 
     async def begin(self) -> None:
-        await self._disk.remove(self._path)
-        await commit_one(self._disk, Write(self._path, 0, [], create=True), sync=False)
+        await self._disk.remove(self.path)
+        await commit_one(self._disk, Write(self.path, 0, [], create=True), sync=False)
 
     async def take(self, start: int, end: int) -> None:
         """These bytes of the file come next. Raises OSError if they are not all there: what comes after them would
@@ -158,16 +160,21 @@ class Copy:
             await self.add(data)
 
     async def add(self, data: bytes) -> None:
-        await commit_one(self._disk, Write(self._path, self.size, [data]), sync=False)
+        await commit_one(self._disk, Write(self.path, self.size, [data]), sync=False)
         self.size += len(data)
 
-    async def replace(self) -> None:
-        await commit_one(self._disk, Write(self._path, self.size, []), sync=True)
-        await self._disk.rename(self._path, self._source)
+    async def sync(self) -> None:
+        await commit_one(self._disk, Write(self.path, self.size, []), sync=True)
+
+    async def replace(self, replaced: Callable[[], None] = lambda: None) -> None:
+        """Of a copy that is synced. `replaced` is called when it has taken the file's place, before that is durable: if
+        this raises an error then, the file is another one all the same."""
+        await self._disk.rename(self.path, self._source)
+        replaced()
         await self._disk.sync_folder(self._source.rpartition("/")[0])
 
     async def give_up(self) -> None:
-        await self._disk.remove(self._path)
+        await self._disk.remove(self.path)
 
 
 async def commit_one(disk: Disk, write: Write, sync: bool) -> None:

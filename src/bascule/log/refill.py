@@ -12,8 +12,10 @@ however long the log is, and nothing but bad bytes ever leaves the log. Readers 
 A segment is filled only with offsets from its own base up to the next one's: each stretch of a log belongs to one file.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from bascule import limits
@@ -45,6 +47,12 @@ class Stretch(NamedTuple):
     """The first good record after it, wherever that is; None if it is the last of the log."""
 
 
+@dataclass(slots=True)
+class Found:
+    segment: Segment
+    """The one that has the file now, whatever interrupts a refill."""
+
+
 async def refill(log: "CommitLog", segment: Segment, fetch: Fetch) -> bool:
     """Heal everything known to be damaged in this segment with a peer's records. False if the peer is no help: it has
     another log, or not all of it. Raises PeerError if it cannot be asked, LogError for trouble of our own."""
@@ -53,20 +61,20 @@ async def refill(log: "CommitLog", segment: Segment, fetch: Fetch) -> bool:
             if segment.retired or not segment.damage:
                 return True
             await log.seal(segment)
-            fresh = segment
+            found = Found(segment)
             try:
-                fresh = await _healed(log, segment, fetch)
+                await _heal(log, segment, fetch, found)
             finally:
-                log.put_back(segment, fresh)
-            return fresh is not segment
+                log.put_back(segment, found.segment)
+            return found.segment is not segment
     except OSError as error:
         raise LogError(
             f"{segment.path}: cannot be refilled: {error.strerror or error}; it is tried again; check the disk"
         ) from error
 
 
-async def _healed(log: "CommitLog", segment: Segment, fetch: Fetch) -> Segment:
-    """Another segment, whole; or the same, if the peer cannot help."""
+async def _heal(log: "CommitLog", segment: Segment, fetch: Fetch, found: Found) -> None:
+    """Puts another segment, whole, in its place, if the peer can help."""
     if not segment.missing and await segment.file_size() < segment.promised.size:
         # All that is missing at its end is one stretch, wherever readers met it.
         scan = await scan_segment(log.disk, segment.path, segment.base, segment.promised.size)
@@ -75,16 +83,10 @@ async def _healed(log: "CommitLog", segment: Segment, fetch: Fetch) -> Segment:
     copy = Copy(log.disk, segment.path)
     await copy.begin()
     try:
-        position = 0
-        for stretch in stretches:
-            await copy.take(position, stretch.start)
-            if not await _fill(copy, stretch, segment, fetch):
-                await copy.give_up()
-                return segment
-            position = stretch.end
-        await copy.take(position, segment.promised.size)
-        if copy.size > limits.MAX_SEGMENT_BYTES:
-            raise LogError(f"{segment.path}: would be too large with what it lacks")
+        if not await _copied(copy, stretches, segment, fetch):
+            await copy.give_up()
+            return
+        scan = await scan_segment(log.disk, copy.path, segment.base, copy.size)
         for stretch in stretches:
             aside = await log.set_aside(segment, stretch.start, stretch.end)
             _log.warning(
@@ -95,12 +97,45 @@ async def _healed(log: "CommitLog", segment: Segment, fetch: Fetch) -> Segment:
                 f"the damaged bytes are set aside as {aside}" if aside else "nothing of them was left",
             )
         await log.disk.remove(segment.index_path)
-        await copy.replace()
     except BaseException:
         await copy.give_up()
         raise
-    scan = await scan_segment(log.disk, segment.path, segment.base, copy.size)
-    return scan.segment(log.disk, log.folder)
+
+    def replaced() -> None:
+        found.segment = scan.segment(log.disk, log.folder)
+
+    await to_the_end(copy.replace(replaced))
+
+
+async def _copied(copy: Copy, stretches: list[Stretch], segment: Segment, fetch: Fetch) -> bool:
+    """Everything that belongs there is in the copy, synced. False if the peer does not have it all."""
+    position = 0
+    for stretch in stretches:
+        await copy.take(position, stretch.start)
+        if not await _fill(copy, stretch, segment, fetch):
+            return False
+        position = stretch.end
+    await copy.take(position, segment.promised.size)
+    if copy.size > limits.MAX_SEGMENT_BYTES:
+        raise LogError(f"{segment.path}: would be too large with what it lacks")
+    await copy.sync()
+    return True
+
+
+async def to_the_end(work: Coroutine[object, object, None]) -> None:
+    """Whoever waits for this may be cancelled, and the work is done all the same before that shows."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+        except Exception:
+            break
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 def _joined(damage: dict[int, int]) -> list[tuple[int, int]]:

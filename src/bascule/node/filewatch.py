@@ -56,6 +56,7 @@ class FileWatch:
     async def check(self) -> None:
         """One pass. Raises OSError if the disk does not answer."""
         written, others = self._written(), self._others()
+        self._look_again(*written)
         found = [(log, log.presence.glance()) for log in written]
         found += [(log, log.presence.glance(self._many)) for log in others if log not in written]
         glances = [(log, glance) for log, glance in found if glance is not None]
@@ -74,8 +75,15 @@ class FileWatch:
         for log, glance in glances:
             end = start + len(glance.paths)
             if not log.presence.is_sound(glance, seen[start:end]):
-                await log.presence.verify()
+                if log.presence.busy:  # the others do not wait for it
+                    self._look_again(log)
+                else:
+                    await log.presence.verify()
             start = end
+
+    def _look_again(self, *logs: CommitLog) -> None:
+        """In the next pass, at those whose files are being changed."""
+        self._scheduler.stored.update(dict.fromkeys(log for log in logs if log.presence.busy))
 
     def _written(self) -> dict[CommitLog, None]:
         stored = self._scheduler.stored
