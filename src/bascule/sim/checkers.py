@@ -38,6 +38,8 @@ class Known:
     hw_end: int = 0
     """The highest watermark that clients have seen, or may conclude."""
     damaged: dict[int, None] = field(default_factory=dict)
+    torn: dict[int, None] = field(default_factory=dict)
+    """Written and not promised when the power went: these may be left out."""
 
 
 class Checker:
@@ -234,8 +236,9 @@ class View:
 
     def without_holes(self, when: str) -> None:
         """A full read has every offset there is: one that was given to nobody would be a record that got lost."""
-        damaged = self._checker.known(self.part).damaged
-        missing = [offset for offset in range(max(self.seen, default=-1)) if offset not in self.seen]
+        damaged, torn = self._checker.known(self.part).damaged, self._checker.known(self.part).torn
+        offsets = range(max(self.seen, default=-1))
+        missing = [offset for offset in offsets if offset not in self.seen and offset not in torn]
         if missing and not damaged:
             text = f"{when} {len(missing)} offsets name nothing, and later ones do"
             self._checker.violate("hole", text, self.part, missing[0])

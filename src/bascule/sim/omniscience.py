@@ -132,6 +132,20 @@ class Omniscience:
         """Of this record, which may be anywhere in that folder."""
         self._destroyed.setdefault((host.name, folder), {})[offset] = None
 
+    def power_goes(self, host: Host) -> None:
+        """Of records that are not synced yet some sectors may survive and others not: where a later record is whole
+        and an earlier one is not, that one is a hole. Nobody was promised either."""
+        for folder in host.disk.folders():
+            if not folder.startswith("streams/") or not folder.rpartition("/")[2].isdigit():
+                continue  # of no partition, or of one that is being deleted
+            durable, written = Copy(), Copy()
+            durable.refresh(host.disk.stored(folder, True), True)
+            written.refresh(host.disk.stored(folder, False), False)
+            for offset in written.records:
+                if offset not in durable.records:
+                    self.destroyed(host, folder, offset)
+                    self._checker.known(self._part(folder)).torn[offset] = None
+
     def others_have(self, host: Host, folder: str, offset: int) -> bool:
         """Whether this record is on the disk of another broker that is in sync, as far as anybody knows: it comes back
         from there."""

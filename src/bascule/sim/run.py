@@ -230,6 +230,7 @@ class Simulation:
             if self.plan.sync.relaxed:
                 host.kill(chance)
             else:
+                world.omniscience.power_goes(host)
                 host.power_off(chance)
         for host in hosts:
             host.boot()

@@ -202,6 +202,10 @@ class MemoryDisk:
             return self._files.get(folder, {})
         return self._durable_files.get(folder, {}) if self._reachable(folder) else {}
 
+    def folders(self) -> list[str]:
+        """Those that hold files."""
+        return sorted(self._files)
+
     @property
     def used_bytes(self) -> int:
         return sum(self._room(path, file) for files in self._files.values() for path, file in files.items())

@@ -90,6 +90,7 @@ class Faults:
         self.crashes += 1
         if self.world.scenario.sync.relaxed:
             self.world.omniscience.lost(host, asyncio.get_running_loop().time())
+        self.world.omniscience.power_goes(host)
         host.power_off(self.chance)
 
     async def come_back(self, host: Host) -> None:
