@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from bascule.errors import LogError, Status
-from bascule.log import cleanshutdown, promised
+from bascule.log import ballast, cleanshutdown, promised
 from bascule.log.index import read_footer
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode
@@ -235,5 +235,65 @@ def test_a_log_whose_files_are_changed_for_long_does_not_keep_others_from_being_
         busy.log.changing.release()
         await watch.check()
         assert len(busy.failures) == 1
+
+    run(main())
+
+
+def test_a_log_with_a_short_file_takes_writes_again_after_a_failure_under_relaxed_sync() -> None:
+    """What was promised and not synced is copied, as much of it as there is."""
+
+    async def main() -> None:
+        disk = MemoryDisk()
+        bench = await open_bench(disk, mode=SyncMode("interval", 3_600_000_000_000), replicated=True)
+        for number in range(10):
+            await bench.store([b"%d" % number])
+        disk.cut_off(FIRST, len(disk.content(FIRST)) // 2)
+        disk.misfortune = lambda path: errno.ENOSPC
+        bench.append([b"refused"])
+        await bench.log.settled()
+        assert len(bench.failures) == 1
+        disk.heal()
+        await bench.log.reopen(heals=True)
+        assert len(bench.log.damaged) == 1
+        await bench.store([b"and on"])
+        assert (await bench.read_all())[-1] == (10, b"and on")
+
+    run(main())
+
+
+def test_nothing_of_a_replica_goes_on_when_it_is_closed() -> None:
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        await node.create("s")
+        replica = node.broker.replica("s", 0)
+        assert replica is not None
+        steps: list[str] = []
+
+        async def mend() -> None:
+            try:
+                await asyncio.sleep(1000)
+            finally:
+                await asyncio.sleep(1)
+                steps.append("put back")
+
+        replica.spawn(mend())
+        await asyncio.sleep(1)
+        await replica.close()
+        assert steps == ["put back"]
+
+    run(main())
+
+
+def test_what_is_kept_for_a_start_is_given_up_for_a_full_disk_alone() -> None:
+    async def main() -> None:
+        disk = MemoryDisk()
+        await ballast.keep(disk)
+
+        async def fails() -> None:
+            raise OSError(errno.EIO, "the disk fails")
+
+        with pytest.raises(OSError, match="the disk fails"):
+            await ballast.with_room(disk, fails)
+        assert ballast.FILE in disk.paths()
 
     run(main())

@@ -107,3 +107,35 @@ def test_the_disk_fails_at_any_step() -> None:
         assert step > 10
 
     run(main())
+
+
+def test_a_folder_that_was_taken_away_meanwhile_is_not_made_again() -> None:
+    async def main() -> None:
+        bench, peer = await harmed()
+        disk = bench.disk
+        assert isinstance(disk, MemoryDisk)
+        (segment,) = bench.log.damaged
+        put_back = disk.vanish(FOLDER)
+        with pytest.raises(LogError, match="cannot be refilled"):
+            await heal(bench, peer, segment.base)
+        assert await disk.list(FOLDER) == []
+        put_back()
+        assert not await check(bench, peer)
+
+    run(main())
+
+
+def test_a_folder_that_a_refill_made_is_watched_again() -> None:
+    async def main() -> None:
+        bench, peer = await harmed()
+        assert isinstance(bench.disk, MemoryDisk)
+        bench.disk.vanish(FOLDER)
+        bench.log.lose(FOLDER)
+        await bench.log.reopen(heals=True)
+        assert bench.log.presence.glance() is None
+        for segment in list(bench.log.damaged):
+            assert await heal(bench, peer, segment.base)
+        assert bench.log.presence.glance() is not None
+        assert await bench.read_all() == EXPECTED
+
+    run(main())

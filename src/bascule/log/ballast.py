@@ -5,6 +5,7 @@ cannot serve reads either. Nobody else writes at that time, so what is given up 
 metadata's log has room of its own (`CommandLog`).
 """
 
+import errno
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -35,8 +36,8 @@ async def with_room(disk: Disk, work: Callable[[], Awaitable[None]]) -> None:
     """Do this, and if the disk is full give up what is kept and do it again. Raises OSError."""
     try:
         await work()
-    except OSError:
-        if await disk.size(FILE) is None:
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or await disk.size(FILE) is None:
             raise
         _log.warning("the disk is full: what was kept for this start is given up; free space on the disk")
         await disk.remove(FILE)

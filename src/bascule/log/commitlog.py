@@ -454,8 +454,8 @@ class CommitLog:
             self._forget_last()
         for segment in self.segments:
             if segment.synced.size < segment.promised.size and not segment.missing:
-                # Relaxed: promised, but the pages may be lost.
-                await rewrite(self._disk, segment.path, [(0, segment.promised.size)])
+                # Relaxed: promised, but the pages may be lost. The file may be too short, which is damage by now.
+                await rewrite(self._disk, segment.path, [(0, min(segment.promised.size, await segment.file_size()))])
                 segment.synced = segment.promised
         self._unsynced = []
         if self.segments:
@@ -555,7 +555,7 @@ class CommitLog:
         """In place of `segment`, which may be the same."""
         number = self.segments.index(segment)
         if fresh is not segment:
-            segment.retired = True
+            segment.retired = self.has_folder = True
             self.segments[number] = fresh
             self._unsynced = [each for each in self._unsynced if each is not segment]
         self.damaged.pop(segment, None)

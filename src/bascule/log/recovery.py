@@ -145,9 +145,9 @@ class Copy:
         self.path = path + TEMPORARY_SUFFIX
         self.size = 0
 
-    async def begin(self) -> None:
+    async def begin(self, new_folder: bool = False) -> None:
         await self._disk.remove(self.path)
-        await commit_one(self._disk, Write(self.path, 0, [], create=True), sync=False)
+        await commit_one(self._disk, Write(self.path, 0, [], create=True, new_folder=new_folder), sync=False)
 
     async def take(self, start: int, end: int) -> None:
         """These bytes of the file come next. Raises OSError if they are not all there: what comes after them would

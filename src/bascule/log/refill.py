@@ -81,7 +81,7 @@ async def _heal(log: "CommitLog", segment: Segment, fetch: Fetch, found: Found) 
         segment.damage = {**segment.damage, **dict(scan.bad)}
     stretches = [await _stretch(log, segment, *edges) for edges in _joined(segment.damage)]
     copy = Copy(log.disk, segment.path)
-    await copy.begin()
+    await copy.begin(new_folder=not log.has_folder)  # a folder that was taken away is not made again unnoticed
     try:
         if not await _copied(copy, stretches, segment, fetch):
             await copy.give_up()

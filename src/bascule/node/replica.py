@@ -217,8 +217,10 @@ class Replica:
     async def _end(self) -> None:
         self._ended = True
         self.resign()
-        for task in self._tasks:
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # one that replaces a file does so before it ends
         if self._cutting is not None:
             await asyncio.gather(self._cutting, return_exceptions=True)
 
