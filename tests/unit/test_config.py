@@ -124,7 +124,7 @@ def test_the_file_shown_in_the_documentation_is_accepted(tmp_path: Path) -> None
     example = DOCUMENT.read_text().partition("```yaml\n")[2].partition("```")[0]
     config = from_text(tmp_path, example)
     assert config.clustering.server_id == "broker-1"
-    assert config.streams.retention_max_age_ns == 72 * 3600 * SECOND
+    assert config.streams.segment_max_age_ns == 72 * 3600 * SECOND
     assert len(config.nats.servers) == 2
     assert config.warnings == ()
 

@@ -113,6 +113,7 @@ SETTINGS: tuple[Setting, ...] = (
         Kind.DURATION,
         "2m",
         "How long the list of brokers may be served from memory.",
+        differs="no effect: every broker has the metadata itself",
     ),
     S(
         "logging.level",
@@ -122,11 +123,30 @@ SETTINGS: tuple[Setting, ...] = (
         flags=("--level", "-l"),
         choices=("debug", "info", "warn", "error"),
     ),
-    S("logging.recovery", Kind.BOOL, "false", "Log while the metadata log is replayed at the start."),
+    S(
+        "logging.recovery",
+        Kind.BOOL,
+        "false",
+        "Log while the metadata log is replayed at the start.",
+        differs="no effect: what a recovery finds is always logged",
+    ),
     S("logging.raft", Kind.BOOL, "false", "Log the details of Raft."),
     S("logging.nats", Kind.BOOL, "false", "Log what the embedded NATS server says."),
-    S("batch.max.messages", Kind.INT, "1024", "Most messages in one write.", minimum=1),
-    S("batch.max.time", Kind.DURATION, "0", "How long to wait for more messages before a write."),
+    S(
+        "batch.max.messages",
+        Kind.INT,
+        "1024",
+        "Most messages in one write.",
+        minimum=1,
+        differs="no effect: a write takes all that has come since the last one",
+    ),
+    S(
+        "batch.max.time",
+        Kind.DURATION,
+        "0",
+        "How long to wait for more messages before a write.",
+        differs="no effect: a write does not wait",
+    ),
     S("tls.key", Kind.PATH, "", "Private key of the gRPC server (PEM).", flags=("--tls-key",)),
     S(
         "tls.cert",
@@ -241,8 +261,9 @@ SETTINGS: tuple[Setting, ...] = (
         "clustering.server.id",
         Kind.TOKEN,
         "",
-        "Name of this broker: no blanks, periods or wildcards. Unset: chosen once, then kept in the data "
-        "folder. The name in the data folder wins.",
+        "Name of this broker: no blanks, periods or wildcards, and not one of the words that internal subjects use "
+        "(`join`, `status` and the like). Unset: chosen once, then kept in the data folder. The name in the data "
+        "folder wins.",
         flags=("--server-id", "--id"),
     ),
     S(
@@ -252,7 +273,14 @@ SETTINGS: tuple[Setting, ...] = (
         "Name of the cluster: no blanks, periods or wildcards.",
         flags=("--namespace", "--ns"),
     ),
-    S("clustering.raft.snapshot.retain", Kind.INT, "2", "Metadata snapshots to keep.", minimum=1),
+    S(
+        "clustering.raft.snapshot.retain",
+        Kind.INT,
+        "2",
+        "Metadata snapshots to keep.",
+        minimum=1,
+        differs="no effect: two are kept",
+    ),
     S(
         "clustering.raft.snapshot.threshold",
         Kind.INT,
@@ -260,7 +288,14 @@ SETTINGS: tuple[Setting, ...] = (
         "Metadata commands between two snapshots.",
         minimum=1,
     ),
-    S("clustering.raft.cache.size", Kind.INT, "512", "Metadata commands kept in memory.", minimum=1),
+    S(
+        "clustering.raft.cache.size",
+        Kind.INT,
+        "512",
+        "Metadata commands kept in memory.",
+        minimum=1,
+        differs="no effect",
+    ),
     S(
         "clustering.raft.bootstrap.seed",
         Kind.BOOL,
@@ -290,6 +325,7 @@ SETTINGS: tuple[Setting, ...] = (
         "15s",
         "A leader that has been silent for this long is reported to the controller.",
         minimum=1,
+        differs="no effect: a broker that is silent for 1.5 s counts as dead",
     ),
     S(
         "clustering.replica.max.idle.wait",
@@ -297,6 +333,7 @@ SETTINGS: tuple[Setting, ...] = (
         "10s",
         "Longest time between two fetches of an idle follower; keep it below `clustering.replica.max.lag.time`.",
         minimum=1,
+        differs="no effect: leaders send without being asked",
     ),
     S("clustering.replica.fetch.timeout", Kind.DURATION, "3s", "How long a fetch may take.", minimum=1),
     S(
