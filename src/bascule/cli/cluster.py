@@ -287,12 +287,15 @@ def elect(
         click.echo(f"elected {answer.leader} for {stream}/{partition}, epoch {answer.epoch}: {answer.statement}")
         return
     click.echo(answer.statement)
-    click.echo(
-        f"nothing was done; to accept this: bascule cluster elect {stream} {partition} "
-        f"--replica {answer.leader} --in-sync {','.join(answer.inSync)}"
-        f"{' --eligible ' + ','.join(answer.eligible) if answer.eligible else ''} --accept-loss",
-        err=True,
-    )
+    click.echo(f"nothing was done; to accept this: {_accepting(stream, partition, answer)}", err=True)
+
+
+def _accepting(stream: str, partition: int, answer: pb.ElectLeaderResponse) -> str:
+    """The command that does what was told, if that is still so. Where nobody is in sync there is nobody to name."""
+    words = ["bascule", "cluster", "elect", stream, str(partition), "--replica", answer.leader]
+    words += ["--in-sync", ",".join(answer.inSync)] if answer.inSync else []
+    words += ["--eligible", ",".join(answer.eligible)] if answer.eligible else []
+    return " ".join([*words, "--accept-loss"])
 
 
 def _words(text: str) -> list[str]:

@@ -53,9 +53,10 @@ def _statement(
     name: str, item: Partition, leader: admin.Replica, answered: list[admin.Replica], certain_loss: int
 ) -> str:
     away = [each for each in item.complete if each not in (other.broker for other in answered)]
+    whole = f"was on {', '.join(item.complete)}, and of these {', '.join(away) or 'nobody'} is away"
     parts = [
         f"{leader.broker} would lead {name} with the messages below offset {leader.end}; everything that was committed "
-        f"was on {', '.join(item.complete) or 'none that is left'}, and of these {', '.join(away) or 'nobody'} is away"
+        f"{whole if item.complete else 'was on disks that are lost'}"
     ]
     if certain_loss:
         parts.append(f"{certain_loss} messages that were committed are lost for certain")
