@@ -400,3 +400,36 @@ def test_a_broker_whose_metadata_lost_its_end_is_refused_and_comes_back_without_
         assert not [path for path in victim.disk.paths() if path.startswith("quarantine/")]
 
     run(main())
+
+
+def test_a_partition_whose_leader_cannot_read_it_keeps_no_other_one_from_being_in_sync() -> None:
+    """What its leader cannot read is tried again every second: that is no reason to be silent about idle partitions."""
+
+    async def main() -> None:
+        members = await loaded()
+        leader = leader_of(members, "s")
+        wiped, away = (member for member in members.values() if member is not leader)
+        wiped.kill()
+        await until(lambda: len(isr(members)) == 2)
+        for path in logs(leader):
+            flip(20)(leader.disk, path, random.Random(1))
+        for path in [each for each in wiped.disk.paths() if each.startswith("streams/s@")]:
+            await wiped.disk.remove(path)
+        await wiped.start()
+        away.kill()
+        request = api.CreateStreamRequest(name="idle", subject="idle", partitions=4, replicationFactor=3)
+        await leader.call("CreateStream", request)
+
+        def in_sync() -> set[int]:
+            stream = leader.broker.cluster.metadata.stream("idle")
+            return set() if stream is None else {len(item.isr) for item in stream}
+
+        await until(lambda: in_sync() == {2})
+        shown: set[int] = set()
+        for _ in range(400):
+            await asyncio.sleep(0.1)
+            shown |= in_sync()
+        assert shown == {2}
+        assert wiped.name not in isr(members)
+
+    run(main())

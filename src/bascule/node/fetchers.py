@@ -253,7 +253,6 @@ class Fetcher:
             self._take(decode_response(piece if parts == 1 else b"".join(pieces)), request_id)
 
     def _take(self, answers: list[Answer], request_id: int) -> None:
-        idle = True
         for answer in answers:
             following = self._followings.get((answer.stream_index, answer.partition))
             if following is None:
@@ -264,11 +263,14 @@ class Fetcher:
                 self._pause_s = REFUSED_FIRST_S
             else:
                 self._full = True
-            idle = False
         if self._refused or self._full:
             self._ask_again_in(self._pause_s)
             self._pause_s = min(self._pause_s * 2, REFUSED_MAX_S)
-        if idle and (request_id < self._request_id or self._loop.time() - self._full_at > IDLE_FULL_S):
+        # One partition without news of its own (its leader cannot read what we lack) must not keep us from naming those
+        # that are idle.
+        quiet = not any(answer.records for answer in answers)
+        overdue = quiet and self._loop.time() - self._full_at > IDLE_FULL_S
+        if overdue or (not answers and request_id < self._request_id):
             self.start_over()
 
     def _ask_again_in(self, pause_s: float) -> None:
