@@ -169,6 +169,10 @@ class PeerError(ClusterError):
     """The other end of a connection broke its protocol; the connection ends."""
 
 
+class PeerLacks(PeerError):
+    """Another replica answers that its own log is damaged where it was asked."""
+
+
 class NatsProtocolError(PeerError):
     """Bytes from the NATS server that are not the NATS protocol."""
 

@@ -1,18 +1,22 @@
 """A log with anything at all done to its files becomes, record by record, what its peer has."""
 
+import contextlib
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bascule.errors import PeerError, PeerLacks
 from bascule.log.commitlog import CommitLog, LogConfig
 from bascule.log.reader import Healing
-from bascule.log.refill import refill
+from bascule.log.refill import Fetch, refill
 from bascule.log.segment import Segment
 from bascule.log.sync import SyncScheduler
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, ManualClock, open_bench
 from bascule.testing.loop import run
+from bascule.wire.kernels import scan_records
 
 
 def log_bytes(disk: MemoryDisk) -> bytes:
@@ -105,5 +109,136 @@ def test_whatever_is_done_to_a_replicas_files_it_becomes_its_peers_log_again(see
         again = await open_replica(disk)
         assert not again.log.damaged
         assert await everything(again.log) == before
+
+    run(scenario())
+
+
+def by_offset(data: bytes) -> dict[int, bytes]:
+    """Each record of good ones."""
+    found: dict[int, bytes] = {}
+    position = 0
+    while position < len(data):
+        end = position + 5 + int.from_bytes(data[position + 1 : position + 5], "big")
+        good, count, first, _, _, _, _ = scan_records(data[position:end], 0, end - position, 0)
+        assert count == 1
+        assert good == end - position
+        found[first] = data[position:end]
+        position = end
+    return found
+
+
+def spoil(disk: MemoryDisk, chance: random.Random, share: float) -> None:
+    """Flip a bit in the value of some records, not in the last one of the log."""
+    paths = sorted(path for path in disk.paths() if path.startswith(FOLDER) and path.endswith(".log"))
+    for path in paths:
+        data, starts, position = disk.content(path), [], 0
+        while position < len(data):
+            starts.append(position)
+            position += 5 + int.from_bytes(data[position + 1 : position + 5], "big")
+        for start in starts if path != paths[-1] else starts[:-1]:
+            if chance.random() < share:
+                disk.flip(path, start + 8, chance.randrange(8))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 1 << 32))
+def test_replicas_that_are_all_damaged_get_everything_that_one_of_them_has(seed: int) -> None:
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        disk = await filled(chance)
+        disks = [disk.copy() for _ in range(3)]
+        for each in disks:
+            spoil(each, chance, chance.choice((0.05, 0.3, 0.6)))
+        there = by_offset(log_bytes(disk))
+        logs = [(await open_replica(each)).log for each in disks]
+        union: dict[int, bytes] = {}
+        for log in logs:
+            union |= by_offset(await everything(log))  # readers note what a start does not scan
+
+        def fetch_from(peer: CommitLog) -> Fetch:
+            async def fetch(start: int, end: int) -> bytes:
+                """As peers answer."""
+                reader = peer.reader(start, uncommitted=True, heals=False)
+                records = await reader.read(500, end) or b""
+                if reader.skipped or peer.lacks(start, end):
+                    raise PeerLacks("damaged")
+                return records
+
+            return fetch
+
+        for _ in range(50):
+            helped = False
+            for log in logs:
+                for peer in logs:
+                    for segment in list(log.damaged) if peer is not log else ():
+                        with contextlib.suppress(PeerLacks):
+                            helped |= await refill(log, segment, fetch_from(peer))
+            if not helped:
+                break
+        assert not helped
+        for log, each in zip(logs, disks, strict=True):
+            assert await everything(log) == b"".join(union[offset] for offset in sorted(union))
+            assert bool(log.damaged) == (len(union) < len(there))
+            await log.close()
+            again = (await open_replica(each)).log
+            assert await everything(again) == b"".join(union[offset] for offset in sorted(union))
+
+    run(scenario())
+
+
+async def ten_records(epoch: int) -> MemoryDisk:
+    bench = await open_bench(MemoryDisk(), segment_max_bytes=100_000)
+    bench.append([b"%d" % number for number in range(4)], epoch=1)
+    bench.append([b"%d" % number for number in range(4, 10)], epoch=epoch)
+    await bench.log.settled()
+    await bench.log.close()
+    disk = bench.disk
+    assert isinstance(disk, MemoryDisk)
+    return disk
+
+
+@pytest.mark.parametrize(("epoch", "helps"), [(1, True), (2, False)])
+def test_a_peer_that_is_shorter_helps_with_records_of_the_epoch_that_is_missing(epoch: int, helps: bool) -> None:
+    """It may be the only one that has them, and has not been sent the record that follows here yet."""
+
+    async def scenario() -> None:
+        own, other = await ten_records(1), await ten_records(epoch)
+        before = log_bytes(own)
+        (path,) = (path for path in own.paths() if path.startswith(FOLDER) and path.endswith(".log"))
+        starts = [len(before) * number // 10 for number in range(10)]
+        assert all(before[start] == 0 for start in starts), "ten records of one size"
+        own.flip(path, starts[7] + 8, 3)  # offset 7: what follows it is 8
+        other.put(path, other.content(path)[: starts[8]])  # not as far as offset 8
+        own_log, peer = (await open_replica(own)).log, (await open_replica(other)).log
+        assert peer.end == 8
+
+        async def fetch(start: int, end: int) -> bytes:
+            return await peer.reader(start, uncommitted=True).read(500, end) or b""
+
+        (segment,) = own_log.damaged
+        assert await refill(own_log, segment, fetch) is helps
+        assert (log_bytes(own) == before) is helps
+        assert bool(own_log.damaged) is not helps
+
+    run(scenario())
+
+
+def test_what_a_peer_sends_is_verified() -> None:
+    async def scenario() -> None:
+        own, other = await ten_records(1), await ten_records(1)
+        before = log_bytes(own)
+        (path,) = (path for path in own.paths() if path.startswith(FOLDER) and path.endswith(".log"))
+        own.flip(path, len(before) * 5 // 10 + 8, 3)
+        damaged = log_bytes(own)
+        own_log, peer = (await open_replica(own)).log, (await open_replica(other)).log
+
+        async def fetch(start: int, end: int) -> bytes:
+            records = await peer.reader(start, uncommitted=True).read(500, end) or b""
+            return records + b"junk" if start == 5 else records
+
+        (segment,) = own_log.damaged
+        with pytest.raises(PeerError):
+            await refill(own_log, segment, fetch)
+        assert log_bytes(own) == damaged
 
     run(scenario())

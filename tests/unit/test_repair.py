@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from bascule.core.metadata.commands import PartitionName
-from bascule.errors import CorruptError
+from bascule.errors import CorruptError, PeerLacks
+from bascule.log.reader import Healing
 from bascule.log.sync import GROUP, SyncMode
 from bascule.node.cluster import Cluster
+from bascule.node.peerlogs import PeerLogs
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
@@ -431,5 +433,83 @@ def test_a_partition_whose_leader_cannot_read_it_keeps_no_other_one_from_being_i
             shown |= in_sync()
         assert shown == {2}
         assert wiped.name not in isr(members)
+
+    run(main())
+
+
+def flip_records(member: Member, numbers: tuple[int, ...]) -> None:
+    (path,) = logs(member)
+    where = starts(member.disk.content(path))
+    for number in numbers:
+        member.disk.flip(path, where[number] + 20, 2)
+
+
+HOLES = {
+    "each pair shares one": ((10, 11), (11, 12), (10, 12)),
+    "one after the other": ((10, 11, 12), (12, 13, 14), (14, 15, 16)),
+    "every second and the rest": ((2, 4, 6, 8, 10, 12), (3, 5, 7, 9, 11, 13), (*range(5, 9), *range(20, 28))),
+}
+
+
+@pytest.mark.parametrize("holes", HOLES)
+def test_replicas_with_different_holes_heal_each_other_piece_by_piece(holes: str) -> None:
+    async def main() -> None:
+        members = await loaded(segment_max_bytes=1_000_000)
+        for member in members.values():
+            member.kill()
+        for member, numbers in zip(members.values(), HOLES[holes], strict=True):
+            flip_records(member, numbers)
+        await asyncio.gather(*(member.start() for member in members.values()))
+        await whole_again(members)
+
+    run(main())
+
+
+def test_what_no_replica_has_any_more_holds_nothing_up() -> None:
+    """It is a hole for all; what one of them has is not lost with it."""
+
+    async def main() -> None:
+        members = await loaded(segment_max_bytes=1_000_000)
+        for member in members.values():
+            member.kill()
+        for member, numbers in zip(members.values(), ((9, 10), (10, 11), (10, 20)), strict=True):
+            flip_records(member, numbers)
+        await asyncio.gather(*(member.start() for member in members.values()))
+        await until(lambda: len(isr(members)) == 3)
+        await members["a"].publish("s", b"more", timeout_s=20)
+        for member in members.values():
+            assert await member.read("s", replica=True) == [*EXPECTED[:10], *EXPECTED[11:], b"more"]
+
+    run(main())
+
+
+def test_a_replica_that_is_damaged_too_is_asked_three_times_before_records_are_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Disks read wrongly now and then, and two that are damaged heal each other in turns."""
+
+    async def main() -> None:
+        members = await loaded(segment_max_bytes=1_000_000)
+        leader = leader_of(members, "s")
+        replica = leader.broker.replica("s", 0)
+        assert replica is not None
+        flip_records(leader, (10,))
+
+        async def fetch(*question: object) -> bytes:
+            raise PeerLacks("damaged there too")
+
+        healings = []
+        with monkeypatch.context() as patch:
+            patch.setattr(PeerLogs, "fetch", fetch)
+            await leader.read("s")
+            (segment,) = replica.log.damaged
+            for _ in range(4):
+                healings.append(await replica.repair.on_damage(segment, wait=True))
+                await asyncio.sleep(0.7)
+            assert set(healings) == {Healing.UNKNOWN}
+            await asyncio.sleep(6)
+            assert await replica.repair.on_damage(segment, wait=True) is Healing.LOST
+        await until(lambda: not replica.log.damaged)
+        await whole_again(members)
 
     run(main())

@@ -23,7 +23,7 @@ Read = Callable[[int, int], Awaitable[bytes]]
 """(position, length) -> bytes; perhaps fewer than asked, none only where the file ends, which may be too early."""
 
 PREFIX_BYTES = 5
-_TRAILER_TAG = b"\x82\x7d\x0c"
+TRAILER_TAG = b"\x82\x7d\x0c"
 _MIN_READ_BYTES = 4 * limits.KIB
 _MAX_WHOLE_BYTES = PREFIX_BYTES + limits.MAX_RECORD_BYTES
 _INCOMPLETE = 1
@@ -124,8 +124,8 @@ async def _own_end(read: Read, position: int, size: int) -> int:
     end = position + length
     if not PREFIX_BYTES + limits.MIN_RECORD_PAYLOAD_BYTES <= length <= _MAX_WHOLE_BYTES or end > size:
         return 0
-    tag = await _read_fully(read, end - limits.RECORD_TRAILER_BYTES, len(_TRAILER_TAG))
-    return end if tag == _TRAILER_TAG else 0
+    tag = await _read_fully(read, end - limits.RECORD_TRAILER_BYTES, len(TRAILER_TAG))
+    return end if tag == TRAILER_TAG else 0
 
 
 async def _record_end(read: Read, position: int, size: int, min_offset: int) -> int | None:

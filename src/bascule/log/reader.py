@@ -51,7 +51,7 @@ class Reader:
     `given_end` the offset after the last of them: lower than `next_offset` before a hole.
 
     With `uncommitted` it sees everything that was appended, promised and committed or not: replicas are fed from that.
-    Without `heals` it steps over damage at once; `skipped` says whether it did.
+    Without `heals` it steps over damage at once; `skipped` says whether offsets from its place on may be lost there.
     """
 
     def __init__(self, log: "CommitLog", start: int, uncommitted: bool = False, heals: bool = True) -> None:
@@ -83,7 +83,9 @@ class Reader:
             if segment.retired or segment.appended.size < size:
                 continue  # its end is another one now, and so is ours
             if (chunk.position if chunk else size) > self._position:
-                healing = await self._at_damage(segment)
+                # Who begins in the middle of a segment may meet damage that lies before its place.
+                self.skipped = self.skipped or chunk is None or chunk.first_offset > self.next_offset
+                healing = await heal(self._log, segment, self.crosses) if self._heals else Healing.LOST
                 if healing is Healing.HEALED:
                     continue
                 if healing is Healing.UNKNOWN and not self.crosses:
@@ -110,11 +112,6 @@ class Reader:
                 self._position = await floor_position(self._log, segment, OFFSET, self.next_offset)
             self._segment = segment
         return self._segment
-
-    async def _at_damage(self, segment: Segment) -> Healing:
-        """What is to be done about it; HEALED: the segment is retired, so look again."""
-        self.skipped = True
-        return await heal(self._log, segment, self.crosses) if self._heals else Healing.LOST
 
     def _next_segment(self, segment: Segment) -> bool:
         following = self._log.segment_after(segment)

@@ -5,6 +5,15 @@ ours has the same log up to there (leaders only append, and an epoch and an offs
 between the two offsets is what was here. The peer is asked for that record before and after the stretch itself. Where
 nothing follows, the records must be of the epoch our last one had, and end where our log ends.
 
+A peer that does not go as far as that record is not known to have the same log, but may have what is missing here.
+Where the good records before and after a stretch are of one epoch, so are all in between: the peer's records of that
+epoch are the missing ones.
+
+A peer may be damaged too, elsewhere or at the same place. Then any later record that both have shows that the logs are
+the same, and what the peer has of a stretch is taken piece by piece. What stays missing is marked by a filler, shaped
+like a record that does not verify, so that every scan finds what stands on both sides of it; other peers are asked for
+it next. So replicas with different holes get whole from each other.
+
 The good bytes before the stretch, the peer's records and the good bytes after it make a new file, synced, which takes
 the segment's place atomically; the bad bytes are set aside first. So the cost of one bad record is one segment copied,
 however long the log is, and nothing but bad bytes ever leaves the log. Readers look up their place again.
@@ -19,8 +28,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from bascule import limits
-from bascule.errors import LogError, PeerError
-from bascule.log.chunk import Chunk, read_chunk, read_record
+from bascule.errors import LogError, PeerError, PeerLacks
+from bascule.log.chunk import PREFIX_BYTES, TRAILER_TAG, Chunk, read_chunk, read_record
 from bascule.log.lookup import yielding
 from bascule.log.recovery import Copy, scan_segment
 from bascule.log.segment import Segment
@@ -32,8 +41,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("bascule.log")
 
 Fetch = Callable[[int, int], Awaitable[bytes]]
-"""(first offset, end offset) -> the first of a peer's records in between, as many as come at once; b"" if none."""
+"""(first offset, end offset) -> the first of a peer's records in between, as many as come at once; b"" if none.
+Raises PeerLacks if the peer's log is damaged there."""
+PROOFS = 64
+"""Records of ours that a damaged peer is asked for, until it has one."""
+REFUSALS = 256
+"""How often a damaged peer is asked for smaller pieces of one stretch: what is left is left to the next attempt."""
 _WHOLE = 0
+_FILLER_BODY = bytes(limits.MIN_RECORD_PAYLOAD_BYTES - limits.RECORD_TRAILER_BYTES) + TRAILER_TAG.ljust(
+    limits.RECORD_TRAILER_BYTES, b"\0"
+)
+FILLER = b"\xff" + len(_FILLER_BODY).to_bytes(PREFIX_BYTES - 1, "big") + _FILLER_BODY
+"""Says where it ends, and verifies nowhere."""
 
 
 class Stretch(NamedTuple):
@@ -45,6 +64,8 @@ class Stretch(NamedTuple):
     end_offset: int
     follows: Chunk | None
     """The first good record after it, wherever that is; None if it is the last of the log."""
+    epoch: int
+    """Of every record it can have had; 0 if they may be of several."""
 
 
 @dataclass(slots=True)
@@ -54,8 +75,10 @@ class Found:
 
 
 async def refill(log: "CommitLog", segment: Segment, fetch: Fetch) -> bool:
-    """Heal everything known to be damaged in this segment with a peer's records. False if the peer is no help: it has
-    another log, or not all of it. Raises PeerError if it cannot be asked, LogError for trouble of our own."""
+    """Heal what is known to be damaged in this segment with a peer's records, as far as it has them. True if that was
+    anything: the segment is another one then, which may still lack something. False if the peer is no help: it has
+    another log, or a shorter one. Raises PeerLacks if it is damaged where we are, PeerError if it cannot be asked,
+    LogError for trouble of our own."""
     try:
         async with log.changing:
             if segment.retired or not segment.damage:
@@ -74,7 +97,7 @@ async def refill(log: "CommitLog", segment: Segment, fetch: Fetch) -> bool:
 
 
 async def _heal(log: "CommitLog", segment: Segment, fetch: Fetch, found: Found) -> None:
-    """Puts another segment, whole, in its place, if the peer can help."""
+    """Puts another segment, with more in it, in its place, if the peer can help."""
     if not segment.missing and await segment.file_size() < segment.promised.size:
         # All that is missing at its end is one stretch, wherever readers met it.
         scan = await scan_segment(log.disk, segment.path, segment.base, segment.promised.size)
@@ -83,19 +106,13 @@ async def _heal(log: "CommitLog", segment: Segment, fetch: Fetch, found: Found) 
     copy = Copy(log.disk, segment.path)
     await copy.begin(new_folder=not log.has_folder)  # a folder that was taken away is not made again unnoticed
     try:
-        if not await _copied(copy, stretches, segment, fetch):
+        fills = await _copied(log, copy, stretches, segment, fetch)
+        if not fills:
             await copy.give_up()
             return
         scan = await scan_segment(log.disk, copy.path, segment.base, copy.size)
-        for stretch in stretches:
-            aside = await log.set_aside(segment, stretch.start, stretch.end)
-            _log.warning(
-                "%s: offsets %d to %d are back from another replica; %s",
-                segment.path,
-                stretch.first_offset,
-                stretch.end_offset - 1,
-                f"the damaged bytes are set aside as {aside}" if aside else "nothing of them was left",
-            )
+        for fill in fills:
+            await fill.set_aside()
         await log.disk.remove(segment.index_path)
     except BaseException:
         await copy.give_up()
@@ -107,19 +124,28 @@ async def _heal(log: "CommitLog", segment: Segment, fetch: Fetch, found: Found) 
     await to_the_end(copy.replace(replaced))
 
 
-async def _copied(copy: Copy, stretches: list[Stretch], segment: Segment, fetch: Fetch) -> bool:
-    """Everything that belongs there is in the copy, synced. False if the peer does not have it all."""
-    position = 0
+async def _copied(
+    log: "CommitLog", copy: Copy, stretches: list[Stretch], segment: Segment, fetch: Fetch
+) -> "list[Fill]":
+    """What belongs there is in the copy, synced, as far as the peer has it; nothing if it is no help."""
+    position, usable = 0, True
+    fills: list[Fill] = []
     for stretch in stretches:
         await copy.take(position, stretch.start)
-        if not await _fill(copy, stretch, segment, fetch):
-            return False
+        fills.append(Fill(log, segment, stretch, copy, fetch))
+        usable = await fills[-1].run()
+        if not usable:
+            break
         position = stretch.end
+    if not usable or not any(fill.helped for fill in fills):
+        if lacking := next((fill.lacking for fill in fills if fill.lacking), ""):
+            raise PeerLacks(lacking)
+        return []
     await copy.take(position, segment.promised.size)
     if copy.size > limits.MAX_SEGMENT_BYTES:
         raise LogError(f"{segment.path}: would be too large with what it lacks")
     await copy.sync()
-    return True
+    return fills
 
 
 async def to_the_end(work: Coroutine[object, object, None]) -> None:
@@ -149,51 +175,188 @@ def _joined(damage: dict[int, int]) -> list[tuple[int, int]]:
     return joined
 
 
-async def _fill(copy: Copy, stretch: Stretch, segment: Segment, fetch: Fetch) -> bool:
-    if stretch.follows is not None and not await _has(fetch, stretch.follows):
-        return False
-    offset, epoch = stretch.first_offset, 0
-    while offset < stretch.end_offset and (records := await fetch(offset, stretch.end_offset)):
-        position, count, first, end, _, epoch, status = kernels.scan_records(records, 0, len(records), offset)
-        if status != _WHOLE or position != len(records) or not count or first < offset or end > stretch.end_offset:
-            raise PeerError(f"what a peer sent for offsets from {offset} on does not verify")
-        await copy.add(records)
-        offset = end
-    if stretch.follows is None:
-        return offset == stretch.end_offset and epoch == segment.promised.last_epoch
-    return await _has(fetch, stretch.follows)
+class Fill:
+    """One stretch, as a peer has it."""
+
+    def __init__(self, log: "CommitLog", segment: Segment, stretch: Stretch, copy: Copy, fetch: Fetch) -> None:
+        self._log = log
+        self._segment = segment
+        self._stretch = stretch
+        self._copy = copy
+        self._fetch = fetch
+        self._refusals = REFUSALS
+        self._last_epoch = 0
+        self._end = stretch.first_offset
+        self._records = 0
+        self._holes = 0
+        self._in_hole = False
+        self._kept = False
+        self._by_epoch = False
+        """Its records are known by their epoch: what it does not have says nothing."""
+        self.lacking = ""
+        """What the peer said that it does not have either."""
+
+    @property
+    def whole(self) -> bool:
+        return not self._holes
+
+    @property
+    def helped(self) -> bool:
+        return self.whole or self._records > 0
+
+    async def run(self) -> bool:
+        """False if the segment cannot be made anew with this: nothing marks the end of the log, or the peer's log has
+        changed meanwhile."""
+        stretch = self._stretch
+        if stretch.follows is None:
+            await self._take(stretch.first_offset, stretch.end_offset)
+            return (
+                self.whole and self._end == stretch.end_offset and self._last_epoch == self._segment.promised.last_epoch
+            )
+        proof = await self._proof()
+        if proof is not None:
+            await self._take(stretch.first_offset, stretch.end_offset)
+            return await self._has(proof)
+        if await self._has_some():
+            self._by_epoch = True
+            await self._take(stretch.first_offset, stretch.end_offset)
+        else:
+            await self._keep()
+        return True
+
+    async def set_aside(self) -> None:
+        """Before its bytes leave the log."""
+        stretch = self._stretch
+        if self._kept or await self._is_filler():
+            aside = None
+        else:
+            aside = await self._log.set_aside(self._segment, stretch.start, stretch.end)
+        if self.helped:
+            _log.warning(
+                "%s: offsets %d to %d are back from another replica%s; %s",
+                self._segment.path,
+                stretch.first_offset,
+                stretch.end_offset - 1,
+                "" if self.whole else ", as far as it has them",
+                f"the damaged bytes are set aside as {aside}" if aside else "nothing of them was left",
+            )
+
+    async def _is_filler(self) -> bool:
+        start, end = self._stretch.start, self._stretch.end
+        return end - start == len(FILLER) and await self._segment.read(start, len(FILLER)) == FILLER
+
+    async def _proof(self) -> Chunk | None:
+        """A record of ours behind the stretch that the peer has too; None if its log is another one, or shorter, or
+        too much of it is damaged."""
+        segment: Segment | None = self._segment
+        position, left = self._stretch.end, PROOFS
+        while segment is not None and left > 0:
+            record = await _first_after(segment, position)
+            if record is None:
+                segment, position = self._log.segment_after(segment), 0
+                continue
+            try:
+                return record if await self._has(record) else None
+            except PeerLacks as error:
+                self.lacking = str(error)
+            position, left = record.end, left - 1
+        return None
+
+    async def _has_some(self) -> bool:
+        """Whether a peer that cannot be compared has a record that is missing here."""
+        stretch = self._stretch
+        try:
+            records = await self._fetch(stretch.first_offset, stretch.end_offset)
+        except PeerLacks as error:
+            self.lacking = str(error)
+            return stretch.epoch > 0
+        return bool(records) and stretch.epoch > 0
+
+    async def _has(self, record: Chunk) -> bool:
+        """Whether the peer has this very record."""
+        return await self._fetch(record.first_offset, record.next_offset) == record.data
+
+    async def _take(self, start: int, end: int) -> None:
+        while start < end:
+            try:
+                records = await self._fetch(start, end)
+            except PeerLacks as error:
+                self.lacking = str(error)
+                self._refusals -= 1
+                if end - start == 1 or self._refusals <= 0:
+                    await self._leave_out()
+                    return
+                middle = (start + end) // 2
+                await self._take(start, middle)
+                start = middle
+                continue
+            if self._by_epoch and _epochs(records) != {self._stretch.epoch}:
+                await self._leave_out()
+                return
+            if not records:
+                return  # there never were any, or they were given up
+            start = await self._add(records, start, end)
+
+    async def _add(self, records: bytes, start: int, end: int) -> int:
+        position, count, first, added_end, _, epoch, status = kernels.scan_records(records, 0, len(records), start)
+        if status != _WHOLE or position != len(records) or not count or first < start or added_end > end:
+            raise PeerError(f"what a peer sent for offsets from {start} on does not verify")
+        await self._copy.add(records)
+        self._records += count
+        self._last_epoch, self._end, self._in_hole = epoch, added_end, False
+        return added_end
+
+    async def _keep(self) -> None:
+        """As it is: it is damage for the next scan too."""
+        start, end = self._stretch.start, self._stretch.end
+        length = 0 if self._segment.missing else await self._segment.file_size()
+        if start < end <= length:
+            await self._copy.take(start, end)
+            self._holes, self._kept = 1, True
+        else:
+            await self._leave_out()
+
+    async def _leave_out(self) -> None:
+        if not self._in_hole:
+            self._holes += 1
+            self._in_hole = True
+            await self._copy.add(FILLER)
 
 
-async def _has(fetch: Fetch, record: Chunk) -> bool:
-    """Whether the peer has this very record."""
-    return await fetch(record.first_offset, record.next_offset) == record.data
+def _epochs(records: bytes) -> set[int]:
+    """Of the first and of the last record: in between they only grow. Empty if they do not verify."""
+    size = PREFIX_BYTES + int.from_bytes(records[1:PREFIX_BYTES], "big")
+    scans = [kernels.scan_records(part, 0, len(part), 0) for part in (records[:size], records) if part]
+    return {epoch for _, count, _, _, _, epoch, status in scans if count and status == _WHOLE}
 
 
 async def _stretch(log: "CommitLog", segment: Segment, start: int, end: int) -> Stretch:
-    first = await _end_before(segment, start)
+    first, epoch = await _end_before(log, segment, start)
     following = log.segment_after(segment)
     follows = await _first_after(segment, end)
     if follows is not None:
-        return Stretch(start, end, first, follows.first_offset, follows)
+        return Stretch(start, end, first, follows.first_offset, follows, epoch if epoch == follows.last_epoch else 0)
     if following is None:
-        return Stretch(start, end, first, segment.promised.end, None)
+        return Stretch(start, end, first, segment.promised.end, None, 0)
     limit = following.base
     while following is not None and follows is None:
         follows = await _first_after(following, 0)
         following = log.segment_after(following)
-    return Stretch(start, end, first, limit, follows)
+    same = follows is not None and epoch == follows.last_epoch
+    return Stretch(start, end, first, limit, follows, epoch if same else 0)
 
 
-async def _end_before(segment: Segment, limit: int) -> int:
-    """The offset after the last good record before this position."""
-    position, offset = 0, segment.base
+async def _end_before(log: "CommitLog", segment: Segment, limit: int) -> tuple[int, int]:
+    """The offset after the last good record before this position, and its epoch."""
+    before = log.segment_before(segment)
+    position, offset, epoch = 0, segment.base, before.appended.last_epoch if before is not None else 0
     read = yielding(segment.read)
     while position < limit:
         chunk = await read_chunk(read, position, limits.RECOVERY_READ_BYTES, limit, segment.base, {})
         if chunk is None:
             break
-        position, offset = chunk.end, chunk.next_offset
-    return offset
+        position, offset, epoch = chunk.end, chunk.next_offset, chunk.last_epoch
+    return offset, epoch
 
 
 async def _first_after(segment: Segment, position: int) -> Chunk | None:

@@ -61,9 +61,9 @@ class Following:
         if self._machine.cutting and not failing:
             return None
         position = self._machine.position._replace(failing=failing)
-        if self._log.damaged:
-            # What is not whole is not promised.
-            sound_end = min(segment.base for segment in self._log.damaged)
+        if self._log.damaged and (unhealed := self._replica.repair.unhealed):
+            # What is not whole is not promised, as long as another replica may have it.
+            sound_end = min(segment.base for segment in unhealed)
             position = position._replace(promised_end=min(position.promised_end, sound_end))
         return position
 
@@ -83,7 +83,7 @@ class Following:
         """A log that has *stored* what its leader has lacks nothing. Received is not enough: what it may lack it would
         lack again if its disk failed now, and would lead without."""
         reached = self._caught_up_end
-        if reached is not None and self._log.promised_end >= reached and not self._log.damaged:
+        if reached is not None and self._log.promised_end >= reached and not self._replica.repair.unhealed:
             self._replica.vouched_for = True
 
     def promised(self, end: int) -> None:
@@ -92,6 +92,7 @@ class Following:
         self._replica.environment.fetchers.changed(self)
 
     def healed(self) -> None:
+        """Damage was healed, or no replica has what is missing."""
         self._vouch()
         self._replica.environment.fetchers.changed(self)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bascule.core.partition.candidate import Account
-from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError
+from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError, PeerLacks
 from bascule.limits import MAX_RECORD_BYTES
 from bascule.node.garbage import GarbageLog
 from bascule.node.requests import Requests
@@ -79,7 +79,7 @@ class PeerLogs:
 
     async def fetch(self, broker: str, key: "Key", start: int, end: int) -> bytes:
         """The first of that broker's records with offsets from `start` to before `end`, as many as it gives at once.
-        PeerError if it does not say, or does not have them all. Whoever takes them verifies them."""
+        PeerError if it does not say, PeerLacks if its log is damaged there. Whoever takes them verifies them."""
         records, total = b"", 1
         while len(records) < total:
             told = await self._range(broker, key, start, end, len(records))
@@ -91,8 +91,10 @@ class PeerLogs:
         told = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
         if told.total > READ_BYTES + MAX_RECORD_BYTES:
             raise PeerError(f"{broker} says that {told.total} bytes come at once: that cannot be")
-        if not told.here or not told.sound or (told.total > skip and not told.piece):
-            raise PeerError(f"{broker} does not have all of offsets {start} to {end - 1} either")
+        if not told.here or (told.sound and told.total > skip and not told.piece):
+            raise PeerError(f"{broker} cannot say yet what it has of offsets {start} to {end - 1}")
+        if not told.sound:
+            raise PeerLacks(f"{broker} does not have all of offsets {start} to {end - 1} either")
         return told
 
     async def _ask(self, broker: str, question: Question) -> Told:

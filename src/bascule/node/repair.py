@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from bascule.core.metadata.administration import elect_command
 from bascule.core.partition.candidate import PATIENCE_S, Account, Candidate, GiveWay, Lead, Wait, decide
-from bascule.errors import LogError, PeerError
+from bascule.errors import LogError, PeerError, PeerLacks
 from bascule.log.reader import Healing
 from bascule.log.refill import refill
 from bascule.log.segment import Segment
@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 AGAIN_S = 2.0
 """Between two attempts to heal the same damage."""
+LACKING_TRIES = 3
+"""So often in a row a replica has to be damaged at the same place before it counts as one that does not have it: a disk
+may read wrongly once, and two that are damaged in different places heal each other piece by piece."""
 PAUSE_S = 0.05
 """What a reader waits that comes again in between: it must not turn in circles."""
 POLL_S = 0.1
@@ -50,6 +53,8 @@ class Repair:
         self._logs = replica.environment.peer_logs
         self._one_at_a_time = asyncio.Lock()
         self._tried: dict[Segment, tuple[float, Healing]] = {}
+        self._lacked: dict[Segment, int] = {}
+        """How often in a row all the others answered, and one of them was damaged there too."""
         self._mending = False
         self._said = ""
         """Why it is not healed: said once, not at every attempt."""
@@ -62,6 +67,12 @@ class Repair:
         return sorted((each for each in partition.replicas if each != own), key=lambda each: each != partition.leader)
 
     # --- damage ----------------------------------------------------------------------------------------------
+
+    @property
+    def unhealed(self) -> list[Segment]:
+        """Damaged segments that another replica may have whole. What none has is given up: nobody can wait for it."""
+        unknown = (0.0, Healing.UNKNOWN)
+        return [each for each in self._log.damaged if self._tried.get(each, unknown)[1] is not Healing.LOST]
 
     async def on_damage(self, segment: Segment, wait: bool) -> Healing:
         """For readers that stand before it. Those that do not wait are told what is known, and called when that is
@@ -100,16 +111,17 @@ class Repair:
                 return healing
             healing = await self._ask_around(segment)
             self._tried = {each: tried for each, tried in self._tried.items() if not each.retired}
+            self._lacked = {each: count for each, count in self._lacked.items() if not each.retired}
             if healing is not Healing.HEALED:
                 self._tried[segment] = (now, healing)
-            elif self._replica.following is not None:
+            if healing is not Healing.UNKNOWN and self._replica.following is not None:
                 self._replica.following.healed()
             if healing is not Healing.UNKNOWN and self._replica.leading is not None:
                 self._replica.environment.feeds.has_news(self._replica)
             return healing
 
     async def _ask_around(self, segment: Segment) -> Healing:
-        outcome = Healing.LOST
+        outcome, lacking = Healing.LOST, False
         reasons = []
         for broker in self._others:
 
@@ -120,6 +132,9 @@ class Repair:
                 if await refill(self._log, segment, fetch):
                     return Healing.HEALED
                 reasons.append(f"{broker} does not have what is missing")
+            except PeerLacks as error:
+                lacking = True
+                reasons.append(str(error))
             except PeerError as error:
                 outcome = Healing.UNKNOWN
                 reasons.append(str(error))
@@ -129,7 +144,8 @@ class Repair:
         said, self._said = self._said, "; ".join(reasons)
         if self._said != said:
             logger.error("%s is damaged and not healed yet: %s", self._replica.name, self._said)
-        return outcome
+        tries = self._lacked[segment] = self._lacked.get(segment, 0) + 1 if outcome is Healing.LOST else 0
+        return Healing.UNKNOWN if lacking and tries < LACKING_TRIES else outcome
 
     async def scrub(self) -> None:
         """Read everything once, at a measured pace: damage that nobody would have met before it is too late is met now,
