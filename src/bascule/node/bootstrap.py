@@ -146,7 +146,8 @@ class Bootstrap:
             for subscription in subscriptions:
                 subscription.unsubscribe()
         self._refuse_other_seeds()
-        logger.warning("there is a cluster in namespace %s: joining it, not founding one", self._subjects.namespace)
+        level = logging.INFO if self._founder.peers else logging.WARNING  # a seed was told to found one
+        logger.log(level, "there is a cluster in namespace %s: joining it, not founding one", self._subjects.namespace)
         return False
 
     def answer(self) -> None:
