@@ -164,6 +164,7 @@ async def wipe_each(folder: Path, rounds: int, on_round: OnRound = ignore) -> Re
                 report.ended(load.stall_s)
                 await restart(brokers, victim)
                 await load.whole()
+                await until(lambda: brokers.voters() == ["a", "b", "c"], SETTLE_S, "a vote is missing")
             await load.finish(report)
     return report
 

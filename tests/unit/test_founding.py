@@ -411,6 +411,23 @@ def test_a_wiped_voter_regains_its_vote_and_three_never_become_one() -> None:
     run(main())
 
 
+def test_a_wiped_voter_with_replicas_has_its_vote_again_as_soon_as_it_has_caught_up() -> None:
+    """Until then the other two need each other: if one of them lost its disk as well there was no majority any more."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        members["c"].kill()
+        members["c"].wipe()
+        await members["c"].start()
+        deadline = asyncio.get_running_loop().time() + STEADY_S - 2.0
+        while voters_of(members["a"]) != ("a", "b", "c"):
+            assert asyncio.get_running_loop().time() < deadline, "it waits as if it merely appeared"
+            await asyncio.sleep(0.05)
+
+    run(main())
+
+
 def test_a_voter_that_stops_and_holds_nothing_gives_its_vote_back_where_an_odd_number_remains() -> None:
     async def main() -> None:
         members = await three(MemoryNats())

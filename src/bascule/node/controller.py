@@ -256,12 +256,18 @@ class Controller:
 
     def _is_ready(self, learner: str) -> bool:
         """Fit to vote: it has everything, and was heard for a while, for a broker that merely appears may be gone the
-        next moment. Those that the configuration names need not wait."""
+        next moment. Those that the configuration names need not wait, nor one that lost its disk and with it a vote:
+        until it has that again the others can do without nobody."""
         if self._refusal(learner, self._raft.membership.incarnation_of(learner)) or learner in self._leaving:
             return False
         heard_ns = self._liveness.heard_for(learner, self._clock.monotonic_ns())
-        steady = heard_ns is not None and (learner in self._wanted or heard_ns >= int(STEADY_S * 1e9))
+        belongs = learner in self._wanted or (self._lacks_a_vote and self.holds(learner))
+        steady = heard_ns is not None and (belongs or heard_ns >= int(STEADY_S * 1e9))
         return steady and self._raft.raft.caught_up(learner)
+
+    @property
+    def _lacks_a_vote(self) -> bool:
+        return len(self._raft.membership.voters) % 2 == 0
 
     def _demote(self) -> None:
         """A voter that says it stops, and holds nothing, gives its vote back if an odd number is left: it may never

@@ -195,7 +195,7 @@ class Omniscience:
             return  # it is being deleted
         self.checks += 1
         if replica.leading is not None or not log.damaged:  # a follower that knows of damage promises nothing of it
-            self._compare(host, log.folder, hw_end, replica.partition, now_s)
+            self._compare(host, log, hw_end, replica.partition, now_s)
         if replica.leading is not None:
             self._check_members(host, replica, hw_end, now_s)
 
@@ -219,7 +219,7 @@ class Omniscience:
         for name in partition.isr:
             member = self._cluster.hosts.get(name)
             if member is not None and member is not leader and not _knows_it_is_gone(member, folder):
-                self._compare(member, folder, hw_end, partition, now_s)
+                self._compare(member, replica.log, hw_end, partition, now_s)
 
     def _views(self, folder: str) -> Iterator[Partition]:
         """The partition as each running broker knows it."""
@@ -231,14 +231,16 @@ class Omniscience:
             if partition is not None:
                 yield partition
 
-    def _compare(self, host: Host, folder: str, hw_end: int, partition: Partition, now_s: float) -> None:
-        """Whether this broker has everything below `hw_end` on its disk."""
+    def _compare(self, host: Host, log: CommitLog, hw_end: int, partition: Partition, now_s: float) -> None:
+        """Whether this broker has everything below `hw_end` on its disk, as the log that is exposed has it."""
+        folder = log.folder
         copy = self._copy(host, folder)
         exposed = self._exposed.setdefault(folder, {})
         for offset in range(copy.verified_end, hw_end):
             found = copy.records.get(offset)
             if found is None:
-                if not self._excused(host, folder, offset, partition, now_s):
+                never_was = offset not in exposed and _is_hole(log, offset)
+                if not never_was and not self._excused(host, folder, offset, partition, now_s):
                     text = f"exposed up to {hw_end} although {host.name}, in sync, has it not on its disk"
                     self._violate("I15", text, folder, offset)
                     return
@@ -276,6 +278,13 @@ class Omniscience:
         name, number = _stream_of(folder)
         stream = self._checker.history.streams.get(name)
         return Part(name, stream.incarnation if stream else 1, number)
+
+
+def _is_hole(log: CommitLog, offset: int) -> bool:
+    """Two segments of one commit were under way when the power went, and only the second one reached the disk: the log
+    goes on behind an offset that was never promised."""
+    segment = log.segment_at(offset)
+    return segment is not None and segment.appended.end <= offset
 
 
 def _knows_it_is_gone(host: Host, folder: str) -> bool:
