@@ -272,13 +272,19 @@ class CommitLog:
     def take(self) -> list[Write]:
         writes: list[Write] = []
         if self.failed is None and self.waiters.ended != "deleted":
-            for segment in self._waiting:
+            # A segment is written once the one before it is durable: after a loss of power there must be no record
+            # whose predecessors never reached the disk. Relaxed sync promises no such thing.
+            count = len(self._waiting) if self._scheduler.mode.relaxed else 1
+            due, self._waiting = self._waiting[:count], self._waiting[count:]
+            for segment in due:
                 write = segment.take(new_folder=not self.has_folder)
                 if write is not None:
                     writes.append(write)
                     self._in_flight.append((segment, segment.appended))
-            self._in_flight_bytes, self._waiting_bytes = self._waiting_bytes, 0
-            self._waiting = []
+            self._in_flight_bytes = self._waiting_bytes
+            if self._waiting:
+                self._in_flight_bytes = sum(len(buffer) for write in writes for buffer in write.buffers)
+            self._waiting_bytes -= self._in_flight_bytes
             if self._sealed:
                 self._take_indexes(writes)
         return writes
@@ -314,6 +320,8 @@ class CommitLog:
             self.record.rose()
             if self.waiters.ended != "deleted":
                 self._on_promised(promised)
+        if self._waiting:
+            self._scheduler.enlist(self)
         self._enlist_for_indexes()
         if self._settled:
             self._tell_settled()
