@@ -21,6 +21,10 @@ takes its place. (A segment is named by the end of the one before it, so holes b
 What is scanned is read from the device, not from memory: after a failed sync memory shows bytes that the device does
 not have and never gets, and a process that died then must not hand them on as recovered.
 
+Known to be imperfect: a power loss may keep later pages of a write that was never promised and lose earlier ones. With
+a valid record after the hole that looks like damage. If no other replica has the records either they are given up, and
+offsets that nobody was told of name nothing from then on, though what follows them is kept.
+
 Afterwards every segment is valid records back to back, every sealed one has an index, and all of it is
 synced. A clean log costs a list, a footer per sealed segment, and one pass of a kernel over the last segment.
 """

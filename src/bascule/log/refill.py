@@ -243,7 +243,9 @@ class Fill:
 
     async def _is_filler(self) -> bool:
         start, end = self._stretch.start, self._stretch.end
-        return end - start == len(FILLER) and await self._segment.read(start, len(FILLER)) == FILLER
+        if self._segment.missing or end - start != len(FILLER):
+            return False
+        return await self._segment.read(start, len(FILLER)) == FILLER
 
     async def _proof(self) -> Chunk | None:
         """A record of ours behind the stretch that the peer has too; None if its log is another one, or shorter, or
