@@ -281,16 +281,14 @@ class CommitLog:
                 if write is not None:
                     writes.append(write)
                     self._in_flight.append((segment, segment.appended))
-            self._in_flight_bytes = self._waiting_bytes
-            if self._waiting:
-                self._in_flight_bytes = sum(len(buffer) for write in writes for buffer in write.buffers)
+            self._in_flight_bytes = sum(len(buffer) for write in writes for buffer in write.buffers)
             self._waiting_bytes -= self._in_flight_bytes
             if self._sealed:
                 self._take_indexes(writes)
         return writes
 
     def _take_indexes(self, writes: list[Write]) -> None:
-        due = [segment for segment in self._sealed if _index_due(segment)]
+        due = [segment for segment in self._sealed if segment.index_due]
         writes += [segment.index_write() for segment in due]
         self._in_flight_indexes += due
         self._sealed = [segment for segment in self._sealed if segment not in due]
@@ -343,7 +341,7 @@ class CommitLog:
         self._tell_settled()
 
     def _indexes_due(self) -> bool:
-        return self.failed is None and any(_index_due(segment) for segment in self._sealed)
+        return self.failed is None and any(segment.index_due for segment in self._sealed)
 
     def _enlist_for_indexes(self) -> None:
         if self._sealed and self._indexes_due():
@@ -392,14 +390,16 @@ class CommitLog:
             if not future.done():
                 future.set_result(None)
 
+    async def _told(self) -> None:
+        self._settled.append(asyncio.get_running_loop().create_future())
+        await self._settled[-1]
+
     async def settled(self) -> None:
         """Wait until nothing of this log waits for the disk or is on its way there."""
         while (
             self._waiting or self._in_flight or self._in_flight_indexes or self._in_flight_syncs or self._indexes_due()
         ):
-            future = asyncio.get_running_loop().create_future()
-            self._settled.append(future)
-            await future
+            await self._told()
 
     # --- the ends of a log --------------------------------------------------------------------------------
 
@@ -554,9 +554,7 @@ class CommitLog:
             or segment in self._in_flight_indexes
             or any(each is segment for each, _ in (*self._in_flight, *self._in_flight_syncs))
         ):
-            future = asyncio.get_running_loop().create_future()
-            self._settled.append(future)
-            await future
+            await self._told()
         self._sealed = [each for each in self._sealed if each is not segment]
 
     def put_back(self, segment: Segment, fresh: Segment) -> None:
@@ -600,8 +598,3 @@ class CommitLog:
         """Of a sealed segment that has lost its own."""
         self._sealed.append(segment)
         self._scheduler.enlist(self)
-
-
-def _index_due(segment: Segment) -> bool:
-    """A damaged segment gets none: so the next start scans it, and knows."""
-    return segment.synced.size == segment.appended.size and not segment.damage

@@ -122,6 +122,11 @@ class Segment:
         """Whether nothing in it, damaged or not, has a smaller offset."""
         return self.base >= offset or (self.first_offset >= offset and not self.damage)
 
+    @property
+    def index_due(self) -> bool:
+        """A damaged segment gets none: so the next start scans it, and knows."""
+        return self.synced.size == self.appended.size and not self.damage
+
     # --- growing ------------------------------------------------------------------------------------------
 
     def append(self, records: bytes, end: int, last_timestamp: int) -> None:
