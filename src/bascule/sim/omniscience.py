@@ -122,8 +122,8 @@ class Omniscience:
         """By stream: those made up to this index are being deleted, by one broker before the other."""
         self._destroyed: dict[tuple[str, str], dict[int, None]] = {}
         self._lost: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
-        """When a broker's disk was lost; by folder the epoch of the partition then, and up to where it was exposed. The
-        cluster does not know yet, and a leader may show again what was committed while it was there."""
+        """When a broker's disk was lost; by folder the epoch of the partition then, and up to where it had records. The
+        cluster does not know yet, and a leader may commit, or show again, what was there."""
         self.checks = 0
 
     # --- what this run destroys ---------------------------------------------------------------------------------
@@ -157,8 +157,13 @@ class Omniscience:
 
     def lost(self, host: Host, now_s: float) -> None:
         """All that was on its disk, or all that was not synced."""
-        standing = {folder: (self._epoch(folder), self._exposed_end.get(folder, 0)) for folder in self._folders()}
+        standing = {folder: (self._epoch(folder), self._held_end(host, folder)) for folder in self._folders()}
         self._lost[host.name] = (now_s, standing)
+
+    def _held_end(self, host: Host, folder: str) -> int:
+        """What it had, it may have reported: a leader that does not know of the loss yet commits with that."""
+        stored = max(self._copy(host, folder).records, default=-1) + 1
+        return max(stored, self._exposed_end.get(folder, 0))
 
     def _folders(self) -> list[str]:
         """Of every partition that a running broker knows of."""
@@ -268,8 +273,8 @@ class Omniscience:
         if offset in self._checker.known(self._part(folder)).damaged:
             return True  # it was the only copy in sync, and may be gone everywhere
         at_s, standing = self._lost.get(host.name, (0.0, {}))
-        epoch, exposed_end = standing.get(folder, (-1, 0))
-        return folder in standing and (partition.epoch <= epoch or offset < exposed_end or now_s - at_s < UNDER_WAY_S)
+        epoch, held_end = standing.get(folder, (-1, 0))
+        return folder in standing and (partition.epoch <= epoch or offset < held_end or now_s - at_s < UNDER_WAY_S)
 
     def _violate(self, invariant: str, text: str, folder: str, offset: int) -> None:
         self._checker.violate(invariant, text, self._part(folder), offset)
