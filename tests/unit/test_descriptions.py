@@ -1,8 +1,6 @@
 """FetchMetadata: each stream once, made in slices of one version of the metadata, once for all who ask."""
 
 import asyncio
-import gc
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -184,29 +182,22 @@ def test_an_answer_names_streams_of_one_version() -> None:
     run(main())
 
 
-def test_no_slice_of_ten_thousand_partitions_holds_the_loop() -> None:
-    """The longest stretch between two turns of another task, in processor time of this thread."""
+def test_ten_thousand_partitions_are_described_in_slices_with_turns_for_others_between() -> None:
+    """How long a slice holds the loop is measured by `make scale`."""
 
     async def main() -> None:
         metadata = metadata_of(10_000)
         replicas: Any = {(1, n): _Replica(n + 1, n + 1, 10**18, 10**18) for n in range(0, 10_000, 2)}
         asked = Descriptions(lambda: metadata, replicas.get)
         answers = asyncio.gather(*(asked.of(()) for _ in range(50)))
-        longest, turns = 0.0, 0
+        turns = 0
         while not answers.done():
-            began = time.thread_time()
             await asyncio.sleep(0)
-            longest, turns = max(longest, time.thread_time() - began), turns + 1
+            turns += 1
         assert turns >= 10_000 / METADATA_SLICE_ENTRIES
-        assert longest < 0.02
         assert max(map(len, answers.result()[0].pieces)) < 2 * METADATA_PIECE_BYTES
 
-    gc.collect()
-    gc.disable()  # a broker has the garbage of its start out of the collector's sight, the tests have not
-    try:
-        run(main())
-    finally:
-        gc.enable()
+    run(main())
 
 
 def test_an_answer_leaves_as_fast_as_its_client_takes_it() -> None:
