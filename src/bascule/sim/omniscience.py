@@ -244,8 +244,7 @@ class Omniscience:
         for offset in range(copy.verified_end, hw_end):
             found = copy.records.get(offset)
             if found is None:
-                never_was = offset not in exposed and _is_hole(log, offset)
-                if not never_was and not self._excused(host, folder, offset, partition, now_s):
+                if not self._excused(host, folder, offset, partition, now_s):
                     text = f"exposed up to {hw_end} although {host.name}, in sync, has it not on its disk"
                     self._violate("I15", text, folder, offset)
                     return
@@ -283,13 +282,6 @@ class Omniscience:
         name, number = _stream_of(folder)
         stream = self._checker.history.streams.get(name)
         return Part(name, stream.incarnation if stream else 1, number)
-
-
-def _is_hole(log: CommitLog, offset: int) -> bool:
-    """Two segments of one commit were under way when the power went, and only the second one reached the disk: the log
-    goes on behind an offset that was never promised."""
-    segment = log.segment_at(offset)
-    return segment is not None and segment.appended.end <= offset
 
 
 def _knows_it_is_gone(host: Host, folder: str) -> bool:
