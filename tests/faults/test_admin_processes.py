@@ -88,7 +88,7 @@ async def drain_remove_replace(brokers: Brokers) -> None:
     async with load(brokers.addresses) as acked:
         await asyncio.sleep(0.5)
         refused = await asyncio.to_thread(run, brokers, "cluster", "remove", "b", code=1)
-        assert "b is alive: hand its work over first with `bascule cluster drain b --stop`" in refused.stderr
+        assert "b is alive: hand over what it leads first with `bascule cluster drain b`" in refused.stderr
         done = await asyncio.to_thread(run, brokers, "cluster", "drain", "b", "--stop")
         assert done.stdout == "b leads nothing any more and stops\n"
         assert await asyncio.to_thread(poll, lambda: not brokers["b"].running)

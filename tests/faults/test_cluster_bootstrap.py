@@ -1,15 +1,18 @@
 """How brokers find each other, as processes on one NATS server: founding, joining, and who is refused and why."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bascule.testing.probe import Answer, call
-from bascule.testing.processes import HOST, BrokerProcess, NatsProcess, poll, start_broker, start_nats
+from bascule.testing.processes import HOST, BrokerProcess, NatsProcess, poll, script, start_broker, start_nats
 from bascule.wire.pb import api_pb2 as api
+from bascule.wire.pb import health_pb2
 
 UNAVAILABLE_WITHIN_S = 40.0
+HEALTH = "/grpc.health.v1.Health/Check"
 
 
 @pytest.fixture
@@ -114,6 +117,24 @@ def test_peers_started_one_after_the_other_found_one_cluster(tmp_path: Path, nat
         a.start()
         assert poll(lambda: "waiting to found a cluster" in a.logs())
         assert not (a.data_dir / "streams").exists()
+        missing = "more than half of the peers a, b, c must be there, and these are not heard of: b, c; start them"
+        asked = call(HOST, a.port, "/proto.API/FetchMetadata", b"")
+        assert asked.status == 14
+        assert asked.text.startswith("waiting to found a cluster for ")
+        assert asked.text.endswith(missing)
+        health = health_pb2.HealthCheckResponse.FromString(call(HOST, a.port, HEALTH, b"").message)
+        assert health.status == health_pb2.HealthCheckResponse.NOT_SERVING
+        status = subprocess.run(
+            [str(script("bascule")), "cluster", "status", "--server", a.address],
+            capture_output=True,
+            text=True,
+            timeout=60.0,
+            check=False,
+        )
+        assert status.returncode == 1
+        waiting, error = status.stderr.splitlines()
+        assert waiting.startswith("waiting: waiting to found a cluster for ")
+        assert error.endswith(missing)
         b.start()
         c.start()
         for process in (a, b, c):

@@ -52,6 +52,19 @@ def test_a_stream_is_created_listed_described_and_deleted(broker: BrokerProcess,
     assert f"no such stream: {stream}: `bascule stream list`" in run(broker, "stream", "info", stream, code=1)
 
 
+def test_a_subject_that_is_refused_says_which_character_and_what_would_do(broker: BrokerProcess) -> None:
+    refused = run(broker, "stream", "create", "a b", code=1)
+    assert "Subject is invalid: a subject cannot contain blanks or control characters, here ' '" in refused
+    assert "It is 'a b', which is the name of the stream unless another one is given; 'orders' or" in refused
+    assert "two periods in a row" in run(broker, "stream", "create", "a", "--subject", "a..b", code=1)
+    assert "'*' only as a wildcard" in run(broker, "stream", "create", "a", "--subject", "a*", code=1)
+    assert "'>' only as a wildcard" in run(broker, "stream", "create", "a", "--subject", ">.a", code=1)
+    assert "at most " in run(broker, "stream", "create", "a", "--subject", "x" * 5000, code=1)
+    several = run(broker, "stream", "create", "a", "--subject", "a.>", "--partitions", "2", code=1)
+    assert "a stream of several partitions cannot have one that ends with '>'" in several
+    assert "blanks or control characters, here ' '" in run(broker, "pub", "a b", "x", "--create", code=1)
+
+
 def test_nothing_is_deleted_by_who_does_not_confirm(broker: BrokerProcess, stream: str) -> None:
     run(broker, "stream", "create", stream)
     result = CliRunner().invoke(cli, ["stream", "delete", stream, "--server", broker.address], input="n\n")

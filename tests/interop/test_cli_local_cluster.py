@@ -114,6 +114,27 @@ def test_after_a_crash_of_all_a_wiped_first_broker_joins_instead_of_founding(tmp
         assert cluster.run("sub", "s", "--replica", "a") == "kept\n"
 
 
+def test_a_folder_that_a_removed_broker_left_behind_is_named_and_the_others_start(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with up(folder) as cluster:
+        cluster.run("pub", "s", "kept", "--create", "--replication-factor", "3")
+        cluster.run("cluster", "drain", "c")
+        cluster.run("cluster", "remove", "c")
+    with up(folder) as cluster:
+        assert [broker["id"] for broker in cluster.info["brokers"]] == ["a", "b"]
+        assert cluster.run("sub", "s") == "kept\n"
+        cluster.process.send_signal(signal.SIGINT)
+        said = cluster.process.communicate(timeout=TIMEOUT_S)[1].decode()
+        assert (
+            f"broker c is not started: it was removed from this cluster with `bascule cluster remove`, and {folder}/c"
+            in (said)
+        )
+        assert "Delete this folder: then the next start has c join as a new member" in said
+    shutil.rmtree(folder / "c")
+    with up(folder) as cluster:
+        assert [broker["id"] for broker in cluster.info["brokers"]] == ["a", "b", "c"]
+
+
 def test_everything_ends_with_it_even_on_sigkill_and_status_can_be_watched(tmp_path: Path) -> None:
     with up(tmp_path / "cluster") as cluster:
         watching = subprocess.Popen(

@@ -3,11 +3,12 @@
 import pytest
 from click.testing import CliRunner
 
-from bascule.cli.cluster import _accepting
+from bascule.cli.cluster import _accepting, _not_stopped
+from bascule.cli.connect import say_waits
 from bascule.cli.output import CommandFailed, reported
 from bascule.cli.up import up
 from bascule.client.failures import NO_METADATA_LEADER
-from bascule.errors import Internal, NotFound
+from bascule.errors import Internal, NotFound, Unavailable
 from bascule.wire.pb import admin_pb2 as admin
 
 
@@ -26,6 +27,28 @@ def test_the_command_that_accepts_a_loss_names_nobody_where_nobody_is_in_sync() 
     known = admin.ElectLeaderResponse(leader="c", inSync=["a", "b"], eligible=["d"])
     expected = "bascule cluster elect s 2 --replica c --in-sync a,b --eligible d --accept-loss"
     assert _accepting("s", 2, known) == expected
+
+
+def test_a_broker_that_drain_did_not_stop_says_why_and_what_to_do() -> None:
+    single = admin.PartitionRef(stream="s", partition=1, reason="in sync: b")
+    text = _not_stopped("b", admin.DrainBrokerResponse(done=True, kept=[single]))
+    assert "only in-sync copy of s/1 (in sync: b)" in text
+    assert "`bascule cluster remove b`" in text
+    assert "`bascule cluster undrain b` cancels the drain" in text
+    assert "stop its process (SIGTERM)" not in text, "that would take s/1 away from everybody"
+    assert "stop its process (SIGTERM)" in _not_stopped("b", admin.DrainBrokerResponse(done=True))
+
+
+def test_what_a_command_waits_for_is_said_once_and_not_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    on_wait = say_waits()
+    on_wait(Unavailable("waiting for 0 s: start b"), 0.4)
+    assert capsys.readouterr().err == "", "most of it passes sooner"
+    on_wait(Unavailable("waiting for 2 s: start b"), 1.5)
+    on_wait(Unavailable("waiting for 3 s: start b"), 2.5)
+    on_wait(Unavailable("waiting for 4 s: start c"), 3.5)
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["waiting: waiting for 2 s: start b", "waiting: waiting for 4 s: start c"]
+    assert not said.out
 
 
 def test_ports_behind_the_last_one_are_refused_before_anything_starts() -> None:

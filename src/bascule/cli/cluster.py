@@ -143,14 +143,15 @@ def _counts(member: pb.Member) -> tuple[int, int]:
 
 @cluster.command(short_help="Hand over what a broker leads.", epilog="Example: bascule cluster drain b --stop")
 @click.argument("broker")
-@click.option("--stop", is_flag=True, help="End the broker once it leads nothing.")
+@click.option("--stop", is_flag=True, help="Stop the broker once it leads nothing.")
 @TimeoutOption
 @JsonOption
 @ServerOption
 def drain(broker: str, stop: bool, timeout: float, as_json: bool, server: str) -> None:
     """Hand over what BROKER leads, and give it nothing new, until it is undrained.
 
-    It stays in the cluster and goes on as a follower. What only it has in sync it keeps; the answer names it.
+    It stays in the cluster as a follower, also over a restart. Partitions of which it has the only in-sync copy it
+    leads on, and the answer names them; --stop does not stop it then.
     """
 
     async def ask() -> pb.DrainBrokerResponse:
@@ -165,18 +166,26 @@ def drain(broker: str, stop: bool, timeout: float, as_json: bool, server: str) -
             f"{broker} is being drained, but not done within {timeout:g} s: run the same command again to go on"
         )
     if stop and not answer.stopping:
-        why = f"it is the only one in sync with {names(answer.kept)}" if answer.kept else "it does not answer"
-        raise CommandFailed(
-            f"{broker} drains, but was not stopped: {why}. Get other replicas into sync, or end its process"
-        )
+        raise CommandFailed(_not_stopped(broker, answer))
     if as_json:
         return
     if answer.kept:
-        click.echo(f"{broker} drains, but keeps what nobody else could lead: {names(answer.kept)}")
+        click.echo(f"{broker} is drained, but still leads what no other broker can: {names(answer.kept)}")
     else:
         click.echo(f"{broker} leads nothing any more" + (" and stops" if stop else ""))
-    if not stop:
-        click.echo(f"`bascule cluster undrain {broker}` makes it a broker like any other again", err=True)
+    then = "it stays drained when it is started again: " if stop else ""
+    click.echo(f"{then}`bascule cluster undrain {broker}` lets it lead again", err=True)
+
+
+def _not_stopped(broker: str, answer: pb.DrainBrokerResponse) -> str:
+    undo = f"`bascule cluster undrain {broker}` cancels the drain"
+    if not answer.kept:
+        return f"{broker} is drained, but does not answer, so it was not stopped: stop its process (SIGTERM). {undo}"
+    return (
+        f"{broker} is drained, but was not stopped: it has the only in-sync copy of {names(answer.kept)}, which nobody "
+        "could read or write without it. Start the brokers of the other replicas and run this again; a stream with one "
+        f"replica is moved by `bascule cluster remove {broker}`, which takes {broker} out for good. {undo}"
+    )
 
 
 @cluster.command(short_help="Let it lead again.", epilog="Example: bascule cluster undrain b")
@@ -184,7 +193,7 @@ def drain(broker: str, stop: bool, timeout: float, as_json: bool, server: str) -
 @JsonOption
 @ServerOption
 def undrain(broker: str, as_json: bool, server: str) -> None:
-    """Let BROKER lead and hold as any other again; a removal that has begun is called off."""
+    """Let BROKER lead and hold replicas again; a removal that has begun is cancelled."""
 
     async def ask() -> None:
         async with connected(server) as client:
@@ -194,7 +203,7 @@ def undrain(broker: str, as_json: bool, server: str) -> None:
     if as_json:
         print_json({"done": True})
     else:
-        click.echo(f"{broker} drains no more")
+        click.echo(f"drain of {broker} cancelled: it may lead again")
 
 
 # --- removing ---------------------------------------------------------------------------------------------------
@@ -231,7 +240,7 @@ def remove(broker: str, force: bool, timeout: float, as_json: bool, server: str)
         waiting = f" (waiting for {names(answer.waiting)})" if answer.waiting else ""
         raise CommandFailed(
             f"{broker} is not removed after {timeout:g} s{waiting}: run the same command again to go on, or "
-            f"`bascule cluster undrain {broker}` to call it off"
+            f"`bascule cluster undrain {broker}` to cancel it"
         )
     if not as_json:
         if answer.lost:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import click
 
+from bascule.cli.output import HINTS, one_line
 from bascule.client import Client
-from bascule.errors import NotFound
+from bascule.client.failures import OnWait
+from bascule.errors import BasculeError, NotFound
 
 DEFAULT_SERVER = "localhost:9292"
 PATIENCE_S = 3.0
 """A broker that was started in the line before may take that long until it listens."""
+SAY_WAITS_FROM_S = 1.0
+"""What a request waits for is said from then on; most of it passes sooner."""
 
 ServerOption = click.option(
     "--server",
@@ -28,11 +33,25 @@ ServerOption = click.option(
 
 @asynccontextmanager
 async def connected(server: str) -> AsyncIterator[Client]:
-    client = await Client.connect(server, timeout=PATIENCE_S)
+    client = await Client.connect(server, timeout=PATIENCE_S, on_wait=say_waits())
     try:
         yield client
     finally:
         await client.close()
+
+
+def say_waits() -> OnWait:
+    """Silence would look like a hung command: each reason is said once, whatever numbers are in it."""
+    said: set[str] = set()
+
+    def on_wait(error: BasculeError, seconds: float) -> None:
+        text = one_line(str(error))
+        reason = re.sub(r"\d+", "", text)
+        if seconds >= SAY_WAITS_FROM_S and reason not in said:
+            said.add(reason)
+            click.echo(f"waiting: {text}{HINTS.get(text, '')}", err=True)
+
+    return on_wait
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 For trying replication and fail-over, not for production: one machine is one power supply and one disk. Each broker is
 a `bascule server` with a folder and a log file of its own below one folder. They end with this process, however it
 ends. A broker that was killed or stopped is started again after a while, as a service manager would; one that gave up
-by itself (a removed member, a port in use) is not, and its last words are shown.
+by itself (a port in use, say) is not, and its last log line is shown. A start goes on without brokers that
+`bascule cluster remove` took out of the cluster and whose folders are still there.
 
 The brokers are a list of peers, of which one founds the cluster: who lost its disk joins the others.
 """
@@ -30,6 +31,9 @@ from bascule.net.kept import KeptNats
 LOOPBACK = "127.0.0.1"
 POLL_S = 0.05
 ASK_S = 1.0
+
+WAS_REMOVED = "was removed from"
+"""So says a broker, after its id, that ends because it was taken out of the cluster."""
 
 Say = Callable[[str], None]
 
@@ -89,6 +93,8 @@ class LocalCluster:
             LocalBroker(name, ports(number), folder / name)
             for number, name in enumerate(string.ascii_lowercase[:brokers])
         ]
+        self.left_out: list[LocalBroker] = []
+        """Removed from the cluster by an administrator, and therefore not running."""
         self._nats_port = nats_port
         self._config = config
         self._environment = dict(environment or {})
@@ -180,9 +186,13 @@ class LocalCluster:
 
     async def _wait_ready(self) -> None:
         while not await self._complete():
-            for broker in self.brokers:
-                if not broker.running:
-                    raise StartError(f"broker {broker.id} did not start: {broker.last_words()}")
+            for broker in [each for each in self.brokers if not each.running]:
+                words = broker.last_words()
+                if f"{broker.id} {WAS_REMOVED}" not in words or len(self.brokers) == 1:
+                    raise StartError(f"broker {broker.id} did not start: {words}")
+                self.brokers.remove(broker)
+                self.left_out.append(broker)
+                self._say(_removed(broker))
             await asyncio.sleep(POLL_S)
 
     async def _complete(self) -> bool:
@@ -228,3 +238,11 @@ class LocalCluster:
             await asyncio.sleep(self._restart_after_s)
             await self._launch(broker)
             self._say(f"broker {broker.id} is started again, as process {broker.pid}")
+
+
+def _removed(broker: LocalBroker) -> str:
+    return (
+        f"broker {broker.id} is not started: it was removed from this cluster with `bascule cluster remove`, and "
+        f"{broker.folder} holds what it had before. The other brokers have replicas of that. Delete this folder: then "
+        f"the next start has {broker.id} join as a new member, or goes without it where fewer --brokers are asked for"
+    )

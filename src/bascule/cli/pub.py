@@ -162,12 +162,6 @@ async def _create(client: Client, stream: str, copies: int) -> None:
         await client.create_stream(stream, replication_factor=copies)
     except AlreadyExists:
         pass
-    except InvalidArgument as error:
-        if str(error) != "Subject is invalid":
-            raise
-        raise InvalidArgument(
-            f"{stream!r} cannot be a NATS subject: no blanks, wildcards or empty parts between periods"
-        ) from None
 
 
 async def _arguments(messages: tuple[str, ...]) -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from bascule import limits
 from bascule.client.cluster import Cluster
-from bascule.client.failures import Deadline, persist
+from bascule.client.failures import Deadline
 from bascule.client.values import Address
 from bascule.errors import Unavailable, Unimplemented
 from bascule.wire.pb import admin_pb2 as pb
@@ -122,7 +122,7 @@ class Admin:
 
         path, data = f"/bascule.Admin/{method}", request.SerializeToString()
         try:
-            return response.FromString(await persist(attempt, deadline))
+            return response.FromString(await self._cluster.persist(attempt, deadline))
         except Unimplemented:
             raise _no_bascule() from None
 

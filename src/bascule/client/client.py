@@ -16,7 +16,7 @@ from typing import TypedDict, Unpack
 from bascule import limits
 from bascule.client.admin import Admin
 from bascule.client.cluster import Cluster
-from bascule.client.failures import Deadline, persist
+from bascule.client.failures import Deadline, OnWait, persist
 from bascule.client.pipeline import OnAcks, Pipeline, Values, check_values
 from bascule.client.publisher import PUBLISH_ASYNC, Publisher
 from bascule.client.requests import partition_for
@@ -35,6 +35,9 @@ from bascule.client.values import (
 )
 from bascule.errors import InvalidArgument, NotFound, PublishError, Unavailable, Unconfirmed
 from bascule.wire.pb import api_pb2 as pb
+from bascule.wire.subjects import subject_refusal
+
+SUBJECT_IS_INVALID = "Subject is invalid"
 
 
 class StreamOverrides(TypedDict, total=False):
@@ -87,8 +90,10 @@ class Client:
         *,
         tls: ssl.SSLContext | None = None,
         timeout: float = limits.CLIENT_CONNECT_TIMEOUT_S,
+        on_wait: OnWait = lambda error, seconds: None,
     ) -> Client:
-        """`servers`: some brokers' addresses, in a list or separated by commas. One is enough."""
+        """`servers`: some brokers' addresses, in a list or separated by commas. One is enough. `on_wait` is told why a
+        request does not work yet and for how long it has been tried, each time before it is tried again."""
         texts = servers.split(",") if isinstance(servers, str) else list(servers)
         if not texts:
             raise InvalidArgument("no server address was given: connect('localhost:9292')")
@@ -99,6 +104,7 @@ class Client:
         except BaseException:
             await cluster.close()
             raise
+        cluster.on_wait = on_wait
         return cls(cluster)
 
     async def __aenter__(self) -> Client:
@@ -142,7 +148,10 @@ class Client:
             else:
                 raise InvalidArgument(f"no stream setting is called {key}: there are {', '.join(_OVERRIDE_FIELDS)}")
         deadline = Deadline(timeout)
-        await self._ask("CreateStream", request.SerializeToString(), deadline)
+        try:
+            await self._ask("CreateStream", request.SerializeToString(), deadline)
+        except InvalidArgument as error:
+            raise _explained(error, request) from None
         await self._wait_for_leaders(name, deadline)
 
     async def _wait_for_leaders(self, name: str, deadline: Deadline) -> None:
@@ -153,7 +162,7 @@ class Client:
             if stream is None or not all(partition.leader for partition in stream.partitions.values()):
                 raise Unavailable(f"stream {name} was created, but not every partition has a leader yet")
 
-        await persist(look, deadline)
+        await self._cluster.persist(look, deadline)
 
     async def delete_stream(self, name: str, timeout: float = limits.CLIENT_TIMEOUT_S) -> None:
         await self._ask("DeleteStream", pb.DeleteStreamRequest(name=name).SerializeToString(), Deadline(timeout))
@@ -273,7 +282,7 @@ class Client:
                 on_acks=on_acks,
             )
 
-        return await (await persist(start, deadline)).run(values)
+        return await (await self._cluster.persist(start, deadline)).run(values)
 
     def subscribe(
         self,
@@ -293,3 +302,16 @@ class Client:
         may show a message a moment later, and never one that is not committed.
         """
         return Subscription(self._cluster, Reading(stream, partition, start, stop, reverse, resume_paused, replica))
+
+
+def _explained(error: InvalidArgument, request: pb.CreateStreamRequest) -> InvalidArgument:
+    """The text of the Liftbridge protocol, and what people need besides: why, and what would do."""
+    if str(error) != SUBJECT_IS_INVALID:
+        return error
+    reason = subject_refusal(request.subject)
+    if reason is None and request.partitions > 1:
+        reason = "a stream of several partitions cannot have one that ends with '>'"
+    if reason is None:
+        return error
+    same = ", which is the name of the stream unless another one is given" if request.subject == request.name else ""
+    return InvalidArgument(f"{error}: {reason}. It is {request.subject!r}{same}; 'orders' or 'orders.new' would do")

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from bascule import limits
-from bascule.client.failures import Deadline, from_status, passes_by_itself, persist
+from bascule.client.failures import Deadline, OnWait, from_status, passes_by_itself, persist
 from bascule.client.values import Address, Metadata, Partition, Stream, metadata_of
 from bascule.errors import BasculeError, FailedPrecondition, HungUp, NotFound, RpcError, TlsRefused, Unavailable
 from bascule.net.channel import Channel
 from bascule.wire.pb import api_pb2 as pb
+
+T = TypeVar("T")
 
 FETCH_METADATA = "/proto.API/FetchMetadata"
 
@@ -47,6 +50,7 @@ class Cluster:
         self._source = self._seeds[0]
         self._metadata = Metadata()
         self._closed = False
+        self.on_wait: OnWait = lambda error, seconds: None
 
     async def close(self) -> None:
         self._closed = True
@@ -93,6 +97,15 @@ class Cluster:
 
     # --- requests -----------------------------------------------------------------------------------------
 
+    async def persist(
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        deadline: Deadline,
+        again: Callable[[BasculeError], bool] = passes_by_itself,
+    ) -> T:
+        """Try until the deadline; whoever wants to know is told why it takes so long."""
+        return await persist(attempt, deadline, again, self.on_wait)
+
     async def ask_any(self, method: str, request: bytes, deadline: Deadline) -> bytes:
         async def attempt() -> bytes:
             _, channel = await self.any_connection()
@@ -102,7 +115,7 @@ class Cluster:
                 self._turn += 1
                 raise
 
-        return await persist(attempt, deadline)
+        return await self.persist(attempt, deadline)
 
     async def ask_leader(self, stream: str, partition: int, method: str, request: bytes, deadline: Deadline) -> bytes:
         async def attempt() -> bytes:
@@ -113,7 +126,7 @@ class Cluster:
                 self.forget(stream)
                 raise from_status(error) from None
 
-        return await persist(attempt, deadline, _stale)
+        return await self.persist(attempt, deadline, _stale)
 
     # --- metadata -----------------------------------------------------------------------------------------
 
@@ -129,7 +142,7 @@ class Cluster:
                 raise
 
         request = pb.FetchMetadataRequest(streams=streams).SerializeToString()
-        fresh = metadata_of(pb.FetchMetadataResponse.FromString(await persist(attempt, deadline)))
+        fresh = metadata_of(pb.FetchMetadataResponse.FromString(await self.persist(attempt, deadline)))
         kept = {n: s for n, s in self._metadata.streams.items() if streams and n not in streams}
         self._metadata = Metadata(fresh.brokers, kept | fresh.streams)
         return fresh

@@ -16,6 +16,8 @@ from bascule.errors import BasculeError, RpcError, Status
 from bascule.wire.pb import api_pb2 as pb
 
 T = TypeVar("T")
+OnWait = Callable[[BasculeError, float], None]
+"""Takes why a request does not work yet, and for how many seconds it has been tried. It is tried again."""
 
 _BY_STATUS: dict[Status, type[BasculeError]] = {
     Status.CANCELLED: errors.Cancelled,
@@ -82,9 +84,10 @@ async def persist(
     attempt: Callable[[], Awaitable[T]],
     deadline: Deadline,
     again: Callable[[BasculeError], bool] = passes_by_itself,
+    on_wait: OnWait = lambda error, seconds: None,
 ) -> T:
     """Try until it works, the error is final, or the deadline leaves no room for another try."""
-    delay = limits.CLIENT_RETRY_MIN_S
+    delay, began = limits.CLIENT_RETRY_MIN_S, asyncio.get_running_loop().time()
     hung_up = 0
     while True:
         try:
@@ -96,5 +99,6 @@ async def persist(
         hung_up = hung_up + 1 if isinstance(error, errors.HungUp) else 0
         if not again(error) or hung_up >= limits.CLIENT_HUNG_UP_TRIES or deadline.remaining() <= delay:
             raise error
+        on_wait(error, asyncio.get_running_loop().time() - began)
         await asyncio.sleep(delay)
         delay = min(2 * delay, limits.CLIENT_RETRY_MAX_S)

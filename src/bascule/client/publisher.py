@@ -15,7 +15,7 @@ import asyncio
 
 from bascule import limits
 from bascule.client.cluster import Cluster
-from bascule.client.failures import Deadline, from_publish_code, from_status, persist
+from bascule.client.failures import Deadline, from_publish_code, from_status
 from bascule.client.requests import Encoder, Responses, ack_of
 from bascule.client.values import Ack, AckPolicy, Outgoing
 from bascule.errors import BasculeError, DeadlineExceeded, RpcError, Unavailable, Unconfirmed
@@ -154,7 +154,7 @@ class Publisher:
 
         try:
             async with asyncio.timeout(timeout):
-                return await persist(attempt, deadline)
+                return await self._cluster.persist(attempt, deadline)
         except TimeoutError:
             if not sent:
                 raise DeadlineExceeded(f"no broker took the message within {timeout:g} s: nothing was sent") from None

@@ -21,7 +21,7 @@ from types import TracebackType
 
 from bascule import limits
 from bascule.client.cluster import Cluster
-from bascule.client.failures import Deadline, from_status, passes_by_itself, persist
+from bascule.client.failures import Deadline, from_status, passes_by_itself
 from bascule.client.values import Message, StartAt, StopAt, partition_of
 from bascule.errors import (
     BasculeError,
@@ -154,7 +154,7 @@ class Subscription:
             return
         deadline = Deadline(limits.CLIENT_RESUBSCRIBE_S)
         try:
-            await persist(lambda: self._open(deadline), deadline, self._opens_again)
+            await self._cluster.persist(lambda: self._open(deadline), deadline, self._opens_again)
         except BasculeError as error:
             if not _is_the_end(error, self._reading.reverse):
                 raise

@@ -224,6 +224,10 @@ class GrpcServer:
             raise StartError(f"cannot listen on port {bound}: {error.strerror or error}") from None
         return bound
 
+    def serve(self, methods: Mapping[str, Handler]) -> None:
+        """These instead of the methods so far; open calls go on."""
+        self._methods = dict(methods)
+
     def drain(self) -> None:
         """Take no new connections and no new calls; the open calls go on."""
         self._draining = True

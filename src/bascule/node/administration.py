@@ -68,7 +68,7 @@ class ControllerAdministration:
                 plans.known(self.members, op.broker)
                 if op.broker not in metadata.brokers.draining:
                     return metadata.index
-                logger.info("broker %s drains no more", op.broker)
+                logger.info("drain of broker %s cancelled: it may lead again", op.broker)
                 return await self._cluster.propose(lambda: UndrainBroker(op.broker))
             case pb.REMOVE_BROKER:
                 return await self._remove(op.broker, op.force)

@@ -119,6 +119,8 @@ class Bootstrap:
         """One that somebody is in."""
         self._seed = ""
         """Another broker that was started as a seed, in a cluster or not."""
+        self.waiting: Waiting | None = None
+        """What for, until it is known whether this broker founds a cluster."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -134,7 +136,7 @@ class Bootstrap:
             self._bus.subscribe(self._asked, self._on_words),
             self._bus.subscribe(self._answered, self._on_words),
         ]
-        waiting = Waiting(self._clock, "waiting to found a cluster")
+        waiting = self.waiting = Waiting(self._clock, "waiting to found a cluster")
         began = self._loop.time()
         try:
             while not self._cluster:
@@ -143,6 +145,7 @@ class Bootstrap:
                 if self._loop.time() - began >= ASK_S and not self._cluster and await self._is_due(waiting):
                     return True
         finally:
+            self.waiting = None
             for subscription in subscriptions:
                 subscription.unsubscribe()
         self._refuse_other_seeds()

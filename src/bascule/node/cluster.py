@@ -235,7 +235,7 @@ class Cluster:
         nor found another cluster. StartError if asking again cannot help."""
         subject = self.subjects.shared("raft.metadata.join")
         request = pb.RaftJoinRequest(nodeID=self.config.broker_id, incarnation=self.config.incarnation)
-        waiting = Waiting(self._clock, "waiting to join the cluster")
+        waiting = self._waiting = Waiting(self._clock, "waiting to join the cluster")
         while True:
             try:
                 data = await self.requests.ask(
@@ -250,6 +250,7 @@ class Cluster:
                 if not response.error and response.cluster:
                     self.subjects.enter(response.cluster)
                     self.joined = True
+                    self._waiting = None
                     return
                 if response.final:
                     raise StartError(f"the cluster does not let this broker in: {response.error}")
@@ -282,7 +283,8 @@ class Cluster:
     @property
     def waits(self) -> str:
         """For whom this broker waits, since when, and what to do; empty if it does not."""
-        return self._waiting.text if self._waiting is not None and self._waiting.reason else ""
+        waiting = self._waiting or self._bootstrap.waiting
+        return waiting.text if waiting is not None and waiting.reason else ""
 
     def _heard_stranger(self, peer: Peer) -> None:
         if succeeds(peer.cluster, self.subjects.cluster):

@@ -271,9 +271,11 @@ class Replica:
             async with asyncio.timeout(timeout_s):
                 await self._settled.wait()
         except TimeoutError:
+            others = ", ".join(each for each in self.partition.replicas if each not in self.partition.isr)
             raise Unavailable(
-                f"{self.name} has just changed its leader, and too few of its replicas are in sync to tell its high "
-                "watermark; try again when more brokers are up"
+                f"{self.name} has a new leader, and too few replicas are in sync to tell its high watermark; "
+                f"in sync now: {', '.join(self.partition.isr)}"
+                + (f". Start {others}, or wait until it has caught up" if others else "; try again")
             ) from None
 
     def received(self, now: int) -> None:

@@ -15,9 +15,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from bascule.errors import ConfigError, StartError, Status
+from bascule.errors import ConfigError, StartError, Status, Unavailable
 from bascule.log.disk import FileDisk
 from bascule.log.sync import SyncMode, SyncScheduler
+from bascule.net.call import Call
 from bascule.net.embedded import EmbeddedNats, OnDeath
 from bascule.net.grpc import GrpcServer
 from bascule.net.health import Health
@@ -175,18 +176,18 @@ class Server:
         )
         self._broker.on_grown = freeze_grown
         stack.push_async_callback(self._broker.close)
-        await self._broker.start()
-        methods = {
-            **Api(self._broker, advertised).methods(),
-            **AdminApi(self._broker, advertised).methods(),
-            **self._health.methods(),
-        }
-        self._grpc = GrpcServer(methods, max_connections=descriptors.connections)
+        methods = {**Api(self._broker, advertised).methods(), **AdminApi(self._broker, advertised).methods()}
+        # To enter a cluster may take for ever: whoever asks meanwhile is told what this broker waits for.
+        not_yet = dict.fromkeys(methods, self._not_started)
+        self._health.set("", serving=False)
+        self._health.set(SERVICE, serving=False)
+        self._grpc = GrpcServer({**not_yet, **self._health.methods()}, max_connections=descriptors.connections)
         port = await self._grpc.start(bind.host, bind.port, tls)
         stack.push_async_callback(self._grpc.close, Status.UNAVAILABLE, "the broker has stopped", 0.0)
         address = config.advertised(port)
         advertised.set(address)
-        self._health.set(SERVICE, serving=True)
+        await self._broker.start()
+        self._grpc.serve({**methods, **self._health.methods()})
         self._broker.files.on_gone.append(self._on_gone)
         self._on_gone()
         info = RunningInfo(broker_id, address.host, address.port, nats_servers[0], config.data_dir)
@@ -200,6 +201,9 @@ class Server:
             TWIN,
         )
         return info
+
+    async def _not_started(self, call: Call) -> None:
+        raise Unavailable(self._broker.cluster.waits or "this broker is starting; try again")
 
     def on_fatal(self, callback: Callable[[], None]) -> None:
         def on_fatal(reason: str) -> None:

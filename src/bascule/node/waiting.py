@@ -9,6 +9,8 @@ logger = logging.getLogger(__name__)
 SAY_FROM_S = 1.0
 """What takes less is no news."""
 SAY_EVERY_S = 10.0
+WARN_FROM_S = 10.0
+"""Brokers that are started together wait for each other: a warning is what lasts longer."""
 
 
 class Waiting:
@@ -31,4 +33,5 @@ class Waiting:
         self.reason = reason
         if now >= due_at:
             self._said, self._said_at = reason, now
-            logger.warning("%s", self.text)
+            lasts = now - self._since >= int(WARN_FROM_S * 1e9)
+            logger.log(logging.WARNING if lasts else logging.INFO, "%s", self.text)

@@ -44,15 +44,29 @@ def usable_id(name: str) -> bool:
 
 def valid_stream_subject(subject: str) -> bool:
     """A stream may listen on it. `*` and `>` are fine as whole tokens, `>` as the last one only."""
-    if any(_blank_or_control(character) for character in subject):
-        return False
-    if len(subject.encode("utf-8", "surrogatepass")) > _MAX_STREAM_SUBJECT_BYTES:
-        return False
+    return subject_refusal(subject) is None
+
+
+def subject_refusal(subject: str) -> str | None:
+    """None if a stream may listen on this subject, else why not."""
+    for character in subject:
+        if _blank_or_control(character):
+            return f"a subject cannot contain blanks or control characters, here {character!r}"
+    length = len(subject.encode("utf-8", "surrogatepass"))
+    if length > _MAX_STREAM_SUBJECT_BYTES:
+        return f"the subject of a stream takes at most {_MAX_STREAM_SUBJECT_BYTES} bytes as UTF-8, this one {length}"
     tokens = subject.split(".")
-    return all(
-        token and (token == "*" or (token == ">" and index == len(tokens) - 1) or not set(token) & set("*>"))
-        for index, token in enumerate(tokens)
-    )
+    for index, token in enumerate(tokens):
+        if not token:
+            return "a subject cannot be empty, nor begin or end with a period, nor have two periods in a row"
+        if token == "*" or (token == ">" and index == len(tokens) - 1):
+            continue
+        if wildcards := set(token) & set("*>"):
+            return (
+                f"a subject can contain {min(wildcards)!r} only as a wildcard: '*' between two periods, '>' after the "
+                "last one"
+            )
+    return None
 
 
 def valid_stream_name(name: str) -> str | None:

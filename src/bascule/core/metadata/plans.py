@@ -117,7 +117,7 @@ def may_remove(metadata: Metadata, members: Members, broker: str) -> None:
         raise FailedPrecondition(f"{broker} is the last voter of the cluster: let another broker join first")
     if broker in members.alive and broker not in metadata.brokers.draining:
         raise FailedPrecondition(
-            f"{broker} is alive: hand its work over first with `bascule cluster drain {broker} --stop`"
+            f"{broker} is alive: hand over what it leads first with `bascule cluster drain {broker}`"
         )
     living = [each for each in others if each in members.alive]
     quorum = len(others) // 2 + 1

@@ -1,0 +1,39 @@
+"""A command that waits says for what, soon, and goes on waiting."""
+
+import asyncio
+import subprocess
+import time
+from pathlib import Path
+
+from bascule.client import AckPolicy, Client
+from bascule.testing.processes import BrokerProcess, script, start_broker
+
+
+async def below_min_isr(broker: BrokerProcess) -> None:
+    """A stream whose only message is stored, and never committed."""
+    async with await Client.connect(broker.address) as client:
+        await client.create_stream("s", min_isr=2)
+        await client.publish("s", b"v", ack=AckPolicy.LEADER)
+
+
+def test_sub_of_a_partition_below_min_isr_says_soon_what_it_waits_for(tmp_path: Path) -> None:
+    with start_broker(tmp_path) as broker:
+        asyncio.run(below_min_isr(broker))
+        broker.terminate()
+        broker.start().wait_ready()
+        began = time.monotonic()
+        reading = subprocess.Popen(
+            [str(script("bascule")), "sub", "s", "--server", broker.address],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            assert reading.stderr is not None
+            said = reading.stderr.readline().decode()
+            took_s = time.monotonic() - began
+            assert said.startswith("waiting: s/0 has a new leader, and too few replicas are in sync"), said
+            assert took_s < 8.0, "it waited as long as it tried"
+            assert reading.poll() is None, "it did not go on waiting"
+        finally:
+            reading.kill()
+            reading.communicate()
