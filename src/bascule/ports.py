@@ -67,8 +67,9 @@ class Disk(Protocol):
     def read_cached(self, path: str, position: int, length: int) -> bytes | None:
         """The bytes if the page cache has them now, else None. Short only at the end of the file."""
 
-    async def read(self, path: str, position: int, length: int) -> bytes:
-        """Short only at the end of the file."""
+    async def read(self, path: str, position: int, length: int, fresh: bool = False) -> bytes:
+        """Short only at the end of the file. `fresh`: from the device, past what memory holds of these bytes, but for
+        what waits to be written. Not for bytes whose sync failed: memory alone may have them."""
 
     async def evict(self, path: str) -> None:
         """Sync the file, then forget what memory holds of it: what is read after this is on the device. A process

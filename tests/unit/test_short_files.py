@@ -266,7 +266,7 @@ def test_a_search_in_a_long_file_lets_others_have_their_turn(monkeypatch: pytest
             await asyncio.sleep(0)
 
     async def scenario() -> None:
-        async def read(position: int, length: int) -> bytes:
+        async def read(position: int, length: int, fresh: bool = False) -> bytes:
             return garbage[position : position + length]
 
         task = asyncio.get_running_loop().create_task(others())

@@ -13,6 +13,7 @@ import logging
 import struct
 
 from bascule import limits
+from bascule.log.reread import read_verified
 from bascule.ports import Disk, Write
 from bascule.wire import kernels
 
@@ -59,7 +60,10 @@ async def _read_valid(disk: Disk, path: str) -> bytes | None:
     size = await disk.size(path)
     if size is None or not _HEADER.size <= size <= _HEADER.size + limits.MAX_CHECKPOINT_BYTES:
         return None
-    content = await disk.read(path, 0, size)
+    return await read_verified(disk, path, 0, size, _valid)
+
+
+def _valid(content: bytes) -> bytes | None:
     if len(content) < _HEADER.size:
         return None
     magic, length, crc = _HEADER.unpack_from(content)

@@ -6,21 +6,19 @@ once. At a bad record the search for the next good one begins. If the bad record
 of the file or to a valid record, that is where it ends: its value may hold the bytes of other records, and
 those are not ours to find. Only if the length itself is damaged are the bytes searched one by one; a find
 counts only if a second record follows it, or the end of the file, for the same reason. A file that ends before the
-size it should have is damaged from its last whole record on. Every turn of every loop here reads further or asks for
-more than the one before.
+size it should have is damaged from its last whole record on. What does not verify is read again before it counts as
+damaged, and where damage ends is judged by bytes that two reads agree on (`reread`). Every turn of every loop here
+reads further or asks for more than the one before.
 
 Known to be imperfect: a record whose length is damaged and whose value holds two valid records back to back
 gives these up as records of the log; so does one that is torn off exactly at the end of a record in its value.
 """
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from bascule import limits
+from bascule.log.reread import Read, agreed, steady
 from bascule.wire import kernels
-
-Read = Callable[[int, int], Awaitable[bytes]]
-"""(position, length) -> bytes; perhaps fewer than asked, none only where the file ends, which may be too early."""
 
 PREFIX_BYTES = 5
 TRAILER_TAG = b"\x82\x7d\x0c"
@@ -59,6 +57,9 @@ class Chunk:
         cut = kernels.seek_record(self.data, 0, len(self.data), 0, offset)[0]
         return self._part(self.position + cut, self.data[cut:])
 
+    def first_record(self) -> "Chunk | None":
+        return self._part(self.position, self.data[: _record_bytes(self.data)])
+
     def _part(self, position: int, data: bytes) -> "Chunk | None":
         _, count, first, following, timestamp, epoch, _ = kernels.scan_records(data, 0, len(data), 0)
         return Chunk(position, data, count, first, following, timestamp, epoch) if count else None
@@ -71,25 +72,38 @@ async def read_chunk(
 
     What is stepped over is noted in `damage`: where it begins -> where it ends.
     """
-    length = max(max_bytes, _MIN_READ_BYTES)
+    length = first_length = max(max_bytes, _MIN_READ_BYTES)
     while position < size:
         asked = min(length, size - position)
         data = await read(position, asked)
-        good, count, first, following, timestamp, epoch, status = kernels.scan_records(data, 0, len(data), min_offset)
-        if count:
-            records = data if good == len(data) else data[:good]
-            return Chunk(position, records, count, first, following, timestamp, epoch)
-        needed = _record_bytes(data) if status == _INCOMPLETE else 0
-        if asked < needed <= size - position:  # and not `len(data) <`: a file that is too short never gives more
+        chunk, needed = _whole_records(data, position, min_offset, asked, size - position)
+        known = damage.get(position, position)
+        if chunk is None and not needed and known == position:
+            data = await agreed(read, position, asked, data)
+            chunk, needed = _whole_records(data, position, min_offset, asked, size - position)
+        if chunk is not None:
+            # The length that made the read grow may have been read wrongly: then there is more than one record.
+            return chunk if len(chunk.data) <= first_length else chunk.first_record()
+        if needed:
             length = needed
             continue
-        known = damage.get(position)
-        if known is None or known <= position:
-            known = await next_record(read, position, size, min_offset) if data else size
+        if known == position:
+            known = await next_record(steady(read), position, size, min_offset) if data else size
             if len(damage) < limits.MAX_DAMAGE_NOTES:
                 damage[position] = known
         position = known
     return None
+
+
+def _whole_records(data: bytes, position: int, min_offset: int, asked: int, left: int) -> tuple[Chunk | None, int]:
+    """The valid records that the data begins with; and, if there is none because more should be `asked` for, of what is
+    `left`, how much that is, else 0."""
+    good, count, first, following, timestamp, epoch, status = kernels.scan_records(data, 0, len(data), min_offset)
+    if count:
+        records = data if good == len(data) else data[:good]
+        return Chunk(position, records, count, first, following, timestamp, epoch), 0
+    needed = _record_bytes(data) if status == _INCOMPLETE else 0
+    return None, needed if asked < needed <= left else 0  # and not `len(data) <`: a file too short never gives more
 
 
 async def next_record(read: Read, position: int, size: int, min_offset: int) -> int:
@@ -130,12 +144,16 @@ async def _own_end(read: Read, position: int, size: int) -> int:
 
 async def _record_end(read: Read, position: int, size: int, min_offset: int) -> int | None:
     """Where the record at `position` ends, if it is valid."""
-    record = await read_record(read, position, size, min_offset)
+    record = await _record_at(read, position, size, min_offset)
     return None if record is None else record.end
 
 
-async def read_record(read: Read, position: int, size: int, min_offset: int = 0) -> Chunk | None:
+async def read_record(read: Read, position: int, size: int) -> Chunk | None:
     """The one record at `position`, if it is valid."""
+    return await _record_at(read, position, size, 0) or await _record_at(steady(read), position, size, 0)
+
+
+async def _record_at(read: Read, position: int, size: int, min_offset: int) -> Chunk | None:
     if not 0 <= position < size:
         return None
     length = _record_bytes(await _read_fully(read, position, min(PREFIX_BYTES, size - position)))

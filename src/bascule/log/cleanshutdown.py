@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from bascule.log.reread import read_verified
 from bascule.log.tail import CleanEnd
 from bascule.ports import Disk, Write
 from bascule.wire import kernels
@@ -31,7 +32,7 @@ class CleanShutdown(NamedTuple):
 
 async def read(disk: Disk) -> CleanShutdown | None:
     size = await disk.size(FILE)
-    return _decode(await disk.read(FILE, 0, size)) if size else None
+    return await read_verified(disk, FILE, 0, size, _decode) if size else None
 
 
 async def remove(disk: Disk) -> None:

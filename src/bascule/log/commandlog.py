@@ -20,6 +20,7 @@ from bascule import limits
 from bascule.errors import CorruptError, LogError
 from bascule.log.checkpoint import read_checkpoint, write_checkpoint
 from bascule.log.recovery import TEMPORARY_SUFFIX, commit_one, rewrite
+from bascule.log.reread import agreed
 from bascule.log.tail import CleanEnd
 from bascule.ports import Disk, Write
 from bascule.wire import kernels
@@ -154,7 +155,7 @@ class CommandLog:
         for first in firsts:
             path = self._commands_path(first)
             await self._disk.evict(path)  # an append whose sync failed may be in memory only
-            content = await self._disk.read(path, 0, await self._disk.size(path) or 0)
+            content = await self._content(path)
             entries, end = _decode(content)
             if first == firsts[-1] and not _entry_follows(content, end):  # before anything is cut or removed
                 self._check_confirmed(path, max(snapshot_index, entries[-1][0] if entries else first - 1))
@@ -175,6 +176,16 @@ class CommandLog:
         if expected is None or expected - 1 <= snapshot_index:  # a snapshot ends the file before it
             self._path, self._position = None, 0
         return commands
+
+    async def _content(self, path: str) -> bytes:
+        """What is not all commands is so twice: else it was read wrongly."""
+
+        async def read(position: int, length: int, fresh: bool = False) -> bytes:
+            return await self._disk.read(path, position, length, fresh)
+
+        size = await self._disk.size(path) or 0
+        content = await read(0, size)
+        return content if _decode(content)[1] == size else await agreed(read, 0, size, content)
 
     async def _judge_rest(self, path: str, content: bytes, end: int, last: bool) -> None:
         """What follows the valid entries: the rest of an unconfirmed append is cut, anything else is an
@@ -200,7 +211,7 @@ class CommandLog:
         if self._path is None:
             return
         if self._failed is not None:  # a second sync of the same pages would say nothing
-            await rewrite(self._disk, self._path, [(0, self._position)])
+            await rewrite(self._disk, self._path, [(0, self._position)], durable=True)
         await commit_one(self._disk, Write(self._path, self._position, []), sync=True)
         folder = self._folder
         await self._disk.sync_folder(folder)

@@ -42,7 +42,6 @@ from bascule.ports import Clock, Disk, Write
 
 _log = logging.getLogger("bascule.log")
 
-
 OnDamage = Callable[[Segment, bool], Awaitable[Healing]]
 """Asked by readers that stand before damage in that segment, and whether they wait for what becomes of it. If the
 records come back the segment is retired.
@@ -463,7 +462,8 @@ class CommitLog:
         for segment in self.segments:
             if segment.synced.size < segment.promised.size and not segment.missing:
                 # Relaxed: promised, but the pages may be lost. The file may be too short, which is damage by now.
-                await rewrite(self._disk, segment.path, [(0, min(segment.promised.size, await segment.file_size()))])
+                size = min(segment.promised.size, await segment.file_size())
+                await rewrite(self._disk, segment.path, [(0, size)], durable=False)
                 segment.synced = segment.promised
         self._unsynced = []
         if self.segments:

@@ -273,12 +273,14 @@ class FileDisk:
         finally:
             self._files.give_back(file)
 
-    async def read(self, path: str, position: int, length: int) -> bytes:
-        return await self._readers.run(self._read, path, position, length)
+    async def read(self, path: str, position: int, length: int, fresh: bool = False) -> bytes:
+        return await self._readers.run(self._read, path, position, length, fresh)
 
-    def _read(self, path: str, position: int, length: int) -> bytes:
+    def _read(self, path: str, position: int, length: int, fresh: bool) -> bytes:
         file = self._files.borrow(path)
         try:
+            if fresh and length:  # 0 would mean the whole file
+                os.posix_fadvise(file.descriptor, position, length, os.POSIX_FADV_DONTNEED)
             data = os.pread(file.descriptor, length, position)
             while len(data) < length:
                 more = os.pread(file.descriptor, length - len(data), position + len(data))

@@ -16,6 +16,7 @@ import struct
 from typing import NamedTuple, Protocol
 
 from bascule import limits
+from bascule.log.reread import read_verified
 from bascule.ports import Disk
 from bascule.wire import kernels
 
@@ -144,24 +145,36 @@ async def read_footer(disk: Disk, path: str) -> tuple[Footer, FileIndex] | None:
     size = await disk.size(path)
     if size is None or size < _FOOTER.size:
         return None
-    packed = await disk.read(path, size - _FOOTER.size, _FOOTER.size)
+    found = await read_verified(disk, path, size - _FOOTER.size, _FOOTER.size, _decode_footer)
+    if found is None:
+        return None
+    footer, count, _ = found
+    return (footer, FileIndex(disk, path, count)) if size == count * ENTRY.size + _FOOTER.size else None
+
+
+def _decode_footer(packed: bytes) -> tuple[Footer, int, int] | None:
+    """With how many entries stand before it, and their CRC; None if it is none."""
     if len(packed) != _FOOTER.size:
         return None
-    magic, *fields, count, _, crc = _FOOTER.unpack(packed)
-    if magic != _MAGIC or crc != kernels.crc32c(packed[:-4]) or size != count * ENTRY.size + _FOOTER.size:
-        return None
-    return Footer(*fields), FileIndex(disk, path, count)
+    magic, *fields, count, entries_crc, crc = _FOOTER.unpack(packed)
+    return (Footer(*fields), count, entries_crc) if magic == _MAGIC and crc == kernels.crc32c(packed[:-4]) else None
 
 
 async def entries_intact(disk: Disk, index: FileIndex) -> bool:
     """Whether the entries are the ones that were written: reads them all, so once per segment and process."""
     try:
-        size = await disk.size(index.path) or 0
-        end = size - _FOOTER.size
-        crc = 0
-        for position in range(0, end, _VERIFY_BYTES):
-            crc = kernels.crc32c(await disk.read(index.path, position, min(_VERIFY_BYTES, end - position)), crc)
-        packed = await disk.read(index.path, max(end, 0), _FOOTER.size)
+        end = (await disk.size(index.path) or 0) - _FOOTER.size
+        found = await read_verified(disk, index.path, max(end, 0), _FOOTER.size, _decode_footer)
+        return found is not None and (
+            await _entries_crc(disk, index.path, end) == found[2]
+            or await _entries_crc(disk, index.path, end, fresh=True) == found[2]  # it was read wrongly
+        )
     except OSError:
         return False
-    return len(packed) == _FOOTER.size and int(_FOOTER.unpack(packed)[-2]) == crc
+
+
+async def _entries_crc(disk: Disk, path: str, end: int, fresh: bool = False) -> int:
+    crc = 0
+    for position in range(0, end, _VERIFY_BYTES):
+        crc = kernels.crc32c(await disk.read(path, position, min(_VERIFY_BYTES, end - position), fresh), crc)
+    return crc

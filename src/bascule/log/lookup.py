@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from bascule import limits
 from bascule.errors import LogError
-from bascule.log.chunk import Chunk, Read, read_chunk, read_record
+from bascule.log.chunk import Chunk, read_chunk, read_record
 from bascule.log.index import POSITION, TIMESTAMP, Entry, FileIndex, entries_intact
 from bascule.log.recovery import scan_segment
+from bascule.log.reread import Read
 from bascule.log.segment import Segment
 from bascule.wire import kernels
 
@@ -30,12 +31,12 @@ def yielding(read: Read) -> Read:
     others must have their turn."""
     reads = 0
 
-    async def read_in_turn(position: int, length: int) -> bytes:
+    async def read_in_turn(position: int, length: int, fresh: bool = False) -> bytes:
         nonlocal reads
         reads += 1
         if reads > _READS_A_TURN:
             await asyncio.sleep(0)
-        return await read(position, length)
+        return await read(position, length, fresh)
 
     return read_in_turn
 

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from bascule import limits
+from bascule.log.reread import agreed
 from bascule.log.tail import CleanEnd, Known, Tail
 from bascule.ports import Disk, Write
 from bascule.wire import kernels
@@ -218,7 +219,7 @@ class PromisedEnds:
     async def load(self, clean: Mapping[str, CleanEnd] | None) -> None:
         """Read what is on record; `clean` is what the last clean shutdown left, and newer. Writes nothing."""
         size = await self._disk.size(FILE)
-        content = await self._disk.read(FILE, 0, size) if size else b""
+        content = await self._content(size) if size else b""
         fresh = size is None and clean is None and not await self._disk.list("streams")
         complete, whole = self._decode(content)
         # A clean shutdown speaks for those logs alone that were sure of their ends; what it knew of the others is here.
@@ -232,6 +233,15 @@ class PromisedEnds:
         for folder, end in (clean or {}).items():
             record = self.record(folder)
             record.clean, record.promised, record.unsure = end, end.end, False
+
+    async def _content(self, size: int) -> bytes:
+        """What is not whole is so twice: else it was read wrongly."""
+
+        async def read(position: int, length: int, fresh: bool = False) -> bytes:
+            return await self._disk.read(FILE, position, length, fresh)
+
+        content = await read(0, size)
+        return content if _batches_end(content) == size else await agreed(read, 0, size, content)
 
     async def begin(self) -> None:
         """Put everything known into a new file. From here on logs may be changed."""
@@ -450,6 +460,14 @@ def _batch_at(content: bytes, position: int) -> tuple[int, int] | None:
     if magic != _MAGIC or not length or crc != kernels.crc32c(content[start : start + length]):
         return None
     return (start, start + length) if start + length <= len(content) else None
+
+
+def _batches_end(content: bytes) -> int:
+    """Where the whole batches at the beginning end."""
+    position = 0
+    while (found := _batch_at(content, position)) is not None:
+        position = found[1]
+    return position
 
 
 def _next_batch(content: bytes, position: int) -> int:

@@ -10,6 +10,7 @@ import logging
 from datetime import UTC, datetime
 
 from bascule import limits
+from bascule.log.reread import agreed
 from bascule.ports import Clock, Disk, Write
 
 FOLDER = "quarantine"
@@ -27,8 +28,12 @@ class Quarantine:
         """Copy these bytes of a file aside, durably. Gives the copy's path; None if they are all zero or
         none.
         """
+
+        async def read(position: int, length: int, fresh: bool = False) -> bytes:
+            return await self._disk.read(source, position, length)  # memory may be all that has them
+
         pieces = [
-            await self._disk.read(source, position, min(limits.RECOVERY_READ_BYTES, end - position))
+            await agreed(read, position, min(limits.RECOVERY_READ_BYTES, end - position))
             for position in range(start, min(end, start + self._limit_bytes), limits.RECOVERY_READ_BYTES)
         ]
         if not any(piece.strip(b"\0") for piece in pieces):

@@ -41,6 +41,7 @@ from bascule.log.chunk import Chunk, read_chunk
 from bascule.log.index import Footer, MemoryIndex, read_footer
 from bascule.log.promised import EndRecord
 from bascule.log.quarantine import Quarantine
+from bascule.log.reread import agreed
 from bascule.log.segment import CRC_BYTES, NAME_DIGITS, Segment, index_path, segment_path
 from bascule.log.tail import Known, Tail, judge
 from bascule.ports import Clock, Disk, Write
@@ -112,8 +113,8 @@ class Scan:
 async def scan_segment(disk: Disk, path: str, base: int, size: int, limit: int | None = None) -> Scan:
     """Verify every record of the file. From offset `limit` on everything counts as bad: the next file has it."""
 
-    async def read(position: int, length: int) -> bytes:
-        return await disk.read(path, position, length)
+    async def read(position: int, length: int, fresh: bool = False) -> bytes:
+        return await disk.read(path, position, length, fresh)
 
     scan = Scan(base, size, end=base)
     while scan.position < size:
@@ -130,12 +131,13 @@ async def scan_segment(disk: Disk, path: str, base: int, size: int, limit: int |
     return scan
 
 
-async def rewrite(disk: Disk, path: str, ranges: list[tuple[int, int]]) -> None:
-    """Put a synced copy of these ranges of the file in its place, atomically."""
+async def rewrite(disk: Disk, path: str, ranges: list[tuple[int, int]], durable: bool) -> None:
+    """Put a synced copy of these ranges of the file in its place, atomically. If what they hold is not known to be
+    `durable` it may be in memory alone."""
     copy = Copy(disk, path)
     await copy.begin()
     for start, end in ranges:
-        await copy.take(start, end)
+        await copy.take(start, end, durable)
     await copy.sync()
     await copy.replace()
 
@@ -153,12 +155,16 @@ class Copy:
         await self._disk.remove(self.path)
         await commit_one(self._disk, Write(self.path, 0, [], create=True, new_folder=new_folder), sync=False)
 
-    async def take(self, start: int, end: int) -> None:
-        """These bytes of the file come next. Raises OSError if they are not all there: what comes after them would
-        stand in the wrong place."""
+    async def take(self, start: int, end: int, durable: bool) -> None:
+        """These bytes of the file come next, as two reads agree on them: what was read wrongly would be damage here.
+        Raises OSError if they are not all there: what comes after them would stand in the wrong place."""
+
+        async def read(position: int, length: int, fresh: bool = False) -> bytes:
+            return await self._disk.read(self._source, position, length, fresh and durable)
+
         for position in range(start, end, limits.RECOVERY_READ_BYTES):
             length = min(limits.RECOVERY_READ_BYTES, end - position)
-            data = await self._disk.read(self._source, position, length)
+            data = await agreed(read, position, length)
             if len(data) < length:
                 raise OSError(errno.EIO, "the file has become shorter", self._source)
             await self.add(data)
@@ -393,7 +399,7 @@ class Recovery:
             return scan
         edges = [0, *(edge for stretch in scan.bad for edge in stretch), scan.size]
         ranges = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
-        await rewrite(self._disk, path, ranges)
+        await rewrite(self._disk, path, ranges, durable=True)
         size = sum(end - start for start, end in ranges)
         return await scan_segment(self._disk, path, scan.base, size, limit)
 

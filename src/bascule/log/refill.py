@@ -131,7 +131,7 @@ async def _copied(
     position, usable = 0, True
     fills: list[Fill] = []
     for stretch in stretches:
-        await copy.take(position, stretch.start)
+        await copy.take(position, stretch.start, durable=stretch.start <= segment.synced.size)
         fills.append(Fill(log, segment, stretch, copy, fetch))
         usable = await fills[-1].run()
         if not usable:
@@ -141,7 +141,7 @@ async def _copied(
         if lacking := next((fill.lacking for fill in fills if fill.lacking), ""):
             raise PeerLacks(lacking)
         return []
-    await copy.take(position, segment.promised.size)
+    await copy.take(position, segment.promised.size, durable=segment.promised.size <= segment.synced.size)
     if copy.size > limits.MAX_SEGMENT_BYTES:
         raise LogError(f"{segment.path}: would be too large with what it lacks")
     await copy.sync()
@@ -313,7 +313,7 @@ class Fill:
         start, end = self._stretch.start, self._stretch.end
         length = 0 if self._segment.missing else await self._segment.file_size()
         if start < end <= length:
-            await self._copy.take(start, end)
+            await self._copy.take(start, end, durable=end <= self._segment.synced.size)
             self._holes, self._kept = 1, True
         else:
             await self._leave_out()

@@ -197,12 +197,15 @@ class Segment:
         """Of the file as it is, which may be shorter than it should be."""
         return 0 if self.missing else await self._disk.size(self.path) or 0
 
-    async def read(self, position: int, length: int) -> bytes:
-        """Bytes at `position`, perhaps fewer than asked; at least one if the segment and its file go on there."""
+    async def read(self, position: int, length: int, fresh: bool = False) -> bytes:
+        """Bytes at `position`, perhaps fewer than asked; at least one if the segment and its file go on there. `fresh`:
+        not from the page cache, unless that may be all that has them."""
         if position < self.promised.size or not self._tail:
             length = max(min(length, self.promised.size - position), 0)
             if self.missing:
                 return b""
+            if fresh:
+                return await self._disk.read(self.path, position, length, position + length <= self.synced.size)
             return await read_some(self._disk, self.path, position, length)
         number = bisect_right(self._tail_starts, position) - 1
         last = bisect_left(self._tail_starts, position + length, number + 1)

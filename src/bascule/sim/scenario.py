@@ -17,15 +17,15 @@ CONTROL_EVERY = 10
 CLUSTER_SIZES = (3, 3, 5)
 LIKELY = {
     "crash": 0.9,
-    "away": 0.15,
+    "away": 0.18,
     "pause": 0.35,
     "network": 0.6,
     "disk": 0.4,
     "flip": 0.35,
     "clock": 0.4,
     "contest": 0.4,
-    "tail": 0.25,
-    "misread": 0.0,
+    "tail": 0.3,
+    "misread": 0.2,
     "relaxed": 1.0,
     "wipe": 0.25,
     "early_wipe": 0.25,

@@ -283,7 +283,7 @@ class MemoryDisk:
             return None
         return self._give(path, bytes(file.data[position : position + length]))
 
-    async def read(self, path: str, position: int, length: int) -> bytes:
+    async def read(self, path: str, position: int, length: int, fresh: bool = False) -> bytes:
         await asyncio.sleep(0)
         await self._take_time()
         self._step(path)

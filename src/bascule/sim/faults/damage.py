@@ -28,7 +28,7 @@ async def flip(faults: "Faults", host: Host) -> None:
         _flip_record(faults, host, path)
 
 
-@fault("flip", weight=2)
+@fault("flip", weight=3)
 async def flip_snapshot(faults: "Faults", host: Host) -> None:
     """The newest one of Raft, if there is another to fall back on: nothing helps against the loss of both."""
     snapshots = [path for path in host.disk.paths() if path.startswith("raft/") and path.endswith(".snapshot")]

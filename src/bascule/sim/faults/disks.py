@@ -32,13 +32,13 @@ async def eio(faults: "Faults", host: Host) -> None:
 
 @fault("misread", weight=3)
 async def misread(faults: "Faults", host: Host) -> None:
-    """Reads of a log give a wrong bit now and then, and the right one when it is read again."""
+    """Reads of any file give a wrong bit now and then, and the right one when they are repeated."""
     rate = faults.chance.choice((0.02, 0.2))
     faults.note("misread", f"the disk of {host.name} reads {rate:.0%} wrong")
     chance = random.Random(faults.chance.random())
 
     def wrong(path: str, data: bytes) -> bytes:
-        if not data or not path.endswith(".log") or chance.random() >= rate:
+        if not data or chance.random() >= rate:
             return data
         bent = bytearray(data)
         bent[chance.randrange(len(bent))] ^= 1 << chance.randrange(8)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_JOINS = 2
 
 
-@fault("wipe", several=True, needs_sync=True, needs_copies=True)
+@fault("wipe", weight=4, several=True, needs_sync=True, needs_copies=True)
 async def wipe(faults: "Faults", host: Host) -> None:
     """A disk is lost for good: one at a time, for the contract says no more."""
     if not faults.claim(host):
@@ -62,9 +62,13 @@ async def drain(faults: "Faults", host: Host) -> None:
 
 @fault("members", weight=2, several=True)
 async def remove(faults: "Faults", host: Host) -> None:
-    """As many stay as there were at first: one joined before."""
+    """As many stay as there were at first: if none has joined yet one does."""
     cluster = faults.world.cluster
-    if len(cluster.hosts) <= faults.world.scenario.brokers or not faults.claim(host):
+    await join(faults, host)
+    if len(cluster.hosts) <= faults.world.scenario.brokers or not await faults.claimed(host):
+        return
+    if len(cluster.hosts) <= faults.world.scenario.brokers:
+        faults.harmed = None
         return
     faults.note("remove", f"{host.name} is removed")
     done = False

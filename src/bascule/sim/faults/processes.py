@@ -88,7 +88,7 @@ async def power_of_one(faults: "Faults", host: Host) -> None:
     await faults.recovered()
 
 
-@fault("away", weight=2)
+@fault("away", weight=4)
 async def away(faults: "Faults", host: Host) -> None:
     """One is gone for longer than every rule that counts seconds waits."""
     away_s = faults.chance.uniform(*AWAY_S)
@@ -144,7 +144,7 @@ async def clock(faults: "Faults", host: Host) -> None:
     host.clock.skew_ns += jump_ns
 
 
-@fault("clock")
+@fault("clock", weight=2)
 async def drift(faults: "Faults", host: Host) -> None:
     """Its clocks run faster or slower than the others'."""
     rate = 1 + faults.chance.uniform(-MAX_DRIFT, MAX_DRIFT)

@@ -21,7 +21,7 @@ MAX_LATE_S = 12.0
 MAX_CUT_RECORDS = 3
 
 
-@fault("tail", weight=9, needs_copies=True)
+@fault("tail", weight=14, needs_copies=True)
 async def flip_tail(faults: "Faults", host: Host) -> None:
     """The last record has a bit that flipped."""
     await _harm(faults, host, "flip_tail")
