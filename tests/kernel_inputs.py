@@ -124,3 +124,16 @@ def make_records(kernels: ModuleType, values: list[bytes], first_offset: int = 0
 
 def http2_frame(frame_type: int, flags: int, stream_id: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + struct.pack(">BBI", frame_type, flags, stream_id) + payload
+
+
+def pub_payloads(commands: bytes) -> list[tuple[bytes, bytes]]:
+    """(subject, payload) of PUB commands that fill `commands` exactly."""
+    found = []
+    while commands:
+        line, _, rest = commands.partition(b"\r\n")
+        verb, subject, length = line.split(b" ")
+        assert verb == b"PUB"
+        assert rest[int(length) : int(length) + 2] == b"\r\n"
+        found.append((subject, rest[: int(length)]))
+        commands = rest[int(length) + 2 :]
+    return found

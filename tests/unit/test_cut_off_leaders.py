@@ -13,7 +13,8 @@ from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import api_pb2 as api
-from tests.unit.test_cluster import Member, leader_of, three, until
+from tests.unit.led import apart, made_apart
+from tests.unit.test_cluster import Member, until
 
 CLOCKS_S = 0.2
 """What a question may take, beyond the time that counts."""
@@ -44,24 +45,6 @@ class Publishing:
         return {name: at for name, (at, error) in self.acks.items() if not error}
 
 
-def is_controller(member: Member) -> bool:
-    return member.life is not None and member.broker.cluster.controller.active
-
-
-async def make(members: dict[str, Member], replication: int = 1) -> Member:
-    """A stream whose leader is not the controller."""
-    for number in range(10):
-        request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=replication)
-        assert (await members["a"].call("CreateStream", request))[0] is Status.OK
-        leader = leader_of(members, "s")
-        if not is_controller(leader):
-            return leader
-        assert (await members["a"].call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
-        filler = api.CreateStreamRequest(name=f"f{number}", subject=f"f{number}")
-        assert (await members["a"].call("CreateStream", filler))[0] is Status.OK
-    raise AssertionError("the controller leads everything")
-
-
 def cut(member: Member, *, off: bool = True) -> None:
     """Its connection for Raft and heartbeats; messages and acks pass."""
     for bus in member.buses[:1]:
@@ -76,9 +59,8 @@ def quarantined(member: Member) -> bytes:
 @pytest.mark.parametrize("replication", [1, 3])
 def test_a_leader_that_is_cut_off_takes_nothing_after_its_lease(replication: int) -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        leader = await make(members, replication)
+        made = await apart(replication)
+        nats, members, leader = made.nats, made.members, made.leader
         for member in members.values():  # or others lead at once, and take what comes
             if member is not leader and replication > 1:
                 member.broker.cluster.controller._liveness.expired = lambda now: []  # type: ignore[method-assign]
@@ -113,10 +95,8 @@ def test_a_leader_that_is_cut_off_takes_nothing_after_its_lease(replication: int
 
 def test_a_deletion_waits_until_a_leader_it_does_not_hear_takes_nothing_and_what_that_took_is_kept() -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        leader = await make(members)
-        other = next(member for member in members.values() if member is not leader)
+        made = await apart()
+        nats, leader, other = made.nats, made.leader, made.other
         client = Publishing(nats)
         loop = asyncio.get_running_loop()
         client.send("before")
@@ -148,10 +128,8 @@ def test_a_deletion_waits_until_a_leader_it_does_not_hear_takes_nothing_and_what
 
 def test_what_a_leader_took_last_is_kept_if_its_stream_was_deleted_while_it_was_down() -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        leader = await make(members)
-        other = next(member for member in members.values() if member is not leader)
+        made = await apart()
+        leader, other = made.leader, made.other
         await other.publish("s", b"long ago")
         await asyncio.sleep(20)
         await other.publish("s", b"just now")
@@ -167,10 +145,9 @@ def test_what_a_leader_took_last_is_kept_if_its_stream_was_deleted_while_it_was_
 
 def test_a_deletion_does_not_wait_for_leaders_it_hears_nor_for_those_dead_for_long() -> None:
     async def main() -> None:
-        members = await three(MemoryNats())
+        made = await apart()
+        members, leader, other = made.members, made.leader, made.other
         loop = asyncio.get_running_loop()
-        leader = await make(members)
-        other = next(member for member in members.values() if member is not leader)
         await other.publish("s", b"x")
         began = loop.time()
         assert (await other.call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
@@ -178,7 +155,7 @@ def test_a_deletion_does_not_wait_for_leaders_it_hears_nor_for_those_dead_for_lo
         replica = leader.broker._replicas
         assert not [key for key in replica if replica[key].stream.name == "s" and replica[key].leading]
         assert not quarantined(leader)
-        leader = await make(members)
+        leader = await made_apart(members)
         leader.kill()
         other = next(member for member in members.values() if member is not leader)
         await asyncio.sleep(WAIT_S + 1)
@@ -191,9 +168,8 @@ def test_a_deletion_does_not_wait_for_leaders_it_hears_nor_for_those_dead_for_lo
 
 def test_a_client_that_cannot_wait_is_told_that_the_outcome_is_not_known() -> None:
     async def main() -> None:
-        members = await three(MemoryNats())
-        leader = await make(members)
-        other = next(member for member in members.values() if member is not leader)
+        made = await apart()
+        leader, other = made.leader, made.other
         leader.kill()
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -206,10 +182,9 @@ def test_a_client_that_cannot_wait_is_told_that_the_outcome_is_not_known() -> No
 
 def test_a_deletion_whose_controller_dies_is_waited_for_by_the_next_one() -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        leader = await make(members)
-        controller = next(member for member in members.values() if is_controller(member))
+        made = await apart()
+        nats, members, leader = made.nats, made.members, made.leader
+        controller = made.controller
         third = next(member for member in members.values() if member not in (leader, controller))
         client = Publishing(nats)
         cut(leader)
@@ -235,10 +210,8 @@ def test_a_broker_that_stood_still_takes_nothing_when_it_goes_on() -> None:
     """Whatever its timers, and however long the answers waited that were given meanwhile."""
 
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        leader = await make(members)
-        other = next(member for member in members.values() if member is not leader)
+        made = await apart()
+        nats, leader, other = made.nats, made.leader, made.other
         client = Publishing(nats)
         await asyncio.sleep(1)
         assert leader.life is not None
@@ -255,9 +228,8 @@ def test_a_broker_that_stood_still_takes_nothing_when_it_goes_on() -> None:
 
 def test_a_leader_whose_sync_outlasts_its_lease_confirms_nothing_as_stored() -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        leader = await make(members)
+        made = await apart()
+        nats, leader = made.nats, made.leader
         client = Publishing(nats)
         client.send("first")
         await asyncio.sleep(1)
@@ -272,10 +244,8 @@ def test_a_leader_whose_sync_outlasts_its_lease_confirms_nothing_as_stored() -> 
 
 def test_a_broker_that_hears_of_decisions_and_cannot_store_them_is_cut_off_too() -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        leader = await make(members)
-        other = next(member for member in members.values() if member is not leader)
+        made = await apart()
+        nats, leader, other = made.nats, made.leader, made.other
         client = Publishing(nats)
         leader.disk.misfortune = lambda path: errno.EIO if path.startswith("raft") else None
         deleting = asyncio.ensure_future(other.call("DeleteStream", api.DeleteStreamRequest(name="s"), 20.0))
@@ -311,11 +281,10 @@ def test_a_single_voter_never_refuses_and_neither_does_anybody_during_an_electio
         await alone.publish("s", b"y")
         alone.kill()
 
-        nats = MemoryNats()
-        members = await three(nats)
-        leader = await make(members)
+        made = await apart()
+        nats, leader = made.nats, made.leader
         client = Publishing(nats)
-        controller = next(member for member in members.values() if is_controller(member))
+        controller = made.controller
         controller.kill()
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -350,8 +319,7 @@ def test_a_lease_counts_from_the_question_not_from_the_answer() -> None:
 
 def test_who_has_not_heard_of_a_stream_yet_does_not_say_that_it_is_gone() -> None:
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make(members)
+        members = (await apart()).members
         cluster = members["a"].broker.cluster
         stream = cluster.metadata.streams["s"]
         assert cluster.status.exists(stream.creation_index)

@@ -10,14 +10,9 @@ import pytest
 
 from bascule.limits import MAX_RECORD_BYTES
 from bascule.wire.pb import api_pb2
-from tests.kernel_inputs import NOW, SUBJECT, encode, frame, http2_frame, make_records, pack, twin
+from tests.kernel_inputs import NOW, SUBJECT, encode, frame, http2_frame, make_records, pack
 
 DATA, HEADERS, END_STREAM, PADDED = 0, 1, 0x1, 0x8
-
-
-@pytest.fixture(params=["pure", "compiled"])
-def kernels(request: pytest.FixtureRequest) -> ModuleType:
-    return twin(request.param)
 
 
 def scan(kernels: ModuleType, data: bytes, min_offset: int = 0) -> tuple[int, ...]:

@@ -8,24 +8,17 @@ import pytest
 
 from bascule.errors import LogError
 from bascule.node.replica import Replica
-from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import open_bench
 from bascule.testing.loop import run
 from bascule.types import Epoch
 from bascule.wire.kernels import decode_records
-from bascule.wire.pb import api_pb2 as api
-from tests.unit.test_cluster import Member, isr, leader_of, three, until
+from tests.unit.led import Led, replica_of, replicated
+from tests.unit.test_cluster import Member, isr, leader_of, until
 from tests.unit.test_leader import batch
 from tests.unit.test_repair import log_bytes, logs
 
 COUNT = 30
-
-
-def replica_of(member: Member) -> Replica:
-    replica = member.broker.replica("s", 0)
-    assert replica is not None
-    return replica
 
 
 def offsets(member: Member) -> list[int]:
@@ -51,11 +44,18 @@ def refuse(replica: Replica, times: int = 1) -> list[int]:
     return refused
 
 
-async def make(members: dict[str, Member], replication: int = 3) -> None:
-    request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=replication)
-    await members["a"].call("CreateStream", request)
-    await until(lambda: len(isr(members)) == replication)
-    await members["a"].publish("s", b"first")
+async def opened_again_and_not_replaced(made: Led) -> Replica:
+    """The leader's log failed and is whole again, but nobody took the lead over, for no controller is heard."""
+
+    async def nobody(replica: Replica) -> None:
+        raise LogError("no controller is heard")
+
+    replica = replica_of(made.leader)
+    object.__setattr__(replica.environment, "step_down", nobody)
+    refuse(replica)
+    await publish_all(made.members, 1)
+    await until(lambda: replica.log.failed is None and replica._reopening)
+    return replica
 
 
 async def publish_all(members: dict[str, Member], count: int = COUNT) -> dict[int, bytes]:
@@ -72,10 +72,8 @@ async def publish_all(members: dict[str, Member], count: int = COUNT) -> dict[in
 
 def test_a_follower_whose_append_was_refused_takes_nothing_behind_the_gap() -> None:
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make(members)
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
+        made = await replicated()
+        members, follower = made.members, made.other
         replica = replica_of(follower)
         refused = refuse(replica)
         publishing = asyncio.ensure_future(publish_all(members))
@@ -98,9 +96,8 @@ def test_a_follower_whose_append_was_refused_takes_nothing_behind_the_gap() -> N
 
 def test_a_leader_whose_append_was_refused_loses_nothing_it_acked() -> None:
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make(members)
-        leader = leader_of(members, "s")
+        made = await replicated()
+        members, leader = made.members, made.leader
         replica = replica_of(leader)
         failed = replica.leading
         assert failed is not None
@@ -124,10 +121,8 @@ def test_records_below_the_end_fail_the_log_instead_of_leaving_the_machine_ahead
     """That would be a bug of ours: it must be seen, and must not become a hole."""
 
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make(members)
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
+        made = await replicated()
+        members, follower = made.members, made.other
         replica = replica_of(follower)
         assert replica.following is not None
         replica.log.end += 1  # the log and its machine do not agree any more
@@ -140,24 +135,13 @@ def test_records_below_the_end_fail_the_log_instead_of_leaving_the_machine_ahead
     run(main())
 
 
-def test_a_log_that_fails_again_while_its_leader_steps_down_is_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_fails_again_while_its_leader_steps_down_is_opened_again() -> None:
     """The log is whole again, but its last leader could not be replaced yet; the role that comes then writes, and that
     fails too: this role must be told, and the log opened once more."""
 
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make(members)
-        leader = leader_of(members, "s")
-        replica = replica_of(leader)
+        replica = await opened_again_and_not_replaced(await replicated())
         stream = replica.stream
-
-        async def nobody(replica: Replica) -> None:
-            raise LogError("no controller is heard")
-
-        object.__setattr__(replica.environment, "step_down", nobody)
-        refuse(replica)
-        await publish_all(members, 1)
-        await until(lambda: replica.log.failed is None and replica._reopening)
         first = replica.leading
         item = replace(replica.partition, leader_epoch=Epoch(replica.partition.leader_epoch + 1000))
         replica.take_role(stream, item)
@@ -186,19 +170,8 @@ def test_a_cut_under_way_is_not_ended_by_a_log_that_was_opened_again() -> None:
     """A follower that came while the last leader of its log was still to be replaced, and has to cut."""
 
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make(members)
-        leader = leader_of(members, "s")
-        replica = replica_of(leader)
-        other = next(member for member in members.values() if member is not leader)
-
-        async def nobody(replica: Replica) -> None:
-            raise LogError("no controller is heard")
-
-        object.__setattr__(replica.environment, "step_down", nobody)
-        refuse(replica)
-        await publish_all(members, 1)
-        await until(lambda: replica.log.failed is None and replica._reopening)
+        made = await replicated()
+        replica, other = await opened_again_and_not_replaced(made), made.other
         epoch = Epoch(replica.partition.leader_epoch + 1000)
         replica.take_role(replica.stream, replace(replica.partition, leader=other.name, leader_epoch=epoch))
         assert replica.following is not None
@@ -216,11 +189,9 @@ def test_who_has_received_and_not_stored_what_its_leader_has_is_not_vouched_for(
     others first."""
 
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make(members)
-        await publish_all(members, 5)
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
+        made = await replicated()
+        follower = made.other
+        await publish_all(made.members, 5)
         follower.kill()
         path = logs(follower)[-1]
         if damaged:
