@@ -162,6 +162,9 @@ CONFIG_MAX_DEPTH = 16
 # Raft
 RAFT_APPEND_BYTES = 256 * KIB  # of one append request; one entry may be larger
 RAFT_SNAPSHOT_CHUNK_BYTES = 256 * KIB
+RAFT_PAYLOAD_SHARE = 2  # of what NATS takes in one message, entries or a piece of a snapshot fill this part: a half
+RAFT_HEAD_BYTES = 1024  # of a message with one entry, beside that entry: names, terms, indexes, lengths
+RAFT_OUTBOX_MESSAGES = 16_384  # that wait for the disk; what is more is lost, as on a network, and said again
 RAFT_INFLIGHT_APPENDS = 64  # to one follower, not answered yet
 RAFT_TRAILING_ENTRIES = 4096  # kept in memory beyond a snapshot, so that a follower a little behind needs no snapshot
 RAFT_PINNED_ENTRIES = 65_536  # kept at most for a follower that receives a snapshot, to have what follows it

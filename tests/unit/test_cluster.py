@@ -12,6 +12,7 @@ from bascule.log.sync import GROUP, SyncMode, SyncScheduler
 from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
+from bascule.node.repair import Repair
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
@@ -301,5 +302,30 @@ def test_mutated_and_invented_fetch_requests_do_not_stop_replication() -> None:
         for number in range(20):
             await members["b"].publish("s", b"after %d" % number)
         assert len(isr(members)) == 3
+
+    run(main())
+
+
+def test_a_leader_to_be_that_trips_over_an_error_leads_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody else waits for it: with the task that compares its log gone, the partition would have no leader."""
+    real, left = Repair.ahead, [True, True, True]
+
+    async def ahead(repair: Repair) -> str | None:
+        if left:
+            left.pop()
+            raise RuntimeError("an error of ours")
+        return await real(repair)
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        await members["a"].publish("s", b"kept")
+        for member in members.values():
+            member.kill()
+        monkeypatch.setattr(Repair, "ahead", ahead)
+        await asyncio.gather(*(member.start() for member in members.values()))
+        await until(lambda: not left and bool((led := leader_of(members, "s").broker.replica("s", 0)) and led.leading))
+        await members["a"].publish("s", b"more", timeout_s=30.0)
+        assert await leader_of(members, "s").read("s") == [b"kept", b"more"]
 
     run(main())

@@ -5,7 +5,7 @@ import errno
 
 import pytest
 
-from bascule.errors import Status
+from bascule.errors import FailedPrecondition, Status
 from bascule.node.deletion import WAIT_S
 from bascule.node.lease import LEASE_S, Lease
 from bascule.testing.bus import MemoryNats
@@ -13,6 +13,7 @@ from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import api_pb2 as api
+from bascule.wire.pb import internal_pb2 as pb
 from tests.unit.led import apart, made_apart
 from tests.unit.test_cluster import Member, until
 
@@ -326,5 +327,49 @@ def test_who_has_not_heard_of_a_stream_yet_does_not_say_that_it_is_gone() -> Non
         assert cluster.status.exists(cluster.metadata.index + 1), "it may be created and led here yet"
         assert (await members["b"].call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
         await until(lambda: not cluster.status.exists(stream.creation_index))
+
+    run(main())
+
+
+def test_an_unexpected_error_does_not_end_the_lease_for_good(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody else asks: a task that ended would leave a broker that refuses every write and never says why."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        lease = Lease(VirtualClock(loop))
+        lease.alone = lambda: False
+        errors = [ValueError("99 is not a valid Status")] * 3
+
+        async def current(timeout_s: float) -> None:
+            if errors:
+                raise errors.pop()
+
+        keeping = asyncio.ensure_future(lease.keep(current, lambda: None))
+        await asyncio.sleep(LEASE_S + 2.0)
+        assert not keeping.done()
+        assert not lease.over()
+        keeping.cancel()
+
+    run(main())
+    assert "99 is not a valid Status" in caplog.text
+
+
+def test_who_is_no_member_gets_no_lease() -> None:
+    """DeleteStream waits for the leases that the controller knows of, and it knows of none of a broker that a
+    membership leaves out, decided or not."""
+
+    async def main() -> None:
+        controller = (await apart()).controller
+        for name, expected in (("b", ""), ("z", "z is no member of the cluster")):
+            request = pb.PropagatedRequest(op=pb.BARRIER)
+            request.brokerOp.broker = name
+            request.operation.id = f"ask {name}"
+            try:
+                await controller.broker.cluster.change(request, 5.0)
+                answer = ""
+            except FailedPrecondition as error:
+                answer = str(error)
+            assert answer == expected
 
     run(main())

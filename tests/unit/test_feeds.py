@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,8 @@ from bascule.wire.envelope import MsgType, decode_checked
 from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.replication import FetchRequest, decode_part, decode_request
+from tests.unit import test_cluster
+from tests.unit.test_broker import DEFAULTS
 from tests.unit.test_cluster import Member, leader_of, three, until, within
 
 
@@ -192,5 +195,26 @@ def test_nothing_is_kept_for_brokers_that_are_away_for_long_and_those_removed_ar
         for member in (away, gone):
             member.buses[3].reconnect()
         await alike(members)
+
+    run(main())
+
+
+@pytest.mark.parametrize("max_lag_s", [0.5, 1.0, 2.0, 3.0, 4.0, 6.0])
+def test_idle_replicas_stay_in_sync_whatever_lag_is_allowed(max_lag_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a partition that is idle another one of the same brokers is written to, and then none."""
+    monkeypatch.setattr(test_cluster, "DEFAULTS", replace(DEFAULTS, max_lag_ns=int(max_lag_s * 1e9)))
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await make_stream(members)
+        request = api.CreateStreamRequest(name="busy", subject="busy", partitions=3, replicationFactor=3)
+        assert (await members["a"].call("CreateStream", request))[0] is Status.OK
+        seen: set[int] = set()
+        for turn in range(300):
+            if turn < 150:
+                await members["a"].publish("busy", b"x", partition=turn % 3)
+            await asyncio.sleep(0.1)
+            seen.add(isr(members))
+        assert seen == {3}
 
     run(main())

@@ -7,7 +7,7 @@ import pytest
 from bascule import limits
 from bascule.core.raft.machine import NotLeaderError, Raft, RaftConfig, Role
 from bascule.core.raft.progress import Progress, Stage
-from bascule.errors import FailedPrecondition, PeerError, Unavailable
+from bascule.errors import FailedPrecondition, PeerError, ResourceExhausted, Unavailable
 from bascule.wire.raft import decode_message, encode_message
 from bascule.wire.raft_messages import (
     AppendReply,
@@ -448,3 +448,58 @@ def test_a_follower_that_lost_what_it_had_confirmed_gets_it_again() -> None:
         assert (progress.match, progress.next, progress.paused) == (4, 5, False)
         progress.accepted(12, base_index=0)
         assert (progress.match, progress.stage) == (12, Stage.REPLICATE)
+
+
+# --- what the network takes at a time -----------------------------------------------------------------------------
+
+
+def test_entries_and_snapshots_fit_into_what_the_network_takes() -> None:
+    """NATS ends a connection over one message that is too large, and nothing else would get through either."""
+    most = 3_000
+    raft = leader_of_three()
+    raft.bound_messages(most)
+    raft.propose_many([b"x" * 700] * 20)
+    size = 0
+    for _ in range(40):
+        messages = sent(drain(raft), AppendRequest, "b")
+        size = max(size, *(len(encode_message(message)) for message in messages), 0)
+        for message in messages:
+            assert isinstance(message, AppendRequest)
+            raft.step(AppendReply("b", "a", 1, message.prev_index + len(message.entries)))
+        if raft.log.commit == raft.log.last_index:
+            break
+    assert raft.log.commit == raft.log.last_index, "what was too large for one message never arrived"
+    assert 700 < size <= most
+    raft.config = RaftConfig("a", trailing_entries=0)
+    snapshot = raft.compact(raft.log.applied, b"s" * 10_000)
+    raft.compacted(snapshot)
+    raft.step(AppendReply("c", "a", 1, 0, rejected=True, prev_index=0))
+    received = 0
+    for _ in range(40):
+        for message in sent(drain(raft), SnapshotRequest, "c"):
+            assert isinstance(message, SnapshotRequest)
+            assert len(encode_message(message)) <= most
+            received = message.offset + len(message.snapshot.data)
+            raft.step(SnapshotReply("c", "a", 1, snapshot.index, received))
+    assert received == 10_000
+
+
+def test_a_command_that_fits_into_no_message_is_refused_with_the_reason() -> None:
+    raft = leader_of_three()
+    raft.bound_messages(8_192)
+    before = raft.log.last_index
+    with pytest.raises(ResourceExhausted, match="max_payload"):
+        raft.propose(b"x" * 8_000)
+    assert raft.log.last_index == before, "it would stand before everything that is proposed later"
+    raft.propose(b"x" * 7_000)
+
+
+def test_what_is_said_while_the_disk_stands_still_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RAFT_OUTBOX_MESSAGES", 50)
+    follower = machine(name="b")
+    follower.step(AppendRequest("a", "b", 1, 0, 0, 0, (Entry(1, 1),)))
+    ready = follower.ready()  # its write takes long
+    for number in range(200):
+        follower.step(Heartbeat("a", "b", 1, 0, 0, number))
+    follower.advance(ready)
+    assert len(follower.ready().messages) == 50

@@ -12,6 +12,7 @@ from bascule import limits
 from bascule.errors import Status
 from bascule.net.channel import Channel
 from bascule.net.grpc import Call, GrpcServer
+from bascule.net.http2 import Http2Protocol
 from bascule.net.secured import SecuredConnection
 from bascule.net.tls import client_context, server_context
 from bascule.wire.grpc import frame
@@ -287,3 +288,32 @@ def test_both_sides_say_goodbye(authority: Authority) -> None:
             assert served.server.connection_count == 0
 
     asyncio.run(main())
+
+
+def test_what_one_connection_trips_over_keeps_no_other_from_its_handshake(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What comes with the last word of a handshake is handed on in the turn that all handshakes share."""
+
+    async def main() -> None:
+        async with Served(authority) as served:
+            real = Http2Protocol.connection_made
+            left = [True]
+
+            def stumbles(protocol: Http2Protocol, transport: asyncio.BaseTransport) -> None:
+                if left:
+                    left.pop()
+                    raise RuntimeError("an error of ours")
+                real(protocol, transport)
+
+            monkeypatch.setattr(Http2Protocol, "connection_made", stumbles)
+            first = await served.connect()
+            await first.handshake()
+            await ends(first.sock)
+            first.sock.close()
+            assert not left
+            async with asyncio.timeout(20.0):
+                await served.works()
+
+    asyncio.run(main())
+    assert "an error of ours" in caplog.text

@@ -71,7 +71,11 @@ class Handshakes:
     def _some(self) -> None:
         for connection in list(self._due)[: limits.TLS_HANDSHAKES_A_TURN]:
             self._due.pop(connection, None)
-            connection.shake_hands()
+            try:
+                connection.shake_hands()
+            except Exception:  # of one connection: the others wait for their turn
+                log.exception("a TLS connection ends")
+                connection.abort()
         self._asked = bool(self._due)
         if self._asked:
             self._loop.call_soon(self._some)

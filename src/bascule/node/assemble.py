@@ -99,7 +99,7 @@ async def assemble(
         inboxes=Inboxes(namespace, own, random, routes),
         owed=OwedBound(),
         feeds=Feeds(own, subjects, buses.replication, attention, _session(boot), buses.publishes.push),
-        fetchers=Fetchers(own, subjects, buses.replication, settings.fetch_timeout_s, _session(boot)),
+        fetchers=_fetchers(settings, subjects, buses.replication, boot),
         peer_logs=PeerLogs(
             own, subjects, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)
         ),
@@ -162,6 +162,11 @@ async def _open_storage(
         hard_state = HardState(incarnation=random.token())
         await storage.save(hard_state, [], snapshot)
     return hard_state, snapshot, entries
+
+
+def _fetchers(settings: Settings, subjects: Subjects, bus: Bus, boot: str) -> Fetchers:
+    max_lag_s = settings.defaults.max_lag_ns / 1e9
+    return Fetchers(settings.broker_id, subjects, bus, settings.fetch_timeout_s, _session(boot), max_lag_s)
 
 
 def _session(boot: str) -> int:

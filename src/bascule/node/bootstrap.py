@@ -8,8 +8,8 @@ A *seed* founds if nobody answered; two seeds at once are refused.
 
 Of a *list of peers* one founds, once a majority of the list, itself counted, has promised it. A peer promises only
 while it is in no cluster, to one founder, and stores that before it says so. Peers that are in a cluster never promise.
-Two majorities of one list share a peer, so that two founders cannot both be promised; and a list of which one disk was
-lost has no majority that would found a second cluster behind the back of the others.
+Two majorities of one list share a peer, so that two founders cannot both be promised while no disk is lost; and after
+one was, those who promised or joined found no second cluster behind the back of the others.
 
 Whom it promises: the smallest id it hears of those who may found, once a majority of the list is there. A founder that
 hears a smaller one withdraws by promising that one, for good: whoever promised the withdrawn one is free again. A
@@ -17,6 +17,9 @@ promise to a founder whose disk was lost since (it runs in another incarnation) 
 is there and in no cluster: the lost one may have founded, and the missing one may have joined it.
 
 A cluster that nobody answered for, because it was cut off, shows later: see `Controller.heard_stranger`.
+
+Known to be imperfect: the peer that two majorities share forgets its promise with its disk. If it is wiped while all
+that are in the cluster are away, and peers that never heard of it make a majority with it, they found another one.
 """
 
 import asyncio
@@ -183,7 +186,11 @@ class Bootstrap:
         if own.promise is not None and own.promise != own.life:
             founder, incarnation = own.promise
             if founder not in heard:
-                return f"{founder}, which this broker promised to let found it, is not heard of: start it"
+                return (
+                    f"{founder}, which this broker promised to let found it, is not heard of: start it. If it is lost "
+                    "for good and you know that there is no cluster, empty the data folders of the brokers that "
+                    "promised, and start them again"
+                )
             if heard[founder].life[1] != incarnation and absent:
                 return (
                     f"{founder} lost its disk after this broker had promised to let it found the cluster, and may have "

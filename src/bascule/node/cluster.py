@@ -451,7 +451,9 @@ class Cluster:
         operation = Operation.from_wire(request.operation)
         match request.op:
             case pb.BARRIER:
-                if (asker := request.brokerOp.broker) in self.servers:
+                if asker := request.brokerOp.broker:
+                    if asker not in self.servers:  # nobody would wait for its lease
+                        raise FailedPrecondition(f"{asker} is no member of the cluster")
                     self._deletion.heard(asker)
                 return await self.raft.current()
             case pb.CREATE_STREAM:

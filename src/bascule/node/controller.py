@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 
 from bascule.core.liveness import Liveness
 from bascule.core.metadata.commands import BrokerDied, Command, DiskLost
-from bascule.errors import BasculeError, BusUnavailable, Status, Unavailable
+from bascule.errors import BasculeError, BusUnavailable, FailedPrecondition, Status, Unavailable
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.peers import HEARTBEAT_S, SESSION_S, Peer
 from bascule.node.raft import RaftDriver
@@ -25,7 +25,7 @@ from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Membership
-from bascule.wire.subjects import usable_id, usable_subject
+from bascule.wire.subjects import usable_id, usable_subject, usable_token
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,8 @@ class Controller:
         self._next_rescue_at = 0
         self._disks_lost: dict[tuple[str, str], None] = {}
         """Broker and incarnation: what is on record, so that it may join."""
+        self._recording: dict[tuple[str, str], None] = {}
+        """Broker and incarnation: what is being put on record."""
         self._subscriptions: list[Subscription] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -118,7 +120,7 @@ class Controller:
 
     def _begin(self) -> None:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
-        self._disks_lost = {}
+        self._disks_lost, self._leaving, self._doubles = {}, {}, {}  # of an earlier term of ours
         heard = {broker: self.last_heard(broker) for broker in self._others}
         self._liveness.begin(heard, self._clock.monotonic_ns())
         propagate = self._subjects.within("raft.metadata.propagate")
@@ -286,7 +288,7 @@ class Controller:
     def _try_membership(self, membership: Membership) -> None:
         try:
             self._raft.propose_membership(membership)
-        except Unavailable as error:
+        except (Unavailable, FailedPrecondition) as error:
             logger.debug("membership stays for now: %s", error)
 
     def _on_join(self, batch: bytes, count: int) -> None:
@@ -302,6 +304,8 @@ class Controller:
                 continue
             if not usable_id(request.nodeID):
                 answer = pb.RaftJoinResponse(error=f"{request.nodeID!r} cannot be the id of a broker", final=True)
+            elif not usable_token(request.incarnation):
+                answer = pb.RaftJoinResponse(error=f"{request.incarnation!r} is no incarnation", final=True)
             elif self._is_double(request):
                 error = (
                     f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
@@ -309,7 +313,6 @@ class Controller:
                 answer = pb.RaftJoinResponse(error=error, final=True)
             else:
                 answer = pb.RaftJoinResponse(error=self._join(request), final=self._was_removed(request))
-            answer.cluster = self._subjects.cluster
             answer.cluster = self._subjects.cluster
             self._reply(message.reply, MsgType.RAFT_JOIN_RESPONSE, answer)
 
@@ -325,8 +328,12 @@ class Controller:
             return "" if log.membership_index <= log.commit else CHANGING
         if known and (request.nodeID == self._raft.raft.id or self._liveness.alive(request.nodeID)):
             return f"a broker named {request.nodeID} is in the cluster and was heard just now"
-        if (request.nodeID, request.incarnation) not in self._disks_lost:
-            self._spawn(self._record_loss(request.nodeID, request.incarnation))
+        life = (request.nodeID, request.incarnation)
+        if life not in self._disks_lost:
+            # Once: recorded again when it has joined, it would cost a broker its place in every in-sync set.
+            if life not in self._recording and len(self._recording) < RAFT_MAX_SERVERS:
+                self._recording[life] = None
+                self._spawn(self._record_loss(*life))
             return "its empty disk is put on record first"
         try:
             base = membership.without(request.nodeID) if request.nodeID in membership.voters else membership
@@ -334,7 +341,7 @@ class Controller:
                 self._raft.propose_membership(base)
             else:
                 self._raft.propose_membership(membership.with_learner(request.nodeID, request.incarnation))
-        except Unavailable as error:
+        except (Unavailable, FailedPrecondition) as error:
             return str(error)
         return CHANGING
 
@@ -366,6 +373,8 @@ class Controller:
                 del self._disks_lost[next(iter(self._disks_lost))]
         except BasculeError as error:
             logger.warning("the lost disk of %s is not recorded yet: %s", broker, error)
+        finally:
+            self._recording.pop((broker, incarnation), None)
 
     # --- what others ask -------------------------------------------------------------------------------------
 

@@ -88,10 +88,12 @@ class Descriptions:
             asked = self._asked[names] = asyncio.get_running_loop().create_future()
         if self._rounds is None:
             self._rounds = asyncio.get_running_loop().create_task(self._run())
-        await asyncio.wait([asked])  # several wait for it: who gives up must not cancel it
-        if asked.cancelled():
-            raise Internal("the streams could not be described; the log of this broker says why")
-        answer = asked.result()
+        try:
+            answer = await asyncio.shield(asked)  # several wait for it: who gives up must not cancel it
+        except asyncio.CancelledError:
+            if not asked.cancelled():
+                raise  # it is this call that was cancelled
+            raise Internal("the streams could not be described; the log of this broker says why") from None
         if answer.too_large:
             raise ResourceExhausted(
                 f"the answer would be larger than {METADATA_ANSWER_BYTES} bytes: ask for fewer streams at a time"

@@ -35,7 +35,10 @@ SILENCE_S = 1.5
 RETRY_S = 0.1
 """Between two tries while NATS is away."""
 IDLE_FULL_S = 3.0
-"""An idle follower names all its positions this often: its leader counts how long it has not heard of each."""
+"""An idle follower names all its positions this often, or three times in the lag that is allowed: its leader counts how
+long it has not heard of each."""
+LEAST_IDLE_S = 0.05
+"""Whatever lag is allowed."""
 REFUSED_FIRST_S = 0.01
 REFUSED_MAX_S = 0.5
 """Before asking again for what a leader refused, or for what could not be taken."""
@@ -50,14 +53,17 @@ def response_subject(subjects: Subjects, follower: str, leader: str) -> bytes:
 
 
 class Fetchers:
-    def __init__(self, broker_id: str, subjects: Subjects, bus: Bus, timeout_s: float, session: int) -> None:
+    def __init__(
+        self, broker_id: str, subjects: Subjects, bus: Bus, timeout_s: float, session: int, max_lag_s: float
+    ) -> None:
         self._session = session
         self._request_ids = itertools.count(1)
         """One count for all leaders: one left and followed again must not take new requests for old ones."""
         self._broker_id = broker_id
         self._subjects = subjects
         self._bus = bus
-        self._timeout_s = min(timeout_s, SILENCE_S)
+        self._idle_s = max(min(IDLE_FULL_S, max_lag_s / 3), LEAST_IDLE_S)
+        self._timeout_s = min(timeout_s, SILENCE_S, self._idle_s)
         self._fetchers: dict[str, Fetcher] = {}
         self._garbage = GarbageLog(logger, "an answer of a leader")
         self._closed = False
@@ -72,7 +78,9 @@ class Fetchers:
         fetcher = self._fetchers.get(following.leader)
         if fetcher is None:
             subject = request_subject(self._subjects, following.leader)
-            fetcher = Fetcher(self._broker_id, subject, self._bus, self._timeout_s, self._session, self._request_ids)
+            fetcher = Fetcher(
+                self._broker_id, subject, self._bus, self._timeout_s, self._idle_s, self._session, self._request_ids
+            )
             self._fetchers[following.leader] = fetcher
             fetcher.gather(self._gathering)
         fetcher.follow(following)
@@ -127,7 +135,14 @@ class Fetcher:
     """The conversation with one leading broker."""
 
     def __init__(
-        self, broker_id: str, subject: bytes, bus: Bus, timeout_s: float, session: int, request_ids: Iterator[int]
+        self,
+        broker_id: str,
+        subject: bytes,
+        bus: Bus,
+        timeout_s: float,
+        idle_s: float,
+        session: int,
+        request_ids: Iterator[int],
     ) -> None:
         self._session = session
         self._leader_session = 0
@@ -136,6 +151,7 @@ class Fetcher:
         self._subject = subject
         self._bus = bus
         self._timeout_s = timeout_s
+        self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()
         self._followings: dict[tuple[int, int], Following] = {}
         self._changed: dict[tuple[int, int], None] = {}
@@ -269,7 +285,7 @@ class Fetcher:
         # One partition without news of its own (its leader cannot read what we lack) must not keep us from naming those
         # that are idle.
         quiet = not any(answer.records for answer in answers)
-        overdue = quiet and self._loop.time() - self._full_at > IDLE_FULL_S
+        overdue = quiet and self._loop.time() - self._full_at > self._idle_s
         if overdue or (not answers and request_id < self._request_id):
             self.start_over()
 

@@ -86,7 +86,11 @@ class Lease:
         """Ask for ever. `on_changed` is called when writes begin or cease to be refused; that may be late."""
         was_over = False
         while True:
-            answered = await self.ask(current)
+            try:
+                answered = await self.ask(current)
+            except Exception:  # this task must not end: nobody else extends the lease
+                logger.exception("the controller could not be asked")
+                answered = False
             if self.over() != was_over:
                 was_over = not was_over
                 if was_over:

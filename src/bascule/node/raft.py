@@ -96,6 +96,7 @@ class RaftDriver:
 
     async def propose(self, command: bytes) -> int:
         """The index at which it was applied here. NotLeaderError if it cannot be, or was not."""
+        self.raft.bound_messages(self._bus.max_payload)
         index = self.raft.propose(command)
         if index in self._proposals:
             self._fail(index)  # of an earlier term of ours: its entry is gone
@@ -136,8 +137,12 @@ class RaftDriver:
     # --- the loop --------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self.raft.tick()
-        self._notice_loss()
+        try:
+            self.raft.tick()
+            self._notice_loss()
+        except Exception as error:
+            self._end(error)
+            return
         self._wake.set()
         alone = self.raft.is_leader and self.raft.membership.everyone == (self.raft.id,)
         self._ticker = asyncio.get_running_loop().call_later(ALONE_TICK_S if alone else TICK_S, self._tick)
@@ -148,21 +153,29 @@ class RaftDriver:
                 self.raft.step(decode_message(message.payload))
             except PeerError as error:
                 self._garbage.say(error)
+            except Exception as error:
+                self._end(error)
+                return
         self._notice_loss()
         self._wake.set()
 
     async def _run(self) -> None:
-        """A broker without its Raft would go on as if all were well: it ends instead, and says why."""
         try:
             await self._carry_out()
         except Exception as error:
-            logger.exception("Raft ended")
-            self.on_fatal(f"Raft ended unexpectedly: {error!r}; start the broker again, and report this")
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        """A broker without its Raft, or whose Raft no longer ticks, would go on as if all were well: it ends instead,
+        and says why."""
+        logger.error("Raft ended", exc_info=error)
+        self.on_fatal(f"Raft ended unexpectedly: {error!r}; start the broker again, and report this")
 
     async def _carry_out(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            self.raft.bound_messages(self._bus.max_payload)
             while ready := self.raft.ready():
                 await self._persist(ready)
                 self._send(ready)
@@ -209,7 +222,16 @@ class RaftDriver:
     def _send(self, ready: Ready) -> None:
         for message in ready.messages:
             try:
-                self._bus.send(pub(self._subject(message.target), encode_message(message)))
+                payload = encode_message(message)
+                if len(payload) > self._bus.max_payload:
+                    logger.error(
+                        "Raft cannot send %s %d bytes at a time, for NATS takes %d (max_payload): let it take more",
+                        message.target,
+                        len(payload),
+                        self._bus.max_payload,
+                    )
+                    continue
+                self._bus.send(pub(self._subject(message.target), payload))
             except BusUnavailable:
                 return  # peers ask again
             except InvalidArgument as error:

@@ -152,11 +152,17 @@ class Replica:
             self.leading.failed()
 
     async def _come_to_lead(self) -> None:
-        """Nobody vouches for this log: see first whether another one has more."""
-        while (other := await self.repair.ahead()) is not None:
-            logger.warning("%s: %s has more than this broker, and is asked to lead", self.name, other)
-            if await self.environment.give_way(self, other):
-                return
+        """Nobody vouches for this log: see first whether another one has more. Nobody else leads meanwhile, so that
+        this goes on whatever happens."""
+        while True:
+            try:
+                if (other := await self.repair.ahead()) is None:
+                    break
+                logger.warning("%s: %s has more than this broker, and is asked to lead", self.name, other)
+                if await self.environment.give_way(self, other):
+                    return
+            except Exception:
+                logger.exception("%s: whether another replica has more is not known yet", self.name)
             await asyncio.sleep(GIVE_WAY_S)
         self._coming_to_lead = None
         self._lead()

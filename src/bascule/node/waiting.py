@@ -1,4 +1,4 @@
-"""What a broker waits for, said in its log: at once when it changes, else every few seconds, with since when."""
+"""What a broker waits for, said in its log: soon when it changes, else every few seconds, with since when."""
 
 import logging
 
@@ -7,7 +7,7 @@ from bascule.ports import Clock
 logger = logging.getLogger(__name__)
 
 SAY_FROM_S = 1.0
-"""What takes less is no news."""
+"""What takes less is no news; and reasons that change to and fro are not said more often."""
 SAY_EVERY_S = 10.0
 WARN_FROM_S = 10.0
 """Brokers that are started together wait for each other: a warning is what lasts longer."""
@@ -18,7 +18,7 @@ class Waiting:
         self._clock = clock
         self._what = what
         self._since = clock.monotonic_ns()
-        self._said, self._said_at = "", 0
+        self._said, self._said_at = "", self._since
         self.reason = ""
         """The newest; empty until something was waited for."""
 
@@ -29,7 +29,7 @@ class Waiting:
 
     def say(self, reason: str) -> None:
         now = self._clock.monotonic_ns()
-        due_at = self._said_at + int(SAY_EVERY_S * 1e9) if reason == self._said else self._since + int(SAY_FROM_S * 1e9)
+        due_at = self._said_at + int((SAY_EVERY_S if reason == self._said else SAY_FROM_S) * 1e9)
         self.reason = reason
         if now >= due_at:
             self._said, self._said_at = reason, now

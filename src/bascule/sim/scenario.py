@@ -79,18 +79,12 @@ def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Sce
         value_bytes=(10, 100, 300, 700, 2_000, 6_000) if small else (0, 10, 40, 100, 100, 300, 700),
         burst=chance.choice((12, 12, 80)),
         many=chance.randint(*MANY_PARTITIONS) if seed % MANY_EVERY == MANY_OF and not small else 0,
-        knobs=_knobs(chance, max_lag_s, small),
+        knobs=_knobs(chance),
     )
 
 
-def _knobs(chance: random.Random, max_lag_s: float, small: bool) -> tuple[tuple[str, float], ...]:
-    """A follower that has nothing to report says so more often than it may lag. What Raft sends fits into a message."""
-    drawn = dict(knobs.draw(chance)) if chance.random() < 0.5 else {}
-    if max_lag_s < 2 * knobs.KNOBS["fetchers.IDLE_FULL_S"].usual:
-        drawn["fetchers.IDLE_FULL_S"] = min(knobs.KNOBS["fetchers.IDLE_FULL_S"].values)
-    if small:
-        drawn["limits.RAFT_APPEND_BYTES"] = drawn["limits.RAFT_SNAPSHOT_CHUNK_BYTES"] = SMALL_PAYLOAD_BYTES // 8
-    return tuple(drawn.items())
+def _knobs(chance: random.Random) -> tuple[tuple[str, float], ...]:
+    return tuple(knobs.draw(chance)) if chance.random() < 0.5 else ()
 
 
 def _families(chance: random.Random, brokers: int, wanted: tuple[str, ...]) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from bascule import limits
 from bascule.core.raft.progress import Progress, Stage
 from bascule.core.raft.state import Role, State
-from bascule.errors import FailedPrecondition, Unavailable
+from bascule.errors import FailedPrecondition, ResourceExhausted, Unavailable
 from bascule.wire.raft import encode_membership
 from bascule.wire.raft_messages import (
     AppendReply,
@@ -70,6 +70,12 @@ class Leadership:
             raise Unavailable(f"leadership is being handed over to {self.transferee}; ask again")
         if log.last_index - log.commit + len(commands) > limits.RAFT_UNCOMMITTED_ENTRIES:
             raise Unavailable("too many commands wait for a majority of the cluster; ask again later")
+        bound, largest = self._state.max_message_bytes, max(map(len, commands), default=0)
+        if bound and largest + limits.RAFT_HEAD_BYTES > bound:
+            raise ResourceExhausted(
+                f"a change of the metadata of {largest} bytes does not fit into a message of NATS (max_payload "
+                f"{bound}): ask for less at a time, such as fewer partitions, or let NATS take larger ones"
+            )
         first = log.last_index + 1
         self._append(
             [Entry(index, self.term, EntryKind.COMMAND, data) for index, data in enumerate(commands, start=first)]
@@ -274,7 +280,7 @@ class Leadership:
         if progress.stage is Stage.SNAPSHOT or prev_term is None:
             self._send_chunk(server, progress)
             return False
-        entries = () if progress.verify else log.batch(progress.next, state.config.max_append_bytes)
+        entries = () if progress.verify else log.batch(progress.next, state.fitting(state.config.max_append_bytes))
         replicating = progress.stage is Stage.REPLICATE
         if replicating and not entries and not progress.verify and progress.commit_sent >= log.commit:
             return False
@@ -288,7 +294,8 @@ class Leadership:
             progress.begin_snapshot(state.log.snapshot)
         snapshot, offset = progress.snapshot, progress.snapshot_offset
         assert snapshot is not None
-        part = replace(snapshot, data=snapshot.data[offset : offset + state.config.snapshot_chunk_bytes])
+        end = offset + state.fitting(state.config.snapshot_chunk_bytes)
+        part = replace(snapshot, data=snapshot.data[offset:end])
         state.send(SnapshotRequest(state.id, server, self.term, part, offset, len(snapshot.data)))
         progress.sent(snapshot.index, progress.commit_sent)
 

@@ -144,6 +144,10 @@ class Raft:
             state.leader = ""  # who may not campaign, a learner or one that was removed, hears nobody either
         self._settle()
 
+    def bound_messages(self, most_bytes: int) -> None:
+        """The network takes messages of this size and no larger ones, from now on."""
+        self._state.max_message_bytes = most_bytes
+
     def found(self, membership: Membership) -> None:
         """The driver has stored this as the first membership of a new cluster."""
         self._state.log.found(membership)

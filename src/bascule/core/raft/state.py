@@ -53,6 +53,8 @@ class State:
         self.needed = False
         """No voter as far as it knows, but asked for its vote by one whose log is behind its own."""
         self.outbox: list[Message] = []
+        self.max_message_bytes = 0
+        """That the network takes at a time; 0 if nothing is known of a bound."""
         self._random = random
         self.reset_timeout()
 
@@ -103,4 +105,11 @@ class State:
         self.timeout = self._random(self.config.election_ticks, 2 * self.config.election_ticks - 1)
 
     def send(self, message: Message) -> None:
-        self.outbox.append(message)
+        """Bounded: while the disk stands still peers go on asking, and what is lost they ask again."""
+        if len(self.outbox) < limits.RAFT_OUTBOX_MESSAGES:
+            self.outbox.append(message)
+
+    def fitting(self, most_bytes: int) -> int:
+        """As many bytes of entries, or of a snapshot, as there is room for in one message."""
+        bound = self.max_message_bytes
+        return min(most_bytes, bound // limits.RAFT_PAYLOAD_SHARE) if bound else most_bytes
