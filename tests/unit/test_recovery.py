@@ -407,3 +407,26 @@ def test_a_large_segment_is_recovered_quickly(tmp_path: Path) -> None:
         assert asyncio.run(scenario()) < 2.0, "35 MB: usually 40 ms"
     finally:
         disk.close()
+
+
+def test_a_damaged_segment_gets_no_index_so_that_the_next_start_knows() -> None:
+    """An index is believed without a look at the records: with one, damage would be forgotten at the next start, and
+    the replica would count as whole until a reader came to the place."""
+
+    async def scenario() -> None:
+        disk, _ = await filled(60)
+        content = bytearray(disk.content(segment(0)))
+        content[len(split(bytes(content))[0]) + 20] ^= 4
+        disk.put(segment(0), bytes(content))
+        await disk.remove(index(0))
+        bench = await open_bench(disk, segment_max_bytes=1_000, replicated=True)
+        assert [each.base for each in bench.log.damaged] == [0]
+        await bench.store(bodies(60, 30))
+        await bench.log.settled()
+        assert await disk.size(index(0)) is None
+        assert await disk.size(index(bench.log.segments[1].base)) is not None
+        await bench.close()
+        again = await open_bench(disk, segment_max_bytes=1_000, replicated=True)
+        assert [each.base for each in again.log.damaged] == [0]
+
+    asyncio.run(scenario())

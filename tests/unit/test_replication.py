@@ -390,3 +390,24 @@ def test_an_answer_about_an_earlier_log_cuts_nothing() -> None:
     effect, _ = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 1, 4, 1, 2, 0, 0, news)))
     assert isinstance(effect, f.Append)
     assert machine.step(f.Answered(parted)) == []
+
+
+def test_who_went_out_has_to_show_itself_again_before_it_is_asked_in() -> None:
+    """What it said before it went out says nothing about whether it lives, nor the end that it was told then about how
+    far it has come."""
+    machine = in_sync(("me", "b", "c"))
+    machine.promised(10)
+    machine.fetched("b", 10, 10, 10, 1)
+    machine.fetched("c", 10, 10, 10, 1)
+    machine.changed(("me", "c"), now=2)
+    assert machine.recovered(3, LAG) == [], "it was not heard of since"
+    machine.promised(20)
+    machine.fetched("c", 20, 20, 20, 4)
+    assert machine.hw_end == 20
+    machine.changed(("me",), now=5)
+    machine.fetched("c", 20, 20, 30, 6)
+    assert machine.recovered(6, LAG) == [], (
+        "it reached the end it was told before it went out, not one it was told since"
+    )
+    machine.fetched("c", 30, 30, 31, 7)
+    assert machine.recovered(7, LAG) == ["c"]

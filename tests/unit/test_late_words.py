@@ -1,0 +1,179 @@
+"""What a follower or a leader said in an earlier life, or before it said something newer, counts for nothing: it may be
+on its way for seconds, and what it promised may be gone."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from bascule.core.partition.epochs import EpochHistory
+from bascule.node import feeds as feeds_module
+from bascule.node.feeds import Feeds
+from bascule.node.fetchers import Fetchers
+from bascule.node.subjects import Subjects
+from bascule.testing.loop import VirtualClock, VirtualLoop, run
+from bascule.wire.envelope import MsgType, encode_checked
+from bascule.wire.nats import NatsMessage, pack
+from bascule.wire.replication import Answer, FetchRequest, Kind, Position, encode_parts, encode_request, encode_response
+
+OWN, EPOCH, END = 77, 5, 10
+SUBJECTS = Subjects("ns", "c1")
+
+
+class Bus:
+    """It keeps what is sent; the tests speak for the other side."""
+
+    max_payload = 1 << 20
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def send(self, commands: bytes) -> None:
+        self.sent.append(commands)
+
+    send_now = send
+
+    def subscribe(self, subject: bytes, on_batch: Any, queue: bytes = b"") -> None: ...
+
+
+class Leading:
+    epoch, hw_end = EPOCH, 0
+
+    def __init__(self) -> None:
+        self.promised: list[int] = []
+
+    def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
+        self.promised.append(promised_end)
+
+
+class Log:
+    end = END
+
+
+class Replica:
+    """A partition that this broker leads, as its feeds see it."""
+
+    log, epochs, key = Log(), EpochHistory([(EPOCH, 0)]), (1, 0)
+
+    def __init__(self) -> None:
+        self.leading = Leading()
+
+
+class Asked:
+    """The leading side, and requests of one follower."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.bus, self.replica = Bus(), Replica()
+        self.feeds = Feeds("a", SUBJECTS, self.bus, VirtualClock(loop), OWN)  # type: ignore[arg-type]
+        self.feeds.listen(lambda key: self.replica, lambda: ("a", "b"))  # type: ignore[arg-type,return-value]
+
+    @property
+    def promised(self) -> list[int]:
+        return self.replica.leading.promised
+
+    def ask(self, session: int, request_id: int, promised_end: int, leader_session: int = OWN) -> None:
+        position = Position(1, 0, EPOCH, END, promised_end, EPOCH)
+        request = FetchRequest(session, leader_session, request_id, 0, "b", False, [position])
+        payload = b"".join(encode_checked(MsgType.REPLICATION_REQUEST, [encode_request(request)]))
+        self.feeds._on_batch(pack(NatsMessage(b"ns.c1.replicate.a", b"", payload)), 1)
+
+
+def test_a_report_that_a_newer_one_overtook_does_not_count() -> None:
+    """The newer one says less, for the disk lost some of it: the older one would commit what nobody has."""
+
+    async def main() -> None:
+        asked = Asked()
+        asked.ask(1, 2, 3)
+        asked.ask(1, 1, 10)
+        asked.ask(1, 2, 10)
+        assert asked.promised == [3]
+        asked.ask(1, 3, 4)
+        assert asked.promised == [3, 4]
+        asked.feeds.close()
+
+    run(main())
+
+
+def test_reports_of_a_life_that_another_one_followed_do_not_count() -> None:
+    """Whatever their numbers: requests are counted anew in each life, and those of the dead one may be larger."""
+
+    async def main() -> None:
+        asked = Asked()
+        asked.ask(1, 7, 10)
+        asked.ask(2, 1, 3)
+        for request_id in (1, 2, 6, 7, 8, 900):
+            asked.ask(1, request_id, 10)
+        assert asked.promised == [10, 3]
+        asked.ask(2, 2, 4)
+        assert asked.promised == [10, 3, 4], "the one that lives goes on"
+        await asyncio.sleep(feeds_module.SILENCE_S + 1)
+        asked.ask(1, 7, 10)
+        assert asked.promised == [10, 3, 4], "said before, and only late"
+        asked.ask(1, 8, 10)
+        assert asked.promised == [10, 3, 4, 10], "the other one was a copy that has ended"
+        asked.feeds.close()
+
+    run(main())
+
+
+def test_reports_to_an_earlier_life_of_the_leader_do_not_count() -> None:
+    """It answers who it is, and is asked anew."""
+
+    async def main() -> None:
+        asked = Asked()
+        asked.ask(1, 5, 10, leader_session=OWN - 1)
+        asked.ask(1, 6, 10, leader_session=0)
+        assert asked.promised == []
+        assert len(asked.bus.sent) == 2
+        asked.ask(1, 7, 9)
+        assert asked.promised == [9]
+        asked.feeds.close()
+
+    run(main())
+
+
+class Following:
+    key, leader = (1, 0), "a"
+    position = Position(1, 0, EPOCH, END, END, EPOCH)
+
+    def __init__(self) -> None:
+        self.watermarks: list[int] = []
+
+    def answered(self, answer: Answer) -> bool:
+        self.watermarks.append(answer.hw_end)
+        return True
+
+
+@pytest.mark.parametrize("wrong", ["session", "before the full request", "not asked yet"])
+def test_answers_that_are_not_of_this_conversation_are_not_taken(wrong: str) -> None:
+    async def main() -> None:
+        bus, following = Bus(), Following()
+        fetchers = Fetchers("b", SUBJECTS, bus, 3.0, OWN, 15.0)  # type: ignore[arg-type]
+        fetchers.follow(following)  # type: ignore[arg-type]
+
+        def answer(session: int, leader_session: int, request_id: int, number: int, hw_end: int) -> None:
+            said = Answer(1, 0, Kind.DATA, EPOCH, hw_end, END, END, EPOCH, 0, 0, b"")
+            for part in encode_parts((session, leader_session), request_id, number, encode_response([said]), 1 << 19):
+                payload = b"".join(encode_checked(MsgType.REPLICATION_RESPONSE, part))
+                fetchers._on_batch(pack(NatsMessage(b"ns.c1.replicated.b.a", b"", payload)), 1)
+
+        await asyncio.sleep(0)  # request 1 leaves
+        answer(OWN, 3, 1, 0, 0)  # the leader says who it is
+        await asyncio.sleep(0)  # request 2, in full
+        fetchers.start_over(following)  # type: ignore[arg-type]
+        await asyncio.sleep(0)  # request 3, in full
+        match wrong:
+            case "session":
+                answer(OWN + 1, 3, 3, 1, 8)
+            case "before the full request":
+                answer(OWN, 3, 2, 1, 8)
+            case _:
+                answer(OWN, 3, 4, 1, 8)
+        assert following.watermarks == []
+        answer(OWN, 3, 3, 1, 9)
+        assert following.watermarks == [9], "the true one is taken after it"
+        fetchers.close()
+
+    run(main())
