@@ -133,7 +133,7 @@ def test_peers_started_one_after_the_other_found_one_cluster(tmp_path: Path, nat
         )
         assert status.returncode == 1
         waiting, error = status.stderr.splitlines()
-        assert waiting.startswith("waiting: waiting to found a cluster for ")
+        assert waiting.startswith("waiting to found a cluster for ")
         assert error.endswith(missing)
         b.start()
         c.start()

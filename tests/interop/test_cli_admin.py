@@ -49,7 +49,7 @@ def test_a_stream_is_created_listed_described_and_deleted(broker: BrokerProcess,
     assert f"no such stream: {stream}; `bascule stream list`" in run(
         broker, "stream", "delete", stream, "--yes", code=1
     )
-    assert f"no such stream: {stream}: `bascule stream list`" in run(broker, "stream", "info", stream, code=1)
+    assert f"no such stream: {stream}; `bascule stream list`" in run(broker, "stream", "info", stream, code=1)
 
 
 def test_a_subject_that_is_refused_says_which_character_and_what_would_do(broker: BrokerProcess) -> None:
@@ -73,11 +73,17 @@ def test_nothing_is_deleted_by_who_does_not_confirm(broker: BrokerProcess, strea
 
 
 def test_a_factor_no_cluster_has_is_refused(broker: BrokerProcess, stream: str) -> None:
-    assert "Invalid replicationFactor 7, cluster size 1" in run(
-        broker, "stream", "create", stream, "--replication-factor", "7", code=1
-    )
+    refused = run(broker, "stream", "create", stream, "--replication-factor", "7", code=1)
+    assert "Invalid replicationFactor 7, cluster size 1: so many brokers are in the cluster" in refused
+    assert "choose another name" in run(broker, "stream", "create", "__cursors", code=1)
     assert "a stream needs a copy" in run(broker, "stream", "create", stream, "--replication-factor", "0", code=1)
     assert "can never be met" in run(broker, "stream", "create", stream, "--min-isr", "2", code=1)
+
+
+def test_a_minimum_that_one_replica_on_every_broker_does_not_meet_is_said(broker: BrokerProcess, stream: str) -> None:
+    every = ["stream", "create", stream, "--replication-factor", "-1", "--min-isr", "2", "--server", broker.address]
+    said = CliRunner().invoke(cli, every).stderr
+    assert f"{stream} has 1 replicas, and --min-isr 2 can never be met: nothing will be committed" in said
 
 
 def test_the_status_of_one_broker(broker: BrokerProcess) -> None:

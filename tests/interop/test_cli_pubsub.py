@@ -144,9 +144,9 @@ def test_lines_are_published_as_they_come(broker: BrokerProcess, stream: str) ->
 
 def test_a_missing_stream_is_one_line_with_the_next_step(broker: BrokerProcess, stream: str) -> None:
     error = bascule(broker, "pub", stream, "x", code=1).stderr.decode()
-    assert error == f"error: no such stream: {stream}: `--create` creates it\n"
+    assert error == f"error: no such stream: {stream}; `--create` creates it\n"
     error = bascule(broker, "sub", stream, code=1).stderr.decode()
-    assert error == f"error: no such stream: {stream}: `bascule pub --create {stream} hello` makes one\n"
+    assert error == f"error: no such stream: {stream}; `bascule pub --create {stream} hello` makes one\n"
 
 
 def test_no_broker_is_one_line_with_the_next_step() -> None:

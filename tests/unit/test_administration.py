@@ -143,7 +143,7 @@ def test_undraining_makes_it_a_broker_like_any_other() -> None:
 
 def test_a_broker_that_lives_is_drained_before_it_is_removed() -> None:
     metadata = cluster()
-    with pytest.raises(FailedPrecondition, match=r"is alive: .* `bascule cluster drain a --stop`"):
+    with pytest.raises(FailedPrecondition, match=r"is alive: .* `bascule cluster drain a`"):
         plans.may_remove(metadata, everybody(), "a")
     plans.may_remove(metadata, everybody("b", "c"), "a")
     done(metadata, DrainBroker("a"))

@@ -6,6 +6,7 @@ from click.testing import CliRunner
 from bascule.cli.cluster import _accepting, _not_stopped
 from bascule.cli.connect import say_waits
 from bascule.cli.output import CommandFailed, reported
+from bascule.cli.pub import pub
 from bascule.cli.up import up
 from bascule.client.failures import NO_METADATA_LEADER
 from bascule.errors import Internal, NotFound, Unavailable
@@ -47,8 +48,23 @@ def test_what_a_command_waits_for_is_said_once_and_not_at_once(capsys: pytest.Ca
     on_wait(Unavailable("waiting for 3 s: start b"), 2.5)
     on_wait(Unavailable("waiting for 4 s: start c"), 3.5)
     said = capsys.readouterr()
-    assert said.err.splitlines() == ["waiting: waiting for 2 s: start b", "waiting: waiting for 4 s: start c"]
+    assert said.err.splitlines() == ["waiting for 2 s: start b", "waiting for 4 s: start c"]
     assert not said.out
+    on_wait(Unavailable("no known metadata leader"), 5.0)
+    assert capsys.readouterr().err.startswith("waiting: no known metadata leader: a majority of the voters is away")
+
+
+def test_a_command_that_is_interrupted_says_so_and_exits_as_shells_expect(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, reported():
+        raise KeyboardInterrupt
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_copies_of_a_stream_that_is_not_created_are_refused() -> None:
+    result = CliRunner().invoke(pub, ["s", "x", "--replication-factor", "3", "--server", "127.0.0.1:1"])
+    assert result.exit_code == 2
+    assert "--replication-factor is for a stream that --create creates" in result.output
 
 
 def test_ports_behind_the_last_one_are_refused_before_anything_starts() -> None:

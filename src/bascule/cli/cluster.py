@@ -25,7 +25,7 @@ WATCH_S = 1.0
 SHOWN = 20
 """Partitions of a kind that are listed for people; JSON has them all."""
 
-JsonOption = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+JsonOption = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 TimeoutOption = click.option(
     "--timeout",
     type=click.FloatRange(min=1.0),
@@ -188,7 +188,7 @@ def _not_stopped(broker: str, answer: pb.DrainBrokerResponse) -> str:
     )
 
 
-@cluster.command(short_help="Let it lead again.", epilog="Example: bascule cluster undrain b")
+@cluster.command(short_help="Let a drained broker lead again.", epilog="Example: bascule cluster undrain b")
 @click.argument("broker")
 @JsonOption
 @ServerOption
@@ -203,7 +203,7 @@ def undrain(broker: str, as_json: bool, server: str) -> None:
     if as_json:
         print_json({"done": True})
     else:
-        click.echo(f"drain of {broker} cancelled: it may lead again")
+        click.echo(f"{broker} is not drained: it may lead")
 
 
 # --- removing ---------------------------------------------------------------------------------------------------
@@ -251,15 +251,15 @@ def remove(broker: str, force: bool, timeout: float, as_json: bool, server: str)
 # --- electing ---------------------------------------------------------------------------------------------------
 
 
-@cluster.command(
-    short_help="Let a replica lead that is not in sync.", epilog="Example: bascule cluster elect orders 0 --accept-loss"
-)
+@cluster.command(short_help="Let a replica lead that is not in sync.", epilog="Example: bascule cluster elect orders 0")
 @click.argument("stream")
 @click.argument("partition", type=click.IntRange(min=0))
-@click.option("--replica", default="", metavar="BROKER", help="Who is to lead. [default: the live one that has most]")
-@click.option("--accept-loss", is_flag=True, help="Do it. Without this it is only told what would be lost.")
-@click.option("--in-sync", default="", metavar="BROKERS", help="Only if in sync are still those that were shown.")
-@click.option("--eligible", default="", metavar="BROKERS", help="With --in-sync: and eligible those that were shown.")
+@click.option(
+    "--replica", default="", metavar="BROKER", help="Who is to lead. [default: the live replica with the longest log]"
+)
+@click.option("--accept-loss", is_flag=True, help="Do it. Without this the command only tells what would be lost.")
+@click.option("--in-sync", default="", metavar="BROKERS", help="Only if these are still in sync, as shown before.")
+@click.option("--eligible", default="", metavar="BROKERS", help="With --in-sync: and only if these are still eligible.")
 @JsonOption
 @ServerOption
 def elect(
@@ -272,7 +272,7 @@ def elect(
     as_json: bool,
     server: str,
 ) -> None:
-    """Let a replica lead PARTITION of STREAM that may lack something, because nobody lives that surely has everything.
+    """Let a replica lead PARTITION of STREAM although it may lack messages: no live replica is known to have them all.
 
     Messages that were acked may be lost. Start a replica that is in sync or eligible again instead, if you can.
     """

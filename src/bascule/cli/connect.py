@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import click
 
-from bascule.cli.output import HINTS, one_line
+from bascule.cli.output import hint, one_line
 from bascule.client import Client
 from bascule.client.failures import OnWait
 from bascule.errors import BasculeError, NotFound
@@ -49,16 +49,17 @@ def say_waits() -> OnWait:
         reason = re.sub(r"\d+", "", text)
         if seconds >= SAY_WAITS_FROM_S and reason not in said:
             said.add(reason)
-            click.echo(f"waiting: {text}{HINTS.get(text, '')}", err=True)
+            said_so = "" if text.startswith("waiting ") else "waiting: "
+            click.echo(f"{said_so}{text}{hint(text)}", err=True)
 
     return on_wait
 
 
 @contextmanager
-def missing_stream_explained(hint: str) -> Iterator[None]:
+def missing_stream_explained(next_step: str) -> Iterator[None]:
     """The library's hint names a function; people at a prompt need a command."""
     try:
         yield
     except NotFound as error:
         what, _, _ = str(error).partition(". ")
-        raise NotFound(f"{what}: {hint}" if what.startswith("no such stream") else str(error)) from None
+        raise NotFound(f"{what}; {next_step}" if what.startswith("no such stream") else str(error)) from None

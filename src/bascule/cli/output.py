@@ -22,11 +22,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ended, as shells have it."""
+
 HINTS = {
     "no known metadata leader": ": a majority of the voters is away; `bascule cluster status` shows which to start",
     "context deadline exceeded": ": there was no answer in time; `bascule cluster status` may tell why",
+    "Stream is reserved": ": the cluster keeps streams of its own under this name; choose another name",
 }
 """Texts of the Go server, which is what clients get, and what people at a prompt need besides."""
+TOO_MANY_REPLICAS = "Invalid replicationFactor "
+
+
+def hint(text: str) -> str:
+    if text.startswith(TOO_MANY_REPLICAS):
+        return ": so many brokers are in the cluster, each holds one replica; start more, or ask for fewer replicas"
+    return HINTS.get(text, "")
 
 
 @functools.cache
@@ -55,9 +66,12 @@ class CommandFailed(click.ClickException):
 def reported() -> Iterator[None]:
     try:
         yield
+    except KeyboardInterrupt:
+        click.echo("interrupted", err=True)
+        raise SystemExit(INTERRUPTED) from None
     except BasculeError as error:
         text = str(error) or type(error).__name__
-        raise CommandFailed(text + HINTS.get(text, "")) from error
+        raise CommandFailed(text + hint(text)) from error
     except OSError as error:
         if error.errno == errno.EPIPE:  # the reader of stdout has gone: click ends quietly
             raise

@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager, nullcontext
 
 import click
+from click.core import ParameterSource
 
 from bascule import limits
 from bascule.cli.connect import ServerOption, connected, missing_stream_explained
@@ -23,6 +24,8 @@ from bascule.cli.output import console, one_line
 from bascule.client import AckPolicy, Client, Outgoing
 from bascule.client.pipeline import OnAcks
 from bascule.errors import AlreadyExists, BasculeError, InvalidArgument, Unconfirmed
+
+COMMANDLINE = ParameterSource.COMMANDLINE
 
 EPILOG = """\b
 Examples:
@@ -86,6 +89,10 @@ def pub(
 ) -> None:
     """Publish messages to STREAM: each MESSAGE, or each line of stdin (without LF or CR LF) if there is none."""
     copies = replication_factor if create else None
+    if not create and click.get_current_context().get_parameter_source("replication_factor") is COMMANDLINE:
+        raise click.UsageError(
+            "--replication-factor is for a stream that --create creates: add --create, or leave it out"
+        )
     if replication_factor == 0:
         raise click.UsageError("a stream needs a copy: --replication-factor 1 or more, or -1 for one on every broker")
     template = Outgoing(b"", key.encode() if key else None, dict(map(_header, headers)) or None)

@@ -21,11 +21,11 @@ SHOWN = 20
 
 @click.command(
     short_help="Begin anew from one broker's folder; the others are lost.",
-    epilog="Example: bascule cluster recover --data-dir /var/lib/bascule --accept-loss",
+    epilog="Example: bascule cluster recover --data-dir /var/lib/bascule",
 )
 @click.option("--data-dir", "-d", type=click.Path(), required=True, help="Folder of the broker that is left.")
-@click.option("--accept-loss", is_flag=True, help="Do it. Without this it is only told what would be lost.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--accept-loss", is_flag=True, help="Do it. Without this the command only tells what would be lost.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def recover(data_dir: str, accept_loss: bool, as_json: bool) -> None:
     """Begin a new cluster with what one broker has on its disk, if a majority of the voters is lost for good.
 

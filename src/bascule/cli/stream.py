@@ -152,8 +152,16 @@ def create(
         async with connected(server) as client:
             if min_isr is None:
                 await client.create_stream(name, subject, partitions, replication_factor)
-            else:
-                await client.create_stream(name, subject, partitions, replication_factor, min_isr=min_isr)
+                return
+            await client.create_stream(name, subject, partitions, replication_factor, min_isr=min_isr)
+            made = (await client.fetch_metadata([name])).streams.get(name)
+            fewest = min((len(item.replicas) for item in made.partitions.values()), default=0) if made else min_isr
+            if fewest < min_isr:  # with -1 only the cluster knows how many there are
+                click.echo(
+                    f"{name} has {fewest} replicas, and --min-isr {min_isr} can never be met: nothing will be "
+                    "committed; delete it, and create it again when there are more brokers or with a smaller --min-isr",
+                    err=True,
+                )
 
     asyncio.run(ask())
     if as_json:

@@ -182,7 +182,7 @@ class Cluster:
         replicas = (await self._partition(stream, partition, deadline)).replicas
         if broker not in replicas:
             self.forget(stream)
-            raise NotFound(f"broker {broker} has no replica of {stream}/{partition}: {', '.join(replicas)} have")
+            raise NotFound(f"broker {broker} has no replica of {stream}/{partition}: it is on {', '.join(replicas)}")
         if broker not in self._metadata.brokers:
             self.forget(stream)
             raise Unavailable(f"broker {broker} is away")

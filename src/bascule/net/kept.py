@@ -52,7 +52,7 @@ class KeptNats:
     def _on_death(self, returncode: int, last_lines: list[str]) -> None:
         logger.error(
             "the embedded NATS server ended with code %d and is started again; publishing stops until then, stored "
-            "data is still served. Its last words: %s",
+            "data is still served. Its last log lines: %s",
             returncode,
             " / ".join(last_lines) or "none",
         )

@@ -229,7 +229,7 @@ class Connection:
                 self._reason = f"no connection to NATS ({reasons})"
                 if reasons != said:
                     said = reasons
-                    logger.warning("%s: still no connection to NATS (%s); trying on", self.name, reasons)
+                    logger.warning("%s: still no connection to NATS (%s); trying again", self.name, reasons)
         logger.info("%s: connected to NATS again after %.2f s", self.name, loop.time() - since)
 
     async def _try_servers(self, deadline: float | None) -> Failures:

@@ -200,7 +200,7 @@ class AdminApi:
         if broker == self._cluster.config.broker_id:
             others = [f"{peer.host}:{peer.port}" for peer in self._cluster.peers.alive()]
             raise FailedPrecondition(
-                f"this is {broker} itself, which would not live to answer: ask another broker"
+                f"this is {broker} itself, which would end before it could answer: ask another broker"
                 + (f", as with --server {others[0]}" if others else "")
             )
         lost = plans.removal_losses(self._cluster.metadata, broker) if request.force else []

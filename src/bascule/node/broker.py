@@ -116,7 +116,7 @@ class Broker:
                 async with asyncio.timeout(START_WAIT_S):
                     await asyncio.shield(settling)
             except TimeoutError:
-                logger.warning("serving, but without a part in any partition until the cluster has a majority")
+                logger.warning("serving, but without a role in any partition until the cluster has a majority")
         else:
             await settling
         await environment.publishes_bus.flush()
@@ -127,8 +127,8 @@ class Broker:
         doubtful = await self._doubtful()
         if self._unclean and self._replicas:
             logger.warning(
-                "relaxed sync (%s), and the last life did not end in good order: this broker is in sync with nothing "
-                "it shares until it has caught up",
+                "relaxed sync (%s), and the last run did not end with a clean shutdown: this broker is in sync with "
+                "nothing it shares until it has caught up",
                 self.environment.scheduler.mode,
             )
         await self.cluster.begin_life(doubtful, self._unclean)

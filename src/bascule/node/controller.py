@@ -1,4 +1,4 @@
-"""What the Raft leader does for the cluster: lets brokers in, buries dead ones, and carries out what others ask.
+"""What the Raft leader does for the cluster: lets brokers in, fences expired ones, and carries out what others ask.
 
 Only a leader that has committed in its own term listens; so an answer always comes from the one whose word counts. A
 broker that is silent for a session, or comes back as another life, loses what it led. New brokers come in as learners;
@@ -150,7 +150,7 @@ class Controller:
         else:
             self._leaving.pop(peer.id, None)
         if self._liveness.heard(peer.id, peer.boot, self._clock.monotonic_ns()):
-            logger.warning("broker %s came back as another life: what it led goes to others first", peer.id)
+            logger.warning("broker %s has restarted (another boot id): what it led goes to others first", peer.id)
             self._spawn(self._bury(peer.id))
 
     def heard_stranger(self, peer: Peer) -> None:
@@ -233,7 +233,7 @@ class Controller:
                     await self._submit(BrokerDied(broker, self.living()))
                     return
                 except BasculeError as error:
-                    logger.warning("the death of %s is not recorded yet: %s", broker, error)
+                    logger.warning("that %s is dead is not recorded yet, and is tried again: %s", broker, error)
                     await asyncio.sleep(HEARTBEAT_S)
         finally:
             self._burying.pop(broker, None)

@@ -127,7 +127,7 @@ class Following:
 
     async def _cut(self, end: int) -> None:
         logger.warning(
-            "%s: the logs of this broker and of %s parted; cutting %d records from offset %d on, aside",
+            "%s: the logs of this broker and of %s differ; truncating %d records from offset %d on, into quarantine/",
             self._replica.name,
             self.leader,
             self._log.end - end,
@@ -138,7 +138,7 @@ class Following:
                 await self._replica.cut(end)
                 break
             except (LogError, OSError, ValueError) as error:
-                logger.error("%s cannot be cut, and gets nothing more until it is: %s", self._replica.name, error)
+                logger.error("%s cannot be truncated, and takes no records until it is: %s", self._replica.name, error)
             self._cut_failed = True
             self._replica.environment.fetchers.changed(self)  # whoever waits for us has to know
             await asyncio.sleep(CUT_AGAIN_S)

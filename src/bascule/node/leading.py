@@ -239,7 +239,7 @@ class Leading:
                         nbytes,
                     )
                 case AskShrink(replica):
-                    logger.warning("%s: %s does not keep up and is asked out of the in-sync set", self._name, replica)
+                    logger.warning("%s: %s does not keep up: it is to leave the in-sync set", self._name, replica)
                     self._environment.ask_isr(self._replica, effect)
                 case AskExpand():
                     self._environment.ask_isr(self._replica, effect)

@@ -235,7 +235,7 @@ class RaftDriver:
             except BusUnavailable:
                 return  # peers ask again
             except InvalidArgument as error:
-                logger.warning("nothing can be said to the server %r: %s", message.target, error)
+                logger.warning("nothing can be sent to server %r: %s", message.target, error)
 
     def _answer(self, ready: Ready) -> None:
         if ready.snapshot is not None:

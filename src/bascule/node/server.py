@@ -203,7 +203,7 @@ class Server:
         return info
 
     async def _not_started(self, call: Call) -> None:
-        raise Unavailable(self._broker.cluster.waits or "this broker is starting; try again")
+        raise Unavailable(self._broker.cluster.waits or "this broker is starting, and does not serve yet")
 
     def on_fatal(self, callback: Callable[[], None]) -> None:
         def on_fatal(reason: str) -> None:

@@ -64,7 +64,7 @@ class LiftbridgeReader(DataSourceReader):
             known = client.fetch_metadata(self.streams).streams
             missing = [name for name in self.streams if name not in known]
             if missing:
-                raise NotFound(f"no such stream: {', '.join(missing)}. Look for a typing error in option streams")
+                raise NotFound(f"no such stream: {', '.join(missing)}. Check the spelling in option streams")
             ranges: list[StreamRange] = []
             for name in self.streams:
                 for partition in known[name].partitions:

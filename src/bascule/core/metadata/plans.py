@@ -59,7 +59,7 @@ def drain(metadata: Metadata, members: Members, broker: str) -> DrainBroker:
     others = [each for each in members.alive if each != broker and each not in draining]
     if not others and broker not in draining:
         raise FailedPrecondition(
-            f"nobody would be left to lead: no other broker lives that does not drain; start one, or "
+            f"nobody would be left to lead: no other broker is alive and not drained; start one, or "
             f"`bascule cluster undrain` one, before you drain {broker}"
         )
     return DrainBroker(broker, members.absent)
