@@ -203,7 +203,7 @@ def undrain(broker: str, as_json: bool, server: str) -> None:
     if as_json:
         print_json({"done": True})
     else:
-        click.echo(f"{broker} is not drained: it may lead")
+        click.echo(f"{broker} may lead again")
 
 
 # --- removing ---------------------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ async def persist(
     """Try until it works, the error is final, or the deadline leaves no room for another try."""
     delay, began = limits.CLIENT_RETRY_MIN_S, asyncio.get_running_loop().time()
     hung_up = 0
+    reason: BasculeError | None = None
     while True:
         try:
             return await attempt()
@@ -96,9 +97,13 @@ async def persist(
             error: BasculeError = from_status(rpc)
         except BasculeError as local:
             error = local
+        if isinstance(error, errors.DeadlineExceeded) and reason is not None:
+            # The last try was cut short: what the ones before it met is what the caller has to know.
+            raise errors.DeadlineExceeded(f"{reason} ({error})")
         hung_up = hung_up + 1 if isinstance(error, errors.HungUp) else 0
         if not again(error) or hung_up >= limits.CLIENT_HUNG_UP_TRIES or deadline.remaining() <= delay:
             raise error
+        reason = error
         on_wait(error, asyncio.get_running_loop().time() - began)
         await asyncio.sleep(delay)
         delay = min(2 * delay, limits.CLIENT_RETRY_MAX_S)

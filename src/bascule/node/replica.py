@@ -281,7 +281,7 @@ class Replica:
             raise Unavailable(
                 f"{self.name} has a new leader, and too few replicas are in sync to tell its high watermark; "
                 f"in sync now: {', '.join(self.partition.isr)}"
-                + (f". Start {others}, or wait until it has caught up" if others else "; try again")
+                + (f". Start {others}, or wait until more have caught up" if others else "; try again")
             ) from None
 
     def received(self, now: int) -> None:
