@@ -27,6 +27,8 @@ RESERVED_DESCRIPTORS = 48  # of the process, for neither segments nor clients
 MIN_DESCRIPTORS = 64
 SYNC_THREADS = 4
 READ_THREADS = 4
+SETTLE_SLICE = 100  # logs told how a group commit went before the event loop is let go: up to 5 ms
+HOPS_SLICE = 16  # tasks that waited for a disk thread and go on in one turn of it: up to 5 ms
 READ_SCRATCH_BYTES = MIB  # larger reads from the page cache get a buffer of their own
 SYNCFS_FROM_FILES = 4  # this many dirty files and more are synced by one syncfs: at 8 files 290 us, 1,100 singly
 QUARANTINE_BYTES = 1024 * MIB
@@ -49,7 +51,11 @@ PROMISED_ENDS_GROWTH = 4  # and this many times as long as it must be
 
 # replication
 ROLES_SLICE = 20  # partitions that take a role before the event loop is let go: up to 8 ms
-WATCH_SLICE = 500  # leaders that look who lags before it is
+WATCH_SLICE = 200  # leaders that look who lags before it is
+FEED_SLICE = 100  # positions of a follower taken before it is: up to 4 ms
+FEED_WAITING_REQUESTS = 1000  # of one follower, while what it said before is taken
+CLOSE_SLICE = 100  # partitions closed before it is
+FEED_PARTITION_BYTES = MIB  # of one partition in one response, and kept in memory of one partition for one follower
 FEED_AT_HAND_BYTES = 16 * MIB  # new records kept in memory for one follower, over all partitions
 
 # NATS
@@ -171,6 +177,8 @@ RAFT_PINNED_ENTRIES = 65_536  # kept at most for a follower that receives a snap
 RAFT_SNAPSHOT_STALL_TICKS = 100  # a follower that takes no chunk for so long loses its claim on the snapshot
 RAFT_UNCOMMITTED_ENTRIES = 65_536  # past it a leader takes no proposals
 RAFT_APPLY_ENTRIES = 4096  # handed out for application in one Ready
+APPLY_SLICE = 500  # partitions changed by commands before the event loop is let go, or so many commands' worth
+COMMAND_WEIGHT = 10  # a command that changes one partition takes as long as one more of a command that changes many
 RAFT_PENDING_READS = 65_536
 KEPT_OPERATIONS = 4096  # changes remembered by id, and deletions by name, so that asking twice makes them once
 RAFT_TERM_LEAP = 1 << 32  # no cluster holds so many elections while a server is away: a forged term cannot use them up

@@ -4,7 +4,8 @@ Theory of operation: a log that got records enlists. If no round runs one starts
 otherwise the log waits for the next. A round takes what every enlisted log has waiting, hands all of it to the disk at
 once, and tells each log how its part went. So the longer a sync takes the more it covers, and its price is shared. A
 second round beside the first was tried, in lock step and with random arrivals at 1 to 200 partitions: no gain beyond
-noise.
+noise. Where a round covers many logs they are told some at a time, in their order, and the event loop is let go in
+between; the next round begins when all know.
 
 Modes, from the setting `streams.sync`: `group` promises what is synced. `interval:T` promises what is written and syncs
 every T; `os` promises what is written and leaves syncing to the system. These two are *relaxed*.
@@ -66,8 +67,8 @@ class SyncScheduler:
         self.on_pressure: Callable[[bool], None] | None = None
         """Told True when so much waits for the disk that whoever brings it should stop, and False when it may go on."""
         self.on_told: Callable[[], None] | None = None
-        """Called when a round is over and all logs know, before the next one begins. Not for acks to publishers: the
-        disk should not wait while these leave."""
+        """Called when a round is over and logs have been told, some or all, before the next one begins. Not for acks to
+        publishers: the disk should not wait while these leave."""
         self._pressed = False
         self.synced_folders: dict[str, None] = {}
         """What this process found when it started, and has made durable."""
@@ -146,7 +147,7 @@ class SyncScheduler:
         if writes:
             errors = await self._commit(writes, sync=not self.mode.relaxed)
             self.stored.update(dict.fromkeys(logs))
-            self._tell(parts, errors, synced=False)
+            await self._tell(parts, errors, synced=False)
             self.rounds += 1
             self.last_round_ns = self._clock.monotonic_ns() - began_ns
         if self.mode.interval_ns:
@@ -171,7 +172,7 @@ class SyncScheduler:
         parts = [(log, log.take_unsynced()) for log in logs]
         writes = [write for _, taken in parts for write in taken]
         if writes:
-            self._tell(parts, await self._commit(writes, sync=True), synced=True)
+            await self._tell(parts, await self._commit(writes, sync=True), synced=True)
 
     async def _commit(self, writes: list[Write], sync: bool) -> list[OSError | None]:
         try:
@@ -179,7 +180,15 @@ class SyncScheduler:
         except OSError as error:
             return [error] * len(writes)
 
-    def _tell(self, parts: list[tuple[Member, list[Write]]], errors: list[OSError | None], synced: bool) -> None:
+    async def _tell(self, parts: list[tuple[Member, list[Write]]], errors: list[OSError | None], synced: bool) -> None:
+        for start in range(0, len(parts), limits.SETTLE_SLICE):
+            if start:
+                await asyncio.sleep(0)
+            some = parts[start : start + limits.SETTLE_SLICE]
+            self._tell_some(some, errors, synced)
+            errors = errors[sum(len(taken) for _, taken in some) :]
+
+    def _tell_some(self, parts: list[tuple[Member, list[Write]]], errors: list[OSError | None], synced: bool) -> None:
         first = 0
         for log, taken in parts:
             answer = errors[first : first + len(taken)]

@@ -8,6 +8,9 @@ of the standard library would have it wait for the next one.
 The bell is an eventfd that the loop watches, rung without letting go of the interpreter. The standard library's
 `call_soon_threadsafe` lets go of it while it wakes the loop, and then the thread wants it back, for a few microseconds,
 while the loop is at work.
+
+Hops that end together, as those of a thousand partitions that are opened, go on some at a time, in the order in which
+they ended: in between everybody else has a turn.
 """
 
 import asyncio
@@ -19,6 +22,8 @@ from contextvars import Context
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, TypeVar
+
+from bascule.limits import HOPS_SLICE
 
 _Result = TypeVar("_Result")
 _Job = tuple["_Hop[Any]", Callable[..., Any], tuple[object, ...]]
@@ -114,6 +119,8 @@ class _Bell:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._over: deque[tuple[_Hop[Any], object, BaseException | None]] = deque()
+        self._rest: asyncio.Handle | None = None
+        """The next turn, which goes on with those that were too many for this one."""
 
     def hang_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """`loop` hears it from now on."""
@@ -123,9 +130,14 @@ class _Bell:
             self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._loop = loop
         loop.add_reader(self._descriptor, self._heard)
+        # What an earlier loop has left is dealt with by this one: its turn may never come there.
+        self._rest = loop.call_soon(self._finish_some) if self._over else None
 
     def take_down(self) -> None:
         """The threads have ended. Whoever still waits goes on at the next turn."""
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
         while self._over:
             _finish_in_loop(*self._over.popleft())
         if self._loop is not None and not self._loop.is_closed():
@@ -148,12 +160,21 @@ class _Bell:
             os.eventfd_read(self._descriptor)
         except BlockingIOError:  # another loop was faster
             return
-        while self._over:
+        if self._rest is None:  # else they wait behind those that came before
+            self._finish_some()
+
+    def _finish_some(self) -> None:
+        self._rest = None
+        for _ in range(HOPS_SLICE):
+            if not self._over:
+                return
             done, result, error = self._over.popleft()
             if done.get_loop() is self._loop:
                 _finish(done, result, error)
             else:
                 _finish_in_loop(done, result, error)
+        if self._over and self._loop is not None:
+            self._rest = self._loop.call_soon(self._finish_some)
 
 
 def _finish_in_loop(done: _Hop[Any], result: object, error: BaseException | None) -> None:
