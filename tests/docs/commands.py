@@ -16,7 +16,7 @@ BROKERS = ("a", "b", "c", "d")
 NAMES = ("s", "t")
 FIELDS = (
     "streams",
-    *(field.name for field in fields(Partition) if field.name != "id"),
+    *(name for name in Partition._fields if name != "id"),
     *(field.name for field in fields(Brokers)),
 )
 """What a command can change: which streams there are, each field of a partition, each list of brokers."""
@@ -88,8 +88,8 @@ class Walk:
 def state_of(metadata: Metadata) -> dict[str, object]:
     partitions = {(name, item.id): item for name, stream in metadata.streams.items() for item in stream}
     state: dict[str, object] = {"streams": sorted((s.name, s.creation_index) for s in metadata.streams.values())}
-    for field in fields(Partition):
-        state[field.name] = {key: getattr(item, field.name) for key, item in partitions.items()}
+    for name in Partition._fields:
+        state[name] = {key: getattr(item, name) for key, item in partitions.items()}
     return state | {field.name: getattr(metadata.brokers, field.name) for field in fields(Brokers)}
 
 

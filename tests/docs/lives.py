@@ -7,7 +7,6 @@ import functools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -166,8 +165,7 @@ def role_edges(length: int = 400) -> set[Edge]:
             leader, unclean = chance.choice(("a", "b", "b", "")), chance.random() < 0.2
             # Another replica's life, so to say; a leader is always vouched for.
             replica.vouched_for = replica.leading is not None or chance.random() < 0.3
-            partition = replace(
-                replica.partition,
+            partition = replica.partition._replace(
                 leader=leader,
                 isr=("a", "b", "c"),
                 leader_epoch=Epoch(epoch),

@@ -296,7 +296,7 @@ def test_mutated_and_invented_fetch_requests_do_not_stop_replication() -> None:
             mutated = bytearray(payload)
             mutated[chance.randrange(len(mutated))] ^= 1 << chance.randrange(8)
             nats.publish(subject, bytes(mutated))
-        stranger = encode_request(FetchRequest(7, 7, 1, 0, "stranger", True, []))
+        stranger = encode_request(FetchRequest(7, 7, 1, 1, 0, 0, "stranger", True, []))
         nats.publish(captured[0][0], encode(MsgType.REPLICATION_REQUEST, stranger, crc=True))
         await asyncio.sleep(1)
         for number in range(20):

@@ -1,7 +1,6 @@
 """A follower's log that is being cut belongs to no other role until that is over."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -32,7 +31,7 @@ def test_a_role_that_comes_during_a_cut_begins_when_that_is_over() -> None:
         replica.begin_cut(cut())
         item = replica.partition
         for leader_epoch, name in ((1000, follower.name), (1001, leader.name), (1002, follower.name)):
-            replica.take_role(stream, replace(item, leader=name, leader_epoch=Epoch(leader_epoch)))
+            replica.take_role(stream, item._replace(leader=name, leader_epoch=Epoch(leader_epoch)))
             await asyncio.sleep(1)
             assert (replica.leading, replica.following, ended.is_set()) == (None, None, False)
         may_end.set()

@@ -82,7 +82,7 @@ def test_what_is_said_is_what_the_protobuf_library_would_say_whatever_was_kept_b
             elif change == 2:
                 del replicas[1, 0]
                 known = metadata.streams["s1"]
-                moved = replace(known.partitions[7], isr=("c",), leader="c", readonly=True, paused=True)
+                moved = known.partitions[7]._replace(isr=("c",), leader="c", readonly=True, paused=True)
                 metadata.streams["s1"] = known.with_partitions({7: moved})
             elif change == 3:
                 metadata.streams["s0"] = replace(metadata_of(2).streams["s0"].created_at(9), subject="another")
@@ -141,7 +141,7 @@ def test_everybody_who_asks_at_once_shares_one_description(monkeypatch: pytest.M
         assert len({id(answer) for answer in answers}) == 2
         assert len(encoded) == 1000
         known = metadata.streams["s0"]
-        metadata.streams["s0"] = known.with_partitions({3: replace(known.partitions[3], isr=("a",))})
+        metadata.streams["s0"] = known.with_partitions({3: known.partitions[3]._replace(isr=("a",))})
         await asked.of(())
         assert len(encoded) == 1001, "what did not change is not encoded again"
 
@@ -156,7 +156,7 @@ def test_an_answer_is_of_one_version_and_never_older_than_its_question() -> None
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         known = metadata.streams["s0"]
-        metadata.streams["s0"] = known.with_partitions({item.id: replace(item, isr=("a",)) for item in known})
+        metadata.streams["s0"] = known.with_partitions({item.id: item._replace(isr=("a",)) for item in known})
         assert not first.done(), "it is made in slices"
         later = message_of(await asked.of(()))
         before = {len(item.isr) for item in message_of(await first).streamMetadata[0].partitions.values()}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bascule.errors import Status
-from bascule.node import feeds
+from bascule.node import feeds, places
 from bascule.testing.bus import MemoryNats, Weather
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked
@@ -145,7 +145,7 @@ def test_at_a_slow_pace_a_message_costs_each_follower_one_report() -> None:
 
 
 def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "FEED_AT_HAND_BYTES", 2000)
+    monkeypatch.setattr(places, "FEED_AT_HAND_BYTES", 2000)
 
     async def main() -> None:
         members = await three(MemoryNats())

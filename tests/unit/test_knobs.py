@@ -16,7 +16,7 @@ def test_a_knob_is_a_constant_of_its_owner(name: str) -> None:
 
 
 def test_a_module_that_took_a_copy_of_a_limit_gets_the_value_too() -> None:
-    assert feeds in KNOBS["limits.FEED_AT_HAND_BYTES"].places
+    assert feeds in KNOBS["limits.FEED_PARTITION_BYTES"].places
 
 
 @pytest.mark.parametrize("name", KNOBS)

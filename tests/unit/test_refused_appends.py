@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-from dataclasses import replace
 
 import pytest
 
@@ -143,7 +142,7 @@ def test_a_log_that_fails_again_while_its_leader_steps_down_is_opened_again() ->
         replica = await opened_again_and_not_replaced(await replicated())
         stream = replica.stream
         first = replica.leading
-        item = replace(replica.partition, leader_epoch=Epoch(replica.partition.leader_epoch + 1000))
+        item = replica.partition._replace(leader_epoch=Epoch(replica.partition.leader_epoch + 1000))
         replica.take_role(stream, item)
         second = replica.leading
         assert second is not None
@@ -153,7 +152,7 @@ def test_a_log_that_fails_again_while_its_leader_steps_down_is_opened_again() ->
         assert replica.log.failed is not None
         assert second._machine.failed, "the role that came meanwhile knows that its log has failed"
         assert second._machine.end == replica.log.end
-        item = replace(item, leader_epoch=Epoch(item.leader_epoch + 1))
+        item = item._replace(leader_epoch=Epoch(item.leader_epoch + 1))
         replica.take_role(stream, item)
         third = replica.leading
         await until(lambda: not replica._reopening)
@@ -173,7 +172,7 @@ def test_a_cut_under_way_is_not_ended_by_a_log_that_was_opened_again() -> None:
         made = await replicated()
         replica, other = await opened_again_and_not_replaced(made), made.other
         epoch = Epoch(replica.partition.leader_epoch + 1000)
-        replica.take_role(replica.stream, replace(replica.partition, leader=other.name, leader_epoch=epoch))
+        replica.take_role(replica.stream, replica.partition._replace(leader=other.name, leader_epoch=epoch))
         assert replica.following is not None
         machine = replica.following._machine
         machine.cutting = True

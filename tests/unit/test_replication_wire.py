@@ -23,7 +23,7 @@ u32 = st.integers(0, 2**32 - 1)
 ids = st.text(max_size=20)
 positions = st.builds(Position, u64, u32, u64, u64, u64, u64)
 answers = st.builds(Answer, u64, u32, st.sampled_from(Kind), u64, u64, u64, u64, u64, u64, u64, st.binary(max_size=50))
-requests = st.builds(FetchRequest, u64, u64, u64, u64, ids, st.booleans(), st.lists(positions, max_size=5))
+requests = st.builds(FetchRequest, u64, u64, u64, u64, u64, u64, ids, st.booleans(), st.lists(positions, max_size=5))
 
 
 @given(requests)

@@ -20,9 +20,9 @@ from bascule.core.metadata.state import (
     StreamDeleted,
 )
 from bascule.core.metadata.streams import Stream
-from bascule.core.partition.leader import AskExpand, AskShrink, Tick
+from bascule.core.partition.leader import AskExpand, AskShrink
 from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
-from bascule.limits import ROLES_SLICE, WATCH_SLICE
+from bascule.limits import CLOSE_SLICE, ROLES_SLICE, WATCH_SLICE
 from bascule.log import cleanshutdown
 from bascule.log.tail import Tail
 from bascule.node.administration import ControllerAdministration
@@ -249,7 +249,8 @@ class Broker:
         self.environment.peer_logs.close()
         replicas = list(self._replicas.values())
         self._replicas.clear()
-        for replica in replicas:
+        for number, replica in enumerate(replicas):
+            await asyncio.sleep(0) if number % CLOSE_SLICE == CLOSE_SLICE - 1 else None
             await replica.close()
         sound = self._settled_in and not any(replica.log.failed for replica in replicas)
         await self._leave_clean(sound)
@@ -362,7 +363,7 @@ class Broker:
                 if replica.leading is None:
                     continue
                 if len(replica.partition.replicas) > 1:
-                    replica.leading.step(Tick(now))
+                    replica.leading.watch(now)
                 if replica.leading.below_min_isr:
                     below.append(replica.name)
             self._say_below(below)
@@ -454,8 +455,7 @@ class Broker:
             leads_more = await self._take_slices(stream, partitions)
         finally:
             self.environment.fetchers.gather(False)
-        if leads_more:
-            # A client may publish to NATS the moment it has its answer, so NATS must have our SUB by then.
+        if leads_more:  # a client may publish to NATS the moment it has its answer, so NATS must have our SUB by then
             await self._flush_quietly(self.environment.streams_bus.flush())
 
     async def _take_slices(self, stream: Stream, partitions: tuple[int, ...]) -> bool:

@@ -7,22 +7,25 @@ request says that they were taken, which a follower says when it has synced them
 Records that are new are kept at hand until then; what a follower lacks beyond these is read from the log.
 
 Responses are numbered. A follower that misses one asks for everything in full, and is sent again what lies beyond its
-end. A response takes some of every partition with news, at least one record each, beginning where the last one stopped,
-so that no partition starves.
+end. Requests are counted too: while none is missing, a partition that is not named stands where it stood; a leader that
+misses one leaves out a number, and is told everything. What a follower says of thousands of partitions at once is taken
+some at a time, and what it says next waits for that. A response takes some of every partition with news, at least one
+record each, beginning where the last one stopped, so that no partition starves.
 """
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
 
 from bascule.core.partition.follower import judge
 from bascule.core.partition.leader import DiskFailing
 from bascule.errors import BusUnavailable, LogError, PeerError
-from bascule.limits import FEED_AT_HAND_BYTES
-from bascule.log.reader import Reader
+from bascule.limits import FEED_PARTITION_BYTES, FEED_SLICE, FEED_WAITING_REQUESTS
 from bascule.node.fetchers import request_subject, response_subject
 from bascule.node.garbage import GarbageLog
+from bascule.node.places import Place, Room
 from bascule.node.subjects import Subjects
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, decode_checked, encode_checked
@@ -35,8 +38,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ANSWER_BYTES = 4 * 1024 * 1024
-PARTITION_BYTES = 1024 * 1024
-"""Of one partition in one response, and of one partition kept at hand for one follower."""
 IDLE_ANSWER_S = 1.0
 """After this long without a word there is an empty one, so that a follower knows we live."""
 WATERMARK_ALONE_S = 0.005
@@ -109,7 +110,7 @@ class Feeds:
             except BusUnavailable as error:
                 logger.debug("no answers this time: %s", error)
 
-    def _wake(self, feed: "Feed") -> None:
+    def wake(self, feed: "Feed") -> None:
         self._due[feed] = None
         self.prepare()
 
@@ -151,16 +152,23 @@ class Feeds:
             feed = self._feeds.get(request.follower)
             if feed is None:
                 feed = self._feeds[request.follower] = Feed(
-                    request.follower, subject, self._session, self._bus, self._clock, self._find, self._wake, self._look
+                    request.follower, subject, self._session, self._bus, self._clock, self._find, self
                 )
             feed.asked(request)
-        # A publisher may wait for the acks that this allows, and a follower for what comes next.
+        self.reported()
+
+    def reported(self) -> None:
+        """A publisher may wait for the acks that this allows, and a follower for what comes next."""
         self._on_reported()
         if self._soon is not None:
             self._soon.cancel()
             self._respond()
 
-    def _look(self, feed: "Feed") -> None:
+    def heard(self, key: "Key", epoch: int) -> tuple[tuple[str, int], ...]:
+        """Who follows this partition, in this term, and when each last said where it stands or that it stands there."""
+        return tuple([(name, feed.heard_at) for name, feed in self._feeds.items() if feed.knows(key, epoch)])
+
+    def look(self, feed: "Feed") -> None:
         """From time to time: whoever is no member any more is fed no more."""
         if feed.follower not in self._members() and self._feeds.get(feed.follower) is feed:
             feed.close()
@@ -177,63 +185,6 @@ class Feeds:
                 logger.debug("no answer to %s this time: %s", request.follower, error)
 
 
-class _Room:
-    """What all places of one follower have at hand."""
-
-    __slots__ = ("used_bytes",)
-
-    def __init__(self) -> None:
-        self.used_bytes = 0
-
-
-class _Place:
-    """One partition at one follower."""
-
-    __slots__ = (
-        "at_hand",
-        "at_hand_bytes",
-        "at_hand_end",
-        "end",
-        "last_epoch",
-        "position",
-        "reader",
-        "room",
-        "told_hw",
-    )
-
-    def __init__(self, position: Position, room: _Room) -> None:
-        self.position = position
-        self.room = room
-        self.told_hw = -1
-        self.reader: Reader | None = None
-        self.at_hand_bytes = 0
-        self.set_end(position.end, position.last_epoch)
-
-    def set_end(self, end: int, last_epoch: int) -> None:
-        """Where it will stand when everything sent has arrived; nothing behind that is at hand."""
-        self.end, self.last_epoch = end, last_epoch
-        self.room.used_bytes -= self.at_hand_bytes
-        self.at_hand: list[bytes] = []
-        self.at_hand_bytes, self.at_hand_end = 0, end
-
-    def keep(self, records: bytes, first_offset: int, next_offset: int) -> None:
-        """Have them at hand, if they go on where the others end and there is room."""
-        size = len(records)
-        if (
-            first_offset == self.at_hand_end
-            and self.at_hand_bytes + size <= PARTITION_BYTES
-            and self.room.used_bytes + size <= FEED_AT_HAND_BYTES
-        ):
-            self.at_hand.append(records)
-            self.at_hand_bytes += size
-            self.at_hand_end = next_offset
-            self.room.used_bytes += size
-
-    def continues(self, position: Position) -> bool:
-        """Whether it got there by what we sent."""
-        return position.leader_epoch == self.position.leader_epoch and self.position.end <= position.end <= self.end
-
-
 class Feed:
     """The conversation with one following broker."""
 
@@ -245,25 +196,34 @@ class Feed:
         bus: Bus,
         clock: Clock,
         find: Find,
-        wake: "Callable[[Feed], None]",
-        look: "Callable[[Feed], None]",
+        feeds: Feeds,
     ) -> None:
-        self._wake = wake
-        self._look = look
+        self._feeds = feeds
         self._own_session = own_session
         self.follower = follower
         self._subject = subject
         self._bus = bus
         self._clock = clock
         self._find = find
-        self._places: dict[Key, _Place] = {}
-        self._room = _Room()
+        self._places: dict[Key, Place] = {}
+        self._room = Room()
         self._news: dict[Key, None] = {}
         self._at_once: list[Answer] = []
         self._session = 0
         self._past_sessions: dict[int, int] = {}
         """With the last request of each."""
         self._request_id = 0
+        self.heard_at = 0
+        """When its last request came of those that have been taken, by the clock that peers are judged by."""
+        self._requests: deque[tuple[FetchRequest, int]] = deque()
+        self._first = 0
+        """Requests with the time they came, and how many positions of the first of them have been taken."""
+        self._rest: asyncio.Handle | None = None
+        self._full_id = self._reports = 0
+        self._missed = False
+        """A report got lost, and everything has not been named since."""
+        self._unread: dict[Key, None] = {}
+        """What lacks records that could not be read."""
         self._fulls = 0
         """How often everything was asked for: what was collected before is not taken after."""
         self._number = self._taken = self._awaited = 0
@@ -279,8 +239,9 @@ class Feed:
         if self._reading is not None:
             self._reading.cancel()
         self._idle_timer.cancel()
-        if self._watermark_timer is not None:
-            self._watermark_timer.cancel()
+        for handle in (self._watermark_timer, self._rest):
+            if handle is not None:
+                handle.cancel()
 
     def has_news(self, replica: "Replica") -> None:
         key = replica.key
@@ -309,21 +270,71 @@ class Feed:
     # --- being asked -----------------------------------------------------------------------------------------
 
     def asked(self, request: FetchRequest) -> None:
+        if request.full or len(self._requests) >= FEED_WAITING_REQUESTS:
+            self._drop_waiting()
+        self._requests.append((request, self._clock.monotonic_ns()))
+        if self._rest is None:
+            self._take_some()
+
+    def _drop_waiting(self) -> None:
+        """What waits says less than what comes now; or it is too much, and then it counts as lost."""
+        while len(self._requests) > 1:
+            self._requests.pop()
+
+    def _take_some(self) -> None:
+        self._rest = None
+        room = FEED_SLICE
+        while self._requests and room > 0:
+            request, now = self._requests[0]
+            some = request.positions[self._first : self._first + room]
+            if self._first or self._begins(request):
+                for position in some:
+                    self._place(position, now)
+                room -= 1 + len(some)
+                self._first += len(some)
+                if self._first < len(request.positions):
+                    break
+                self.heard_at = now
+            self._requests.popleft()
+            self._first = 0
+        if self._requests:
+            self._rest = self._loop.call_soon(self._take_more)
+        self._consider()
+
+    def _take_more(self) -> None:
+        self._take_some()
+        self._feeds.reported()
+
+    def _begins(self, request: FetchRequest) -> bool:
+        """Whether this request counts: it is not late, nor here already."""
         if request.session != self._session:
             if self._is_over(request):
-                return  # late words of a life that ended: what it promised may be gone
+                return False  # late words of a life that ended: what it promised may be gone
             self._begin(request.session)
         elif request.request_id <= self._request_id:
-            return  # late, or twice: a newer one is here
+            return False  # late, or twice: a newer one is here
         self._request_id, self._asked_at = request.request_id, self._loop.time()
         if request.full:
             self._start_over()
-        elif self._taken < request.taken <= self._number:
-            self._taken = request.taken
-        now = self._clock.monotonic_ns()
-        for position in request.positions:
-            self._place(position, now)
-        self._consider()
+        else:
+            if self._taken < request.taken <= self._number:
+                self._taken = request.taken
+            if (request.full_id, request.report) != (self._full_id, self._reports + 1):
+                self._miss()
+        self._full_id, self._reports = request.full_id, request.report
+        return True
+
+    def _miss(self) -> None:
+        """A report got lost. With a number left out the follower misses a response, and names everything."""
+        if not self._missed:
+            self._missed = True
+            self._number += 1
+            self._feeds.wake(self)
+
+    def knows(self, key: "Key", epoch: int) -> bool:
+        """Whether it stands, in this term, where we think it stands."""
+        place = self._places.get(key)
+        return place is not None and not self._missed and place.position.leader_epoch == epoch
 
     def _is_over(self, request: FetchRequest) -> bool:
         last = self._past_sessions.get(request.session)
@@ -343,8 +354,9 @@ class Feed:
     def _start_over(self) -> None:
         """Nothing that was sent before is taken any more, and the next response is the first one."""
         self._fulls += 1
-        self._places, self._room = {}, _Room()
+        self._places, self._room = {}, Room()
         self._news, self._at_once, self._records_wait = {}, [], False
+        self._unread, self._missed = {}, False
         self._number = self._taken = self._awaited = 0
 
     def _place(self, position: Position, now: int) -> None:
@@ -371,7 +383,7 @@ class Feed:
             place.position = position
         else:
             self._forget(key)
-            place = self._places[key] = _Place(position, self._room)
+            place = self._places[key] = Place(position, self._room)
         leading.fetched(self.follower, position.end, position.promised_end, now)
         if log.end > place.end:
             self._records_wait = True
@@ -391,14 +403,14 @@ class Feed:
         if self._taken < self._awaited:
             return
         if self._records_wait or self._at_once:
-            self._wake(self)
+            self._feeds.wake(self)
         elif self._news and self._watermark_timer is None:
             self._watermark_timer = self._loop.call_later(WATERMARK_ALONE_S, self._tell_watermarks)
 
     def _tell_watermarks(self) -> None:
         self._watermark_timer = None
         if self._news and self._taken >= self._awaited:
-            self._wake(self)
+            self._feeds.wake(self)
 
     def _check_idle(self) -> None:
         left_s = self._sent_at + IDLE_ANSWER_S - self._loop.time()
@@ -406,12 +418,13 @@ class Feed:
             left_s = IDLE_ANSWER_S
             if self._taken >= self._awaited:
                 # What could not be read before may have been healed by now.
-                self._news.update((key, None) for key in self._places if self._lacks_records(key))
-                self._wake(self)
+                unread, self._unread = self._unread, {}
+                self._news.update((key, None) for key in unread if key in self._places and self._lacks_records(key))
+                self._feeds.wake(self)
         if self._loop.time() - self._asked_at >= SILENCE_S:
             self._keep_nothing()
         self._idle_timer = self._loop.call_later(left_s, self._check_idle)
-        self._look(self)
+        self._feeds.look(self)
 
     def _keep_nothing(self) -> None:
         """It has been away for long: when it is back what it lacks is read from the log."""
@@ -468,7 +481,7 @@ class Feed:
                 self._news = {**dict.fromkeys(news[number:]), **self._news}
                 self._records_wait = True
                 break
-            answer = await self._answer(key, min(room, PARTITION_BYTES))
+            answer = await self._answer(key, min(room, FEED_PARTITION_BYTES))
             if fulls != self._fulls:
                 break  # it asked anew meanwhile, and would not take this any more
             if answer is not None:
@@ -494,10 +507,12 @@ class Feed:
         if records and log.end > place.end and (place.reader is None or place.reader.next_offset < log.end):
             self._news[key] = None
             self._records_wait = True
+        elif log.end > place.end:
+            self._unread[key] = None
         hw_end = place.told_hw = leading.hw_end
         return Answer(*key, Kind.DATA, leading.epoch, hw_end, log.end, *asked, 0, 0, records)
 
-    async def _read(self, replica: "Replica", place: _Place, max_bytes: int) -> bytes:
+    async def _read(self, replica: "Replica", place: Place, max_bytes: int) -> bytes:
         """About `max_bytes` of what it lacks: from the disk, and on top of that what is on its way there."""
         reader = place.reader
         if reader is None or reader.next_offset < place.end:

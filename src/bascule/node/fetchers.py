@@ -2,10 +2,13 @@
 
 After a first request the leader sends what is new without being asked, so a request is a report: it names the
 partitions whose position changed, and which response was the last one taken. It goes out as soon as the sync that
-covers an append is done, so that a publisher who waits for all replicas never waits for a poll. Everything is named, in
-full, when something got lost (a response that is missing, or nothing heard for long), when a log was cut, and from time
-to time: NATS may lose a request too, and a leader must know of a follower that has had nothing to report for long. What
-the leader sent before it knew of a full request is not taken after it.
+covers an append is done, so that a publisher who waits for all replicas never waits for a poll. A follower with nothing
+to report says that, about once a second: whatever it does not name stands where it stood. Reports are counted, so that
+the leader notices a lost one.
+
+Everything is named, in full, when something got lost (a response or a report that is missing, or nothing heard for
+long), when a log was cut, and, to be safe, from time to time. What the leader sent before it knew of a full request is
+not taken after it.
 
 A leader that does not lead yet (the metadata reaches brokers one after the other) refuses; it is asked again after a
 pause that grows.
@@ -34,11 +37,14 @@ SILENCE_S = 1.5
 """A leader answers within a second even if it has nothing to say: after this long something got lost."""
 RETRY_S = 0.1
 """Between two tries while NATS is away."""
-IDLE_FULL_S = 3.0
-"""An idle follower names all its positions this often, or three times in the lag that is allowed: its leader counts how
-long it has not heard of each."""
+IDLE_REPORT_S = 0.8
+"""A follower that has had nothing to report for so long says so with the next word of its leader, who counts how long
+it has not heard of it. Less than the second after which a leader without news says so. Where a third of the lag that is
+allowed is less, it says so that often, unasked."""
 LEAST_IDLE_S = 0.05
 """Whatever lag is allowed."""
+IDLE_FULL_S = 60.0
+"""An idle follower names all its positions this often. Nothing depends on it: what gets lost is noticed."""
 REFUSED_FIRST_S = 0.01
 REFUSED_MAX_S = 0.5
 """Before asking again for what a leader refused, or for what could not be taken."""
@@ -62,8 +68,8 @@ class Fetchers:
         self._broker_id = broker_id
         self._subjects = subjects
         self._bus = bus
-        self._idle_s = max(min(IDLE_FULL_S, max_lag_s / 3), LEAST_IDLE_S)
-        self._timeout_s = min(timeout_s, SILENCE_S, self._idle_s)
+        self._idle_s = max(min(IDLE_REPORT_S, max_lag_s / 3), LEAST_IDLE_S)
+        self._timeout_s = min(timeout_s, SILENCE_S)
         self._fetchers: dict[str, Fetcher] = {}
         self._garbage = GarbageLog(logger, "an answer of a leader")
         self._closed = False
@@ -158,11 +164,11 @@ class Fetcher:
         self._full = True
         self._gathering = False
         self._full_id = self._request_id = 0
-        self._taken = 0
+        self._taken = self._reports = 0
         self._pieces: list[bytes | memoryview] = []
         self._soon: asyncio.Handle | None = None
-        self._full_at = self._heard_at = self._loop.time()
-        self._silence_timer = self._loop.call_later(timeout_s, self._check_silence)
+        self._full_at = self._heard_at = self._sent_at = self._loop.time()
+        self._silence_timer = self._loop.call_later(min(timeout_s, idle_s), self._check_silence)
         self._refused: dict[tuple[int, int], None] = {}
         self._pause_s = REFUSED_FIRST_S
         self._again: asyncio.TimerHandle | None = None
@@ -226,11 +232,12 @@ class Fetcher:
         ]
         self._changed = {}
         self._request_id = next(self._request_ids)
+        self._sent_at, self._reports = now, self._reports + 1
         if full:
-            self._full, self._pieces, self._taken = False, [], 0
+            self._full, self._pieces, self._taken, self._reports = False, [], 0, 0
             self._full_id, self._full_at = self._request_id, now
-        sessions = (self._session, self._leader_session)
-        request = FetchRequest(*sessions, self._request_id, self._taken, self._broker_id, full, positions)
+        ids = (self._session, self._leader_session, self._request_id, self._full_id, self._reports)
+        request = FetchRequest(*ids, self._taken, self._broker_id, full, positions)
         try:
             payload = encode_checked(MsgType.REPLICATION_REQUEST, [encode_request(request)])
             self._bus.send_now(pub_pieces(self._subject, payload))
@@ -239,10 +246,15 @@ class Fetcher:
             self._ask_again_in(min(RETRY_S, self._timeout_s))
 
     def _check_silence(self) -> None:
-        left_s = self._heard_at + self._timeout_s - self._loop.time()
+        now = self._loop.time()
+        left_s = self._heard_at + self._timeout_s - now
         if left_s <= 0:
             left_s = self._timeout_s
             self.start_over()
+        if self._idle_s < IDLE_REPORT_S:
+            left_s = min(left_s, self._idle_s)
+            if now - self._sent_at >= self._idle_s:
+                self._send_soon()
         self._silence_timer = self._loop.call_later(left_s, self._check_silence)
 
     # --- answers ---------------------------------------------------------------------------------------------
@@ -282,12 +294,14 @@ class Fetcher:
         if self._refused or self._full:
             self._ask_again_in(self._pause_s)
             self._pause_s = min(self._pause_s * 2, REFUSED_MAX_S)
-        # One partition without news of its own (its leader cannot read what we lack) must not keep us from naming those
-        # that are idle.
+        # One partition without news of its own (its leader cannot read what we lack) must not keep us from speaking of
+        # those that are idle.
         quiet = not any(answer.records for answer in answers)
-        overdue = quiet and self._loop.time() - self._full_at > self._idle_s
-        if overdue or (not answers and request_id < self._request_id):
+        now = self._loop.time()
+        if (quiet and now - self._full_at > IDLE_FULL_S) or (not answers and request_id < self._request_id):
             self.start_over()
+        elif quiet and now - self._sent_at >= self._idle_s:
+            self._send_soon()
 
     def _ask_again_in(self, pause_s: float) -> None:
         if self._again is None:

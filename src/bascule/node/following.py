@@ -91,6 +91,10 @@ class Following:
         self._vouch()
         self._replica.environment.fetchers.changed(self)
 
+    def damaged(self) -> None:
+        """What is not whole is promised no more: the leader has to know."""
+        self._replica.environment.fetchers.changed(self)
+
     def healed(self) -> None:
         """Damage was healed, or no replica has what is missing."""
         self._vouch()

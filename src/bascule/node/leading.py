@@ -25,6 +25,7 @@ from bascule.core.partition.leader import (
     Reopened,
     SendAcks,
     SetReadonly,
+    Tick,
 )
 from bascule.core.partition.owed import OwedAcks
 from bascule.errors import AckError, BusUnavailable, LogError
@@ -143,6 +144,12 @@ class Leading:
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
         """A follower has everything below `end`, and promises everything below `promised_end`."""
         self._execute(self._machine.fetched(replica, end, promised_end, now))
+
+    def watch(self, now: int) -> None:
+        """Time passes: who lags is asked out of the in-sync set. Once a second, so mostly there is nothing to look
+        at."""
+        if self._machine.in_sync.due(now):
+            self.step(Tick(now, self._environment.feeds.heard(self._replica.key, self.epoch)))
 
     def failed(self) -> None:
         self._environment.feeds.went_back(self._replica)

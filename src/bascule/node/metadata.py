@@ -8,7 +8,17 @@ import logging
 from collections.abc import Callable
 
 from bascule.core.metadata.commands import decode
-from bascule.core.metadata.state import Change, Metadata, Rejected, Repeated, difference
+from bascule.core.metadata.state import (
+    Change,
+    Metadata,
+    PartitionsChanged,
+    Rejected,
+    Repeated,
+    StreamCreated,
+    StreamDeleted,
+    difference,
+)
+from bascule.limits import COMMAND_WEIGHT
 from bascule.wire.raft_messages import Entry, EntryKind, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -23,18 +33,22 @@ class MetadataStore:
         self.on_changes: Callable[[list[Change]], None] = lambda changes: None
         self._outcomes: dict[int, list[Change]] = {}
 
-    def apply(self, snapshot: Snapshot | None, entries: list[Entry]) -> None:
+    def apply(self, snapshot: Snapshot | None, entries: list[Entry]) -> int:
+        """How many partitions were changed, whatever a command costs by itself counted in: what is to be done next may
+        have to wait for a turn of the event loop."""
+        weight = 0
         if snapshot is not None and snapshot.index > self.metadata.index:
             before, self.metadata = self.metadata, Metadata.restore(snapshot.data)
             self.metadata.index = snapshot.index
-            self._tell(difference(before, self.metadata))
+            weight += self._tell(difference(before, self.metadata))
         for entry in entries:
             if entry.kind is EntryKind.COMMAND:
                 changes = self.metadata.apply(entry.index, decode(entry.data))
                 self._outcomes[entry.index] = changes
-                self._tell(changes)
+                weight += COMMAND_WEIGHT + self._tell(changes)
         while len(self._outcomes) > KEPT_OUTCOMES:
             del self._outcomes[next(iter(self._outcomes))]
+        return weight
 
     def outcome(self, index: int) -> list[Change]:
         """What the command at this index did. Raises what its proposer is told if it did not fit."""
@@ -44,7 +58,19 @@ class MetadataStore:
                 raise change.error
         return changes
 
-    def _tell(self, changes: list[Change]) -> None:
+    def _tell(self, changes: list[Change]) -> int:
+        """How many partitions they are about."""
         real: list[Change] = [change for change in changes if not isinstance(change, Rejected | Repeated)]
         if real:
             self.on_changes(real)
+        return sum(map(_size, real))
+
+
+def _size(change: Change) -> int:
+    match change:
+        case PartitionsChanged(_, partitions):
+            return len(partitions)
+        case StreamCreated(stream) | StreamDeleted(stream):
+            return len(stream.partitions)
+        case _:
+            return 0

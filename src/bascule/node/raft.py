@@ -12,6 +12,7 @@ from collections.abc import Callable
 from bascule.core.raft.machine import NotLeaderError, Raft
 from bascule.core.raft.ready import Ready
 from bascule.errors import BusUnavailable, InvalidArgument, LogError, PeerError, Unavailable
+from bascule.limits import APPLY_SLICE
 from bascule.log.raftlog import RaftStorage
 from bascule.node.garbage import GarbageLog
 from bascule.node.metadata import MetadataStore
@@ -179,12 +180,24 @@ class RaftDriver:
             while ready := self.raft.ready():
                 await self._persist(ready)
                 self._send(ready)
-                self._store.apply(ready.snapshot, ready.committed)
+                await self._apply(ready)
                 self.raft.advance(ready)
                 self._answer(ready)
                 self._applied.set()
                 await self._compact()
             self._notice_role()
+
+    async def _apply(self, ready: Ready) -> None:
+        """Some at a time: a broker that comes back is let into a thousand in-sync sets by as many commands. In between
+        the metadata is what the commands so far made of it, and nobody who waits for one of them has an answer yet."""
+        weight = self._store.apply(ready.snapshot, [])
+        for entry in ready.committed:
+            if weight >= APPLY_SLICE:
+                weight = 0
+                await asyncio.sleep(0)
+            weight += self._store.apply(None, [entry])
+        if weight >= APPLY_SLICE:
+            await asyncio.sleep(0)  # the next Ready may have as much, and wait for nothing else
 
     async def _persist(self, ready: Ready) -> None:
         while ready.must_persist:

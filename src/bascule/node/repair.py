@@ -109,6 +109,8 @@ class Repair:
             if now - at < AGAIN_S:
                 await asyncio.sleep(PAUSE_S)
                 return healing
+            if self._replica.following is not None:
+                self._replica.following.damaged()
             healing = await self._ask_around(segment)
             self._tried = {each: tried for each, tried in self._tried.items() if not each.retired}
             self._lacked = {each: count for each, count in self._lacked.items() if not each.retired}

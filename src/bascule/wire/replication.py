@@ -4,10 +4,13 @@ A follower broker asks one leader broker for all the partitions it follows there
 it has come (`end`), how much of that it promises to keep (`promised_end`), the epoch of its last record, and whether
 its disk is failing: then it gets nothing, and leaves the in-sync set at once instead of being waited for. Only
 partitions whose position changed are named; `full` says that this is all of them (after a reconnect, or a change of
-leaders). A response is one run of bytes, cut into parts that fit a NATS message: a record is larger than the message it
-came from, and one of exactly the largest size must still replicate. Responses are numbered, and a request says which
-was the last one taken: the leader may then send more without being asked, and a number or a part that is missing means:
-ask for everything again.
+leaders). Requests name the last full one and are counted from it: a leader that has had all of them knows that whatever
+is not named stands where it stood, and one that misses one knows that it does not.
+
+A response is one run of bytes, cut into parts that fit a NATS message: a record is larger than the message it came
+from, and one of exactly the largest size must still replicate. Responses are numbered, and a request says which was the
+last one taken: the leader may then send more without being asked, and a number or a part that is missing means: ask for
+everything again.
 
 Both name the lives of both: a request is believed by the very life of the leader it was meant for. Who does not know it
 yet is told by an empty response with the number 0, and asks again. So what a follower promised in an earlier life,
@@ -24,9 +27,7 @@ from typing import NamedTuple
 
 from bascule.errors import PeerError
 
-_REQUEST = struct.Struct(
-    "<QQQQBHI"
-)  # session, leader's session, request id, taken, full, length of the follower's id, entries
+_REQUEST = struct.Struct("<QQQQQQBHI")  # the numbers of a FetchRequest, full, length of the follower's id, entries
 _POSITION = struct.Struct("<QIQQQQ?")
 _PART = struct.Struct("<QQQQII")  # session, leader's session, request id, number, part, parts
 _ANSWER = struct.Struct("<QIBQQQQQQQI")
@@ -79,6 +80,10 @@ class FetchRequest(NamedTuple):
     leader_session: int
     """The life of the leader that this is said to; 0 if it is not known yet."""
     request_id: int
+    full_id: int
+    """Of the last full one; its own if it is full."""
+    report: int
+    """How many there were to this leader since the last full one, this one counted; 0 if it is full."""
     taken: int
     """The number of the last response that was taken; 0 if none was."""
     follower: str
@@ -102,15 +107,14 @@ class FetchPart(NamedTuple):
 
 def encode_request(request: FetchRequest) -> bytes:
     follower = request.follower.encode()
-    session, leader_session, request_id, taken, _, full, positions = request
-    head = _REQUEST.pack(session, leader_session, request_id, taken, full, len(follower), len(positions))
-    return b"".join([head, follower, *(_POSITION.pack(*position) for position in positions)])
+    head = _REQUEST.pack(*request[:6], request.full, len(follower), len(request.positions))
+    return b"".join([head, follower, *(_POSITION.pack(*position) for position in request.positions)])
 
 
 def decode_request(data: bytes | memoryview) -> FetchRequest:
     """Raises PeerError for anything that is not exactly a request."""
     try:
-        session, leader_session, request_id, taken, full, id_length, count = _REQUEST.unpack_from(data)
+        *numbers, full, id_length, count = _REQUEST.unpack_from(data)
         start = _REQUEST.size + id_length
         follower = bytes(data[_REQUEST.size : start]).decode()
         if len(data) != start + count * _POSITION.size:
@@ -118,7 +122,7 @@ def decode_request(data: bytes | memoryview) -> FetchRequest:
         positions = [Position(*fields) for fields in _POSITION.iter_unpack(data[start:])]
     except (struct.error, ValueError) as error:
         raise PeerError(f"a fetch request cannot be decoded: {error}") from error
-    return FetchRequest(session, leader_session, request_id, taken, follower, bool(full), positions)
+    return FetchRequest._make((*numbers, follower, bool(full), positions))
 
 
 def encode_response(answers: Iterable[Answer]) -> list[bytes]:

@@ -6,7 +6,6 @@ commands, also when they only became so between the proposal and their turn. All
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.commands import (
@@ -108,7 +107,7 @@ def last_copies(streams: Streams, broker: str) -> list[tuple[str, int]]:
 
 
 def _led_by(item: Partition, leader: str, index: int) -> Partition:
-    return replace(item, leader=leader, leader_epoch=Epoch(index), epoch=Epoch(index))
+    return item._replace(leader=leader, leader_epoch=Epoch(index), epoch=Epoch(index))
 
 
 def _add(streams: Streams, broker: str, additions: tuple[At, ...], index: int) -> Changed:
@@ -117,7 +116,7 @@ def _add(streams: Streams, broker: str, additions: tuple[At, ...], index: int) -
         stream = streams.get(at.stream)
         item = stream.partition(at.partition) if stream else None
         if item is not None and broker in item.replicas and at.replica not in item.replicas:
-            grown = replace(item, replicas=(*item.replicas, at.replica), epoch=Epoch(index))
+            grown = item._replace(replicas=(*item.replicas, at.replica), epoch=Epoch(index))
             changed.setdefault(at.stream, {})[item.id] = grown
     return changed
 
@@ -133,7 +132,7 @@ def _remove(streams: Streams, brokers: Brokers, command: RemoveBroker, index: in
             if broker not in item.replicas:
                 continue
             left = leave(item, broker, Departure.LOST, least, now, leaders_of)
-            rest = replace(left, replicas=tuple(each for each in item.replicas if each != broker))
+            rest = left._replace(replicas=tuple(each for each in item.replicas if each != broker))
             if not rest.isr and (item.isr or not rest.replicas):
                 rest = elect_uncleanly(rest, elected[name, item.id], now.epoch)
             changed.setdefault(name, {})[item.id] = rest

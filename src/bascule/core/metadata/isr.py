@@ -18,7 +18,7 @@ administrator accepts the loss.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from bascule.core.metadata.streams import Partition, StreamConfig
@@ -75,18 +75,18 @@ def leave(
     heirs = tuple(each for each in item.eligible if each != broker)
     if broker not in item.isr:
         # What was asked for it before, in a better state, comes too late now.
-        return item if whole else replace(item, eligible=heirs, epoch=now.epoch)
+        return item if whole else item._replace(eligible=heirs, epoch=now.epoch)
     left = (broker,) if whole else ()
     if item.leader != broker:
         return _with_sets(item, rest, (*heirs, *left), least, now)
     candidates = now.living(rest) or now.living(heirs) or _absent_successors(rest, heirs, how, least)
     if not candidates and how is not Departure.LOST:
-        return replace(item, leader_epoch=now.epoch, epoch=now.epoch)
+        return item._replace(leader_epoch=now.epoch, epoch=now.epoch)
     leader = min(candidates, key=lambda each: (each in now.draining, leaders_of[each], each), default="")
     leaders_of[broker] -= 1
     leaders_of[leader] += 1
     isr = rest if leader in rest or not leader else (leader,)
-    led = replace(item, leader=leader, leader_epoch=now.epoch)
+    led = item._replace(leader=leader, leader_epoch=now.epoch)
     return _with_sets(led, isr, (*rest, *heirs, *left), least, now)
 
 
@@ -108,15 +108,14 @@ def give_way(item: Partition, replica: str, least: int, now: Circumstances) -> P
     """The leader lets `replica` lead, which has more; itself it is in doubt then. Or it leads on, under a new epoch."""
     others = tuple(each for each in item.isr if each not in (item.leader, replica))
     heirs = tuple(each for each in item.eligible if each != item.leader)
-    led = replace(item, leader=replica, leader_epoch=now.epoch)
+    led = item._replace(leader=replica, leader_epoch=now.epoch)
     return _with_sets(led, (replica, *others), heirs, least, now)
 
 
 def elect_uncleanly(item: Partition, leader: str, epoch: Epoch) -> Partition:
     """It leads whatever it lacks: alone in sync, for what the others have more was given up."""
     replicas = item.replicas if leader in item.replicas else (*item.replicas, leader)
-    return replace(
-        item,
+    return item._replace(
         replicas=replicas,
         isr=(leader,),
         eligible=(),
@@ -132,4 +131,4 @@ def _with_sets(
 ) -> Partition:
     eligible = () if len(isr) >= least else tuple(dict.fromkeys(each for each in heirs if each not in isr))
     assert item.leader in isr or not isr, f"{item.leader} leads and is not in sync: {isr}"
-    return replace(item, isr=isr, eligible=eligible, epoch=now.epoch)
+    return item._replace(isr=isr, eligible=eligible, epoch=now.epoch)

@@ -6,7 +6,7 @@ of one stream spread over the brokers. Ties go by id, so the choice is the same 
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bascule.core.metadata.isr import Circumstances, Departure, leave, minimum
 from bascule.core.metadata.streams import Partition, Stream
@@ -107,9 +107,9 @@ def begin_life(
             elif unclean:
                 moved = leave(item, broker, Departure.UNCLEAN, least, now, leaders_of)
             elif item.leader == broker:
-                moved = replace(item, epoch=now.epoch, leader_epoch=now.epoch)
+                moved = item._replace(epoch=now.epoch, leader_epoch=now.epoch)
             elif broker not in item.isr:
-                moved = replace(item, epoch=now.epoch)
+                moved = item._replace(epoch=now.epoch)
             else:
                 continue
             changed.setdefault(name, {})[item.id] = moved

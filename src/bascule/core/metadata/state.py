@@ -7,7 +7,7 @@ snapshot restored at any prefix gives the same state as the commands it replaced
 that no longer fits (it raced another one) changes nothing and says so in its result.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bascule.core.metadata import administration
 from bascule.core.metadata.brokers import Brokers
@@ -154,7 +154,7 @@ class Metadata:
                 changed = partitions or tuple(item.id for item in known)
                 self.streams[name] = known.with_partitions(
                     {
-                        item.id: replace(item, readonly=readonly, epoch=Epoch(index))
+                        item.id: item._replace(readonly=readonly, epoch=Epoch(index))
                         for item in known
                         if item.id in changed
                     }
@@ -182,7 +182,7 @@ class Metadata:
                 how = Departure.DOUBTFUL if lacks else Departure.WHOLE
                 moved = leave(item, replica, how, least, self._now(), count_leaders(self.streams))
                 # It shall not be in sync, whatever was asked before: that comes too late now.
-                moved = replace(moved, epoch=Epoch(self.index))
+                moved = moved._replace(epoch=Epoch(self.index))
             case ExpandIsr(replica=replica):
                 moved = enter(item, replica, least, self._now())
             case ChangeLeader(alive=alive):

@@ -14,6 +14,10 @@ equality would flap under load, for the leader's end moves on while the answer t
 also *promised* what the leader had when it was elected: the last leader may have committed any of that, though this one
 does not know how much.
 
+A follower names a partition when its position there has changed. What it says of others says of this one that it
+stands where it stood; the leader is told so (`heard`) when it looks who lags. While all replicas are in sync it does
+that a few times in the time one may lag, and when one has lagged for that long.
+
 The set may fall below its minimum; then nothing is committed. A change that was refused is asked for again after a
 pause that grows, so that a leader and a controller that see a replica differently do not fill the metadata with it.
 """
@@ -24,6 +28,8 @@ from dataclasses import dataclass
 ASK_AGAIN_FIRST_NS = 200_000_000
 ASK_AGAIN_MAX_NS = 5_000_000_000
 """Before a change of the in-sync set that was refused is asked for again."""
+LOOKS = 4
+"""At who lags, in the time one may lag, if all are in sync."""
 
 
 @dataclass(slots=True)
@@ -35,6 +41,8 @@ class Follower:
     caught_up: bool = False
     answered_end: int = -1
     """The leader's end at the last answer; -1 before the first."""
+    out_at: int = 0
+    """When it was taken out of the set: what it said before says nothing about whether it still lives."""
     failing: bool = False
     """It says that its disk takes nothing more."""
     not_before: int = 0
@@ -64,6 +72,8 @@ class InSync:
         self._leaving: dict[str, None] = {}
         self._joining: dict[str, None] = {}
         self._counted = self._who_counts()
+        self._look_at = 0
+        """When it is time to look who lags; unless somebody is not in sync, for then it always is."""
         assert self_id in self.isr, "a leader is a member of its own in-sync set"
 
     @property
@@ -95,6 +105,13 @@ class InSync:
         follower.failing = False
         return self._advance()
 
+    def heard(self, replica: str, leader_end: int, at: int) -> None:
+        """At that time a follower said that it stands where it stood."""
+        follower = self.followers.get(replica)
+        if follower is not None and not follower.failing and at > max(follower.fetched_at, follower.out_at):
+            risen = self.fetched(replica, follower.end, follower.promised_end, leader_end, at)
+            assert not risen, "it promises what it had promised"
+
     def disk_failing(self, replica: str, promised_end: int, now: int) -> None:
         """A follower says that its disk takes nothing more. Whether its log agrees with ours was not looked at: what it
         promises now may be less than it did, but is not believed to be more."""
@@ -121,6 +138,7 @@ class InSync:
             if replica not in self.isr and replica in self.followers:
                 self.followers[replica].caught_up = False
                 self.followers[replica].answered_end = -1
+                self.followers[replica].out_at = now
         for replica in self.isr:
             if replica not in before and replica in self.followers:
                 self.followers[replica].not_before = 0
@@ -128,6 +146,7 @@ class InSync:
         self._leaving = {}
         self._joining = {}
         self._counted = self._who_counts()
+        self._look_at = 0
         return self._advance()
 
     # --- who should be in --------------------------------------------------------------------------------------
@@ -137,14 +156,19 @@ class InSync:
         for follower in self.followers.values():
             follower.fetched_at = follower.caught_up_at = now
 
-    def lagging(self, now: int, max_lag_ns: int) -> list[str]:
+    def due(self, now: int) -> bool:
+        """Whether it is time to look who lags, and who does no more."""
+        return now >= self._look_at or self.under_replicated
+
+    def lagging(self, now: int, max_lag_ns: int, only: str = "") -> list[str]:
         """Members to ask out: silent, or not caught up, for too long; with a disk that takes nothing more; or without
         what they had promised, for their disk lost it: these must not be eligible either. Each is named once per
-        request."""
+        request. After news of one `only` that one is looked at: what is known of the others may be old."""
         late = [
             replica
             for replica in self.isr
-            if (follower := self.followers.get(replica))
+            if only in ("", replica)
+            and (follower := self.followers.get(replica))
             and self._may_ask(replica, now)
             and (
                 follower.failing
@@ -154,6 +178,10 @@ class InSync:
         ]
         late += [replica for replica in self._eligible if self.lacks(replica) and self._may_ask(replica, now)]
         self._leaving.update(dict.fromkeys(late))
+        if only:
+            return late
+        seen = [min(follower.fetched_at, follower.caught_up_at) for follower in self.followers.values()]
+        self._look_at = min(now + max_lag_ns // LOOKS, min(seen, default=now) + max_lag_ns + 1)
         return late
 
     def lacks(self, replica: str) -> bool:
@@ -186,6 +214,7 @@ class InSync:
         """It is still in, or will turn out to be out: it may be asked out again, in a while."""
         self._leaving.pop(replica, None)
         self._pause(replica, now)
+        self._look_at = 0
 
     def expand_failed(self, replica: str, asked: bool, now: int) -> None:
         """It is not in sync for the cluster: it may be asked in again, in a while. If nobody was asked it counts no

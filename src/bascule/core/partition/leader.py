@@ -111,6 +111,8 @@ class DiskFailing:
 @dataclass(frozen=True, slots=True)
 class Tick:
     now: int
+    heard: tuple[tuple[str, int], ...] = ()
+    """Followers, and when each of them last said that it stands where it stood."""
 
 
 Event = (
@@ -234,7 +236,7 @@ class Leader:
                 return self.fetched(replica, end, promised_end, now)
             case DiskFailing(replica, promised_end, now):
                 self.in_sync.disk_failing(replica, promised_end, now)
-                return self._check_isr(now)
+                return self._check_isr(now, replica)
             case IsrChanged(isr, replicas, now, eligible):
                 return self._committed(self.in_sync.changed(isr, replicas, now, eligible), [])
             case ShrinkFailed(replica, now):
@@ -243,7 +245,9 @@ class Leader:
             case ExpandFailed(replica, asked, now):
                 self.in_sync.expand_failed(replica, asked, now)
                 return []
-            case Tick(now):
+            case Tick(now, heard):
+                for replica, at in heard:
+                    self.in_sync.heard(replica, self.end, at)
                 return self._check_isr(now)
 
     @property
@@ -251,12 +255,12 @@ class Leader:
         """Everything we had when we became leader is committed: what we show can only grow."""
         return self.in_sync.hw_end >= self.settled_end
 
-    def _check_isr(self, now: int) -> list[Effect]:
-        max_lag_ns = self.identity.max_lag_ns
-        return [
-            *(AskShrink(replica, self.in_sync.lacks(replica)) for replica in self.in_sync.lagging(now, max_lag_ns)),
-            *(AskExpand(replica) for replica in self.in_sync.recovered(now, max_lag_ns)),
-        ]
+    def _check_isr(self, now: int, only: str = "") -> list[Effect]:
+        late = self.in_sync.lagging(now, self.identity.max_lag_ns, only)
+        return [*(AskShrink(replica, self.in_sync.lacks(replica)) for replica in late), *self._check_recovered(now)]
+
+    def _check_recovered(self, now: int) -> list[Effect]:
+        return [AskExpand(replica) for replica in self.in_sync.recovered(now, self.identity.max_lag_ns)]
 
     def arrived(self, batch: bytes, now: int, may_store: bool = True) -> list[Effect]:
         """A batch that may not be stored is answered all the same."""
@@ -296,8 +300,12 @@ class Leader:
         return self._committed(self.in_sync.promised(end), payable)
 
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> list[Effect]:
-        risen = self.in_sync.fetched(replica, end, promised_end, self.end, now)
-        return self._committed(risen, []) + self._check_isr(now)
+        effects = self._committed(self.in_sync.fetched(replica, end, promised_end, self.end, now), [])
+        if self.in_sync.lacks(replica):
+            effects += self._check_isr(now, replica)
+        elif self.in_sync.under_replicated:
+            effects += self._check_recovered(now)
+        return effects
 
     def _committed(self, risen: bool, payable: list[bytes]) -> list[Effect]:
         hw_end = self.in_sync.hw_end
