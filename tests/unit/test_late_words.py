@@ -75,7 +75,7 @@ class Asked:
 
     def ask(self, session: int, request_id: int, promised_end: int, leader_session: int = OWN) -> None:
         position = Position(1, 0, EPOCH, END, promised_end, EPOCH)
-        request = FetchRequest(session, leader_session, request_id, 0, "b", False, [position])
+        request = FetchRequest(session, leader_session, request_id, 0, request_id, 0, "b", False, [position])
         payload = b"".join(encode_checked(MsgType.REPLICATION_REQUEST, [encode_request(request)]))
         self.feeds._on_batch(pack(NatsMessage(b"ns.c1.replicate.a", b"", payload)), 1)
 
