@@ -15,7 +15,7 @@ from bascule.wire.nats import messages, pub
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Message
-from tests.unit.test_cluster import Member, isr, three, until
+from tests.unit.test_cluster import Member, isr, leader_of, three, until
 from tests.unit.test_founding import controllers_of
 
 
@@ -112,5 +112,51 @@ def test_a_raft_that_cannot_go_on_ends_its_broker_with_the_reason() -> None:
 
         members["c"].broker.cluster.raft.raft.step = fails_too  # type: ignore[method-assign]
         await until(lambda: "committed 7" in members["c"].fatal)
+
+    run(main())
+
+
+@pytest.mark.parametrize("what", ["_say_below", "_drop_abandoned_acks"])
+def test_a_broker_that_cannot_look_who_lags_ends_with_the_reason(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody would leave an in-sync set again, and commits would wait for the dead."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+
+        def fails(*args: object) -> None:
+            raise RuntimeError("an error of ours")
+
+        setattr(members["b"].broker, what, fails)
+        await until(lambda: "replicas that lag ended unexpectedly" in members["b"].fatal)
+        assert "an error of ours" in members["b"].fatal
+        assert members["a"].fatal == ""
+
+    run(main())
+    assert "an error of ours" in caplog.text
+
+
+def test_a_question_about_the_in_sync_set_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader waits for an outcome: without one it would count with a dead replica, and commit nothing, for good."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        await until(lambda: len(isr(members)) == 3)
+        leader = leader_of(members, "s")
+        real, left = leader.broker.cluster._changes.make, [True] * 3
+
+        async def make(request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
+            if request.op == pb.SHRINK_ISR and left:
+                left.pop()
+                raise ValueError("99 is not a valid Status")
+            return await real(request, timeout_s, patience_s)
+
+        monkeypatch.setattr(leader.broker.cluster._changes, "make", make)
+        victim = next(member for member in members.values() if member is not leader)
+        for member in members.values():  # the controller does not know that it is dead; its leader finds out
+            member.broker.cluster.controller._liveness.expired = lambda now: []  # type: ignore[method-assign]
+        victim.kill()
+        await until(lambda: victim.name not in isr(members), 90.0)
+        assert not left
 
     run(main())

@@ -5,7 +5,7 @@ runs all of this.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -35,6 +35,7 @@ from bascule.node.peers import SESSION_S
 from bascule.node.publish import Publisher
 from bascule.node.repair import SCRUB_EVERY_S
 from bascule.node.replica import Key, Replica, stream_folder
+from bascule.node.tasks import Tasks
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class Broker:
         self._grown = 0
         self._counted_at: tuple[Metadata, int] | None = None
         self._counts = (0, 0)
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = Tasks(self._end)
         self._said_below = 0
 
     # --- life ----------------------------------------------------------------------------------------------
@@ -108,8 +109,8 @@ class Broker:
         await self._open_what_can_be(list(self.cluster.metadata.streams.values()))
         self.cluster.store.on_changes = self._enqueue
         self.cluster.start(self._status)
-        self._spawn(self.files.run())
-        settling = self._spawn(self._settle_in())
+        self._tasks.keep(self.files.run(), "the look at the files")
+        settling = self._tasks.keep(self._settle_in(), "what follows a start")
         if not self.cluster.alone:
             # A cluster without a majority must still answer its clients, if only to say so.
             try:
@@ -139,10 +140,10 @@ class Broker:
             {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
         )
         await self.environment.lease.ask(self.cluster.current)
-        self._spawn(self.environment.lease.keep(self.cluster.current, self._on_lease))
-        self._spawn(self._turn())
-        self._spawn(self._scrub())
-        self._spawn(self._watch_replicas())
+        self._tasks.keep(self.environment.lease.keep(self.cluster.current, self._on_lease), "the lease")
+        self._tasks.keep(self._turn(), "the taking of roles")
+        self._tasks.keep(self._scrub(), "the reading of all records")
+        self._tasks.keep(self._watch_replicas(), "the look at replicas that lag")
         self._enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
         await self.carried_out()
 
@@ -153,7 +154,7 @@ class Broker:
                 try:
                     if len(replica.partition.replicas) > 1:
                         await replica.repair.scrub()
-                except LogError as error:
+                except (LogError, OSError) as error:
                     logger.warning("%s was not read to its end: %s", replica.name, error)
             await asyncio.sleep(SCRUB_EVERY_S)
 
@@ -240,10 +241,7 @@ class Broker:
     async def close(self) -> None:
         self.administrator.close()
         await self.cluster.stop()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.end()
         self.environment.feeds.close()
         self.environment.fetchers.close()
         self.environment.peer_logs.close()
@@ -342,7 +340,7 @@ class Broker:
                 except (BasculeError, OSError) as error:
                     assert not isinstance(change, Rejected | Repeated), "these change nothing"
                     logger.error("a change of stream %s waits for its disk: %s", change.stream.name, error)
-                    self._spawn(self._carry_out_later(change.stream))
+                    self._tasks.spawn(self._carry_out_later(change.stream))
                 except Exception:
                     logger.exception("a change of the metadata could not be carried out here")
             self._behind -= 1
@@ -550,15 +548,12 @@ class Broker:
     def _ask_isr(self, replica: Replica, asked: AskShrink | AskExpand) -> None:
         match asked:
             case AskShrink(other, lacks):
-                self._spawn(self.cluster.shrink_isr(replica, other, lacks))
+                self._tasks.spawn(self.cluster.shrink_isr(replica, other, lacks))
             case AskExpand(other):
-                self._spawn(self.cluster.expand_isr(replica, other))
+                self._tasks.spawn(self.cluster.expand_isr(replica, other))
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
-        return task
+    def _end(self, reason: str) -> None:
+        self.cluster.controller.on_fatal(reason)
 
     # --- the folder ------------------------------------------------------------------------------------------
 

@@ -417,6 +417,9 @@ class Cluster:
         except BasculeError as error:
             logger.info("%s: the in-sync set stays as it is: %s", replica.name, error)
             return False
+        except Exception:  # without an answer the leader would wait for one for good, and count with the larger set
+            logger.exception("%s: the in-sync set stays as it is", replica.name)
+            return False
         return True
 
     async def change(self, request: pb.PropagatedRequest, timeout_s: float | None) -> int:
