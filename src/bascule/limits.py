@@ -48,6 +48,8 @@ MAX_CHECKPOINT_BYTES = 256 * MIB  # metadata snapshots are the large ones
 PROMISED_ENDS_DELAY_S = 0.15  # what logs promise is on record so much later at most, and one write
 PROMISED_ENDS_BYTES = 256 * KIB  # the file of them is written anew when it is this long
 PROMISED_ENDS_GROWTH = 4  # and this many times as long as it must be
+CACHED_ENDS = 64 * 1024  # logs whose promised ends are noted at once; after a crash less is known about others
+CACHED_ENDS_ROOM = 512  # and the file of them has room for so many more than there are
 
 # replication
 ROLES_SLICE = 20  # partitions that take a role before the event loop is let go: up to 8 ms

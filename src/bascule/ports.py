@@ -24,18 +24,39 @@ class Random(Protocol):
     def uniform(self, low: float, high: float) -> float: ...
 
 
+class Ends(Protocol):
+    """A file of numbers, one for each log, that is written and never synced."""
+
+    def set(self, number: int, end: int) -> None: ...
+
+    def write(self, first: int, last: int) -> "Write":
+        """What stands there now, for all logs of these numbers."""
+
+    def write_failed(self, error: OSError) -> None: ...
+
+
+class Promise(NamedTuple):
+    """What may be promised once a write is durable."""
+
+    ends: Ends
+    number: int
+    end: int
+
+
 @dataclass(slots=True)
 class Write:
     """One file's part of a group commit: these buffers, back to back, at this position."""
 
     path: str
     position: int
-    buffers: list[bytes]
+    buffers: Sequence[bytes | memoryview]
     create: bool = False
     """The file must not exist yet; its folder is made if missing, and synced before the commit counts, even by a
     commit that does not sync the data."""
     new_folder: bool = True
     """With `create`: its folder may be missing. If not, it was there before, and is not to be made again unnoticed."""
+    promise: Promise | None = None
+    """Noted, without a sync, as soon as this write is durable, and before the commit returns."""
 
 
 class Seen(NamedTuple):
@@ -56,6 +77,11 @@ class Disk(Protocol):
     Every method raises OSError as the system gave it. No method of an event loop's thread waits for the device,
     except that `read_cached` copies from the page cache.
     """
+
+    @property
+    def os_boot(self) -> str:
+        """Names the time since the operating system began to run: as long as it is the same, what was written is there,
+        synced or not. Empty if that cannot be told."""
 
     async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
         """Write everything, then make it durable (if `sync`): one thread hop for all partitions.

@@ -1,6 +1,7 @@
 """Who may lead after a crash: the rules, and three brokers in memory of which one lost the end of its log."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import Callable
 
@@ -33,9 +34,13 @@ OWN = Standing(3, 10)
 
 
 def a_candidate(
-    lacks: bool = False, least: int = 2, complete: tuple[str, ...] = ("b",), sure: bool = False
+    lacks: bool = False,
+    least: int = 2,
+    complete: tuple[str, ...] = ("b",),
+    sure: bool = False,
+    exact: bool = False,
 ) -> Candidate:
-    return Candidate(OWN, sure, lacks, complete, ("b", "c"), least)
+    return Candidate(OWN, sure, exact, lacks, complete, ("b", "c"), least)
 
 
 def said(end: int, certain: bool = False, epoch: int = 3) -> Account:
@@ -54,11 +59,27 @@ def test_where_one_is_enough_it_waits_a_while() -> None:
     assert decide(alone, {"c": said(4)}, PATIENCE_S) == Lead(("b",))
 
 
-def test_a_log_that_is_sure_of_its_end_waits_for_nobody_without_end() -> None:
-    sure = a_candidate(sure=True)
+def test_a_log_that_is_sure_of_its_end_after_its_process_was_killed_gives_the_others_a_moment() -> None:
+    exact = a_candidate(sure=True, exact=True)
+    assert decide(exact, {}, SHORT_PATIENCE_S / 2) == Wait(())
+    assert decide(exact, {}, SHORT_PATIENCE_S) == Lead(("b",))
+    assert decide(exact, {"b": said(11), "c": said(4)}, 0) == GiveWay("b")
+
+
+def test_a_log_that_is_sure_of_its_end_after_a_power_loss_needs_one_other_in_sync_and_waits_a_while_for_the_rest() -> (
+    None
+):
+    sure = a_candidate(sure=True, complete=("b", "c"))
+    assert decide(sure, {}, 1e9) == Wait(("b", "c")), "its last record may have been cut off, and one of them has it"
     assert decide(sure, {"c": said(4)}, PATIENCE_S - 0.1) == Wait(())
     assert decide(sure, {"c": said(4)}, PATIENCE_S) == Lead(("b",))
     assert decide(sure, {"b": said(11)}, PATIENCE_S) == GiveWay("b")
+
+
+def test_a_log_that_is_sure_of_its_end_and_alone_in_sync_waits_a_moment_for_the_others() -> None:
+    sure = a_candidate(sure=True, complete=())
+    assert decide(sure, {}, SHORT_PATIENCE_S / 2) == Wait(())
+    assert decide(sure, {}, SHORT_PATIENCE_S) == Lead(())
 
 
 def test_one_that_is_certain_of_its_own_log_is_enough_if_it_is_in_sync() -> None:
@@ -84,17 +105,25 @@ def test_those_not_in_sync_are_given_a_moment() -> None:
 accounts = st.dictionaries(st.sampled_from("bc"), st.builds(said, st.integers(0, 20), st.booleans(), st.integers(1, 5)))
 
 
-@given(st.booleans(), st.integers(1, 3), st.sampled_from([(), ("b",), ("c",), ("b", "c")]), accounts, st.floats(0, 10))
+@given(
+    st.booleans(),
+    st.integers(1, 3),
+    st.sampled_from([(), ("b",), ("c",), ("b", "c")]),
+    st.booleans(),
+    accounts,
+    st.floats(0, 10),
+)
 def test_nobody_leads_with_less_than_another_is_known_to_have(
-    lacks: bool, least: int, complete: tuple[str, ...], told: dict[str, Account], waited_s: float
+    lacks: bool, least: int, complete: tuple[str, ...], sure: bool, told: dict[str, Account], waited_s: float
 ) -> None:
-    own = a_candidate(lacks, least, complete)
+    own = a_candidate(lacks and not sure, least, complete, sure)
     match decide(own, told, waited_s):
         case Lead(unheard):
             assert all(account.standing <= OWN for account in told.values())
             assert set(unheard) == set(complete) - set(told)
             certain = any(told[each].certain for each in complete if each in told)
-            assert not unheard or certain or (least == 1 and waited_s >= PATIENCE_S)
+            one_heard = sure and set(unheard) < set(complete)
+            assert not unheard or certain or ((least == 1 or one_heard) and waited_s >= PATIENCE_S)
         case GiveWay(to):
             assert told[to].standing == max(account.standing for account in told.values()) > OWN
         case Wait(missing):
@@ -121,8 +150,8 @@ def cut_the_last_off(disk: MemoryDisk, path: str) -> None:
 HARMS = {"flipped": flip_the_last, "torn": cut_the_last_short, "cut off": cut_the_last_off}
 
 
-async def power_loss_of_all(
-    harm: Callable[[MemoryDisk, str], None], on_record: bool = True
+async def all_killed(
+    harm: Callable[[MemoryDisk, str], None], on_record: bool = True, power: bool = True
 ) -> tuple[dict[str, Member], Member, Member]:
     """In sync are two, the third is behind; of the two the one that would lead has lost its last record. That this had
     been promised is `on_record` there, or was promised too late for that."""
@@ -143,21 +172,21 @@ async def power_loss_of_all(
     harmed = leader_of(members, "s")
     whole = next(member for member in members.values() if member not in (harmed, behind))
     for member in members.values():
-        member.kill(random.Random(1))
+        member.kill(random.Random(1), power)
     harm(harmed.disk, logs(harmed)[-1])
     return members, harmed, whole
 
 
 @pytest.mark.parametrize(
-    ("harm", "on_record"),
-    [("flipped", True), ("flipped", False), ("torn", True), ("torn", False), ("cut off", True)],
+    ("harm", "on_record", "power"),
+    list(itertools.product(HARMS, (True, False), (True, False))),
 )
 @pytest.mark.parametrize("away_s", [1, 4, 8, 30])
 def test_a_replica_that_lost_its_last_record_does_not_lead_before_the_one_that_has_it_is_back(
-    harm: str, on_record: bool, away_s: int
+    harm: str, on_record: bool, power: bool, away_s: int
 ) -> None:
     async def main() -> None:
-        members, harmed, whole = await power_loss_of_all(HARMS[harm], on_record)
+        members, harmed, whole = await all_killed(HARMS[harm], on_record, power)
         behind = next(member for member in members.values() if member not in (harmed, whole))
         await asyncio.gather(harmed.start(), behind.start())
         await asyncio.sleep(away_s)
@@ -174,7 +203,7 @@ def test_a_replica_that_waits_says_for_whom_and_leads_when_that_one_has_lost_its
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
-        members, harmed, whole = await power_loss_of_all(HARMS["torn"], on_record=False)
+        members, harmed, whole = await all_killed(HARMS["torn"], on_record=False)
         behind = next(member for member in members.values() if member not in (harmed, whole))
         await asyncio.gather(harmed.start(), behind.start())
         await asyncio.sleep(10)
@@ -192,7 +221,7 @@ def test_a_replica_that_waits_says_for_whom_and_leads_when_that_one_has_lost_its
 
 def test_an_administrator_lets_the_one_that_waits_lead_and_sees_before_for_whom_it_waits() -> None:
     async def main() -> None:
-        members, harmed, whole = await power_loss_of_all(HARMS["torn"], on_record=False)
+        members, harmed, whole = await all_killed(HARMS["torn"], on_record=False)
         behind = next(member for member in members.values() if member not in (harmed, whole))
         await asyncio.gather(harmed.start(), behind.start())
         await until(lambda: waits(harmed), 20)

@@ -88,13 +88,15 @@ class Member:
         assert self.life is None, "kill it first"
         self.disk = MemoryDisk()
 
-    def kill(self, chance: random.Random | None = None) -> None:
+    def kill(self, chance: random.Random | None = None, power: bool = True) -> None:
+        """The machine loses power; or its process is killed, and what it wrote is there."""
         assert self.life is not None
         self.life.kill()
         self.life = None
         for bus in self.buses:
             bus.disconnect()
-        self.disk.crash(chance or random.Random(1))
+        lose = self.disk.crash if power else self.disk.kill
+        lose(chance or random.Random(1))
 
     async def call(self, method: str, request: Any, timeout_s: float | None = 5.0) -> tuple[Status, str, list[bytes]]:
         call = MemoryCall(timeout_s)

@@ -22,7 +22,7 @@ from bascule.log.checkpoint import read_checkpoint, write_checkpoint
 from bascule.log.recovery import TEMPORARY_SUFFIX, commit_one, rewrite
 from bascule.log.reread import agreed
 from bascule.log.tail import CleanEnd
-from bascule.ports import Disk, Write
+from bascule.ports import Disk, Promise, Write
 from bascule.wire import kernels
 
 _ENTRY = struct.Struct("<4sIQI")  # magic, length of the command, index, CRC
@@ -79,8 +79,8 @@ class CommandLog:
         await self._reserve()
         return snapshot_index, snapshot, commands
 
-    async def append(self, index: int, command: bytes) -> None:
-        """Durable when it returns. Raises LogError, ever after, until the log is opened again."""
+    async def append(self, index: int, command: bytes, promise: Promise | None = None) -> None:
+        """Durable when it returns, with the `promise` noted. Raises LogError, ever after, until the log is reopened."""
         if self._failed is not None:
             raise LogError(str(self._failed))
         if index != self._last + 1:
@@ -88,7 +88,7 @@ class CommandLog:
         entry = _encode(index, command)
         crc = _crc(index, command)
         path = self._path or self._commands_path(index)
-        write = Write(path, self._position, [entry], create=self._path is None)
+        write = Write(path, self._position, [entry], create=self._path is None, promise=promise)
         (error,) = await self._disk.commit([write], sync=True)
         if error is not None:
             self._failed = LogError(

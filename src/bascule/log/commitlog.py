@@ -278,6 +278,7 @@ class CommitLog:
             for segment in due:
                 write = segment.take(new_folder=not self.has_folder)
                 if write is not None:
+                    write.promise = self.record.promise(segment.appended.end)
                     writes.append(write)
                     self._in_flight.append((segment, segment.appended))
             self._in_flight_bytes = sum(len(buffer) for write in writes for buffer in write.buffers)
@@ -448,6 +449,7 @@ class CommitLog:
         try:
             async with self.changing:
                 await self.presence.find_again(heals)
+                await self.record.forget_above(self.promised_end)
                 await self._drop_unpromised()
         except OSError as error:
             raise storage_error(self.folder, error) from error

@@ -33,6 +33,7 @@ from threading import Lock
 
 from bascule import limits
 from bascule.errors import StartError
+from bascule.log.cachedends import promised_by
 from bascule.log.files import OpenFile, OpenFiles
 from bascule.log.syncfs import FileSystemSync
 from bascule.log.threads import Threads
@@ -46,6 +47,7 @@ _fallocate = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c
 )
 _log = logging.getLogger("bascule.log")
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class FileDisk:
@@ -65,6 +67,7 @@ class FileDisk:
         """Folders right below the root that were there: they are not made a second time."""
         self._file_system = FileSystemSync(self._root)
         self._folder_syncs: dict[str, asyncio.Task[None]] = {}
+        self.os_boot = _os_boot()
         self._dsync = getattr(os, "RWF_DSYNC", 0)
         """0 once a file system was met that cannot do it."""
 
@@ -161,6 +164,13 @@ class FileDisk:
         errors: list[OSError | None] = []
         for start in range(0, len(writes), self._files_at_once):
             errors += self._commit(writes[start : start + self._files_at_once], sync)
+        promised = promised_by(writes, errors)
+        if promised is not None:
+            ends, write = promised
+            try:
+                self._files.give_back(self._write(write, 0, {}, at_once=False))
+            except OSError as error:
+                ends.write_failed(error)
         return errors
 
     def _commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
@@ -202,7 +212,7 @@ class FileDisk:
                 raise
         return file
 
-    def _write_all(self, descriptor: int, buffers: Sequence[bytes], position: int, flags: int) -> None:
+    def _write_all(self, descriptor: int, buffers: Sequence[bytes | memoryview], position: int, flags: int) -> None:
         try:
             _write_all(descriptor, buffers, position, flags)
         except OSError as error:
@@ -425,6 +435,7 @@ class _DiskHere(FileDisk):
         self._files = disk._files
         self._files_at_once = disk._files_at_once
         self._dsync = disk._dsync
+        self.os_boot = disk.os_boot
         self._root = disk._root
         self._tops = disk._tops
         self._file_system = disk._file_system
@@ -449,7 +460,7 @@ def _drive(work: Coroutine[object, object, T]) -> T:
     raise RuntimeError("work on the disk waited for something else than the disk")
 
 
-def _write_all(descriptor: int, buffers: Sequence[bytes], position: int, flags: int) -> None:
+def _write_all(descriptor: int, buffers: Sequence[bytes | memoryview], position: int, flags: int) -> None:
     waiting: list[bytes | memoryview] = list(buffers)
     first = 0
     while first < len(waiting):
@@ -504,6 +515,14 @@ def _sign(descriptor: int) -> None:
         os.pwrite(descriptor, f"{os.getpid()}\n".ljust(16).encode(), 0)
     except OSError as error:
         _log.debug("the lock file does not say who holds it: %s", error)
+
+
+def _os_boot() -> str:
+    try:
+        with open(_BOOT_ID, encoding="ascii") as file:
+            return file.read(48).strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _size(path: str) -> int | None:

@@ -13,12 +13,15 @@ What makes a log shorter lawfully (a cut where logs parted, a deletion) lowers i
 an interrupted cut is not taken for damage. Apart from that a promised end only goes up: a log that was found short
 stays short on record until it has its records again, or has caught up with a leader that rightly lacks them.
 
+Beside it the ends are in the page cache as they are (`cachedends`): a process that was killed leaves them exact. After
+a power loss they are gone, and each log is *stale* on record until somebody vouches for it: it may have promised more.
+
 Where the file is torn or missing a start knows less, and nothing else is lost. Of each replicated log it finds it
 remembers so until somebody vouches for that; a clean shutdown does not. Under `os` the background writes are not
 synced, as nothing is; lowering is.
 
-Known to be imperfect: a record that was promised within the last delay before a crash, and was damaged or cut off while
-the broker was down, cannot be told from one that was never promised.
+Known to be imperfect: a record that was promised within the last delay before a power loss, and was damaged or cut off
+while the broker was down, cannot be told from one that was never promised.
 """
 
 import asyncio
@@ -28,19 +31,22 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from bascule import limits
+from bascule.log.cachedends import CachedEnds
 from bascule.log.reread import agreed
 from bascule.log.tail import CleanEnd, Known, Tail
-from bascule.ports import Disk, Write
+from bascule.ports import Disk, Promise, Write
 from bascule.wire import kernels
 
 FILE = "promised-ends"
 _TEMPORARY = FILE + ".tmp"
 _BATCH = struct.Struct("<4sII")  # magic, length, CRC of what follows
 _MAGIC = b"BSPE"
-_ENTRY = struct.Struct("<BBIqq")  # kind, unsure, number of the log, promised end, shown end
+_ENTRY = struct.Struct("<BBIqq")  # kind, flags, number of the log, promised end, shown end
+_UNSURE, _STALE = 1, 2  # flags
 _NAME = struct.Struct("<H")
 _BEGIN, _LOG, _SET, _DROP = 1, 2, 3, 4
-"""The first entry of a file, which says whether it is complete; a log with its name; a log by number; a log is gone."""
+"""The first entry of a file, which says whether it is complete, and its generation; a log with its name; a log by
+number; a log is gone."""
 _RETRY_S = 1.0
 _SLICE = 1000  # entries between two turns of the event loop
 _log = logging.getLogger("bascule.log")
@@ -70,12 +76,14 @@ class EndRecord:
         "_vouched_end",
         "clean",
         "cutting",
+        "exact",
         "folder",
         "holder",
         "named",
         "number",
         "promised",
         "shown",
+        "stale",
         "tail",
         "unsure",
     )
@@ -89,6 +97,10 @@ class EndRecord:
         """In the file, so that the number alone will do."""
         self.promised = self.shown = 0
         self.unsure = False
+        self.stale = False
+        """The last promises before a power loss may be missing on record, and nobody has vouched for the log since."""
+        self.exact = False
+        """What is on record is what was promised, up to the last moment before this start."""
         self.clean: CleanEnd | None = None
         self.cutting = False
         self.holder: Holder | None = None
@@ -97,12 +109,17 @@ class EndRecord:
 
     def known(self) -> Known:
         complete = self._ends is None or self._ends.was_complete
-        return Known(self.promised, self.shown, self.unsure, self.clean, complete)
+        exact = self.exact and not self.stale
+        return Known(self.promised, self.shown, self.unsure, self.clean, complete, exact)
 
     def taken_by(self, holder: Holder) -> None:
         """The log is open: from now on it speaks for itself."""
         self.holder, self.clean = holder, None
         self.changed()
+
+    def promise(self, end: int) -> Promise | None:
+        """For a write of the log: once it is durable, everything below `end` is promised."""
+        return None if self._ends is None else self._ends.cached.promise(self.number, end)
 
     def rose(self) -> None:
         """The log has promised more."""
@@ -132,6 +149,7 @@ class EndRecord:
         """A start found this out about the log, and is about to remove what it has it from. Durable on return."""
         self.promised = max(self.promised, promised)
         self.unsure = self.unsure or unsure
+        self._cache(self.promised)
         await self._store()
 
     def doubt(self) -> None:
@@ -143,12 +161,30 @@ class EndRecord:
         if self._ends is not None:
             self._ends.due(self)
 
+    def found_stale(self) -> None:
+        """What the log promised in the last moments before this start is not known. On record soon, and until somebody
+        vouches for it."""
+        self.stale = True
+        if self._ends is not None:
+            self._ends.due(self)
+
     async def lower(self, end: int) -> None:
         """The log is about to be cut, at `end` or later. Durable on return."""
         self.cutting = True
         if end < self.promised:
             self.promised = end
             await self._store()
+        await self.forget_above(end)
+
+    async def forget_above(self, end: int) -> None:
+        """The log is about to lose what it never promised, or will not have promised any more."""
+        if self._ends is not None:
+            self._cache(end)
+            await self._ends.store_cached()
+
+    def _cache(self, end: int) -> None:
+        if self._ends is not None:
+            self._ends.cached.note(self.number, end)
 
     def was_cut(self) -> None:
         """It ends where it says."""
@@ -167,7 +203,8 @@ class EndRecord:
             return
         self._vouched_end = None
         self.tail = Tail.SURE
-        self.promised, self.unsure = self.holder.promised_end, False
+        self.promised, self.unsure, self.stale = self.holder.promised_end, False, False
+        self._cache(self.promised)
         if self._ends is not None:
             self._ends.due(self)
 
@@ -181,7 +218,8 @@ class EndRecord:
     def reset(self) -> None:
         """The log begins anew, with nothing."""
         self.promised = self.shown = 0
-        self.unsure, self.clean = False, None
+        self.unsure, self.stale, self.clean = False, False, None
+        self._cache(0)
 
     async def forget(self) -> None:
         """The log is about to be deleted. Durable on return."""
@@ -199,6 +237,8 @@ class PromisedEnds:
         """`synced`: whether what is written in the background is synced too."""
         self.was_complete = True
         """Whether the start found everything that had been on record."""
+        self.cached = CachedEnds(disk)
+        self._generation = 0
         self._disk = disk
         self._synced = synced
         self._records: dict[str, EndRecord] = {}
@@ -230,9 +270,23 @@ class PromisedEnds:
                 "lead",
                 FILE,
             )
+        await self._take_cached()
         for folder, end in (clean or {}).items():
             record = self.record(folder)
-            record.clean, record.promised, record.unsure = end, end.end, False
+            record.clean, record.promised = end, end.end
+            record.unsure = record.stale = False
+
+    async def _take_cached(self) -> None:
+        """What the process before had promised up to its end, if that is known."""
+        cached = await self.cached.read(self._generation)
+        records = list(self._records.values())
+        if cached is not None and any(each.promised > cached.get(each.number, each.promised) for each in records):
+            cached = None  # a synced number is never ahead: these are not the bytes that were written last
+        for record in records:
+            if cached is not None and record.number in cached:
+                record.promised, record.exact = cached[record.number], True
+            else:
+                record.stale = True
 
     async def _content(self, size: int) -> bytes:
         """What is not whole is so twice: else it was read wrongly."""
@@ -245,8 +299,13 @@ class PromisedEnds:
 
     async def begin(self) -> None:
         """Put everything known into a new file. From here on logs may be changed."""
+        self._generation += 1
+        for number, record in enumerate(self._records.values(), 1):
+            record.number = number
+        self._next_number = len(self._records) + 1
         async with self._writing:
             await self._rewrite()
+            await self.cached.begin(self._generation, {each.number: each.promised for each in self._records.values()})
 
     def record(self, folder: str) -> EndRecord:
         record = self._records.get(folder)
@@ -272,10 +331,16 @@ class PromisedEnds:
         if self._timer is None:
             self._wake(limits.PROMISED_ENDS_DELAY_S)
 
+    async def store_cached(self) -> None:
+        """What was noted in the cached ends is there on return, or the next start does not believe them."""
+        await self.cached.store()
+        if self.cached.failed is not None:
+            await self.store()
+
     async def store(self) -> None:
         """Everything that was due is durable on return. Raises OSError."""
         async with self._writing:
-            if self._due or self._dropped:  # else whoever wrote before us has done it
+            if self._due or self._dropped or self.cached.failed is not None:  # else whoever wrote before us has done it
                 await self._write(sync=True)
 
     async def forget(self, folders: Iterable[str]) -> None:
@@ -285,6 +350,7 @@ class PromisedEnds:
             self._dropped.append(record.number)
             self._changed.pop(record, None)
             self._due.pop(record, None)
+            self.cached.note(record.number, 0)
             record.holder = None
         if gone:
             await self.store()
@@ -350,7 +416,11 @@ class PromisedEnds:
                 self._due[record] = None
             if number % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
-        if not self._due and not self._dropped:
+        if self.cached.failed is not None:
+            self.cached.give_up()
+            self._generation += 1
+            self._size = None
+        elif not self._due and not self._dropped:
             return
         if self._size is None or self._size > self._rewrite_at:
             await self._rewrite()
@@ -369,6 +439,7 @@ class PromisedEnds:
             self._dropped += dropped
             raise
         self._size = size + len(batch)
+        await self.cached.store()
 
     async def _rewrite(self) -> None:
         due, dropped = self._due, self._dropped
@@ -378,7 +449,8 @@ class PromisedEnds:
         for record in self._records.values():
             record.named = False
         try:
-            batch = _batch([_ENTRY.pack(_BEGIN, not self.was_complete, 0, 0, 0), *await _encoded(records)])
+            begin = _ENTRY.pack(_BEGIN, not self.was_complete, self._generation, 0, 0)
+            batch = _batch([begin, *await _encoded(records)])
             await self._disk.remove(_TEMPORARY)
             (error,) = await self._disk.commit([Write(_TEMPORARY, 0, [batch], create=True)], sync=True)
             if error is not None:
@@ -389,6 +461,7 @@ class PromisedEnds:
             self._due.update(due)
             self._dropped += dropped
             raise
+        await self.cached.store()
         self._size = len(batch)
         self._rewrite_at = max(limits.PROMISED_ENDS_BYTES, limits.PROMISED_ENDS_GROWTH * len(batch))
 
@@ -413,21 +486,22 @@ class PromisedEnds:
         """Whether it is the beginning of a file that was complete when it was made."""
         complete = False
         while position < end:
-            kind, flag, number, promised, shown = _ENTRY.unpack_from(content, position)
+            kind, flags, number, promised, shown = _ENTRY.unpack_from(content, position)
             position += _ENTRY.size
             if kind == _LOG:
                 (length,) = _NAME.unpack_from(content, position)
                 names[number] = content[position + _NAME.size : position + _NAME.size + length].decode()
                 position += _NAME.size + length
             if kind == _BEGIN:
-                complete = not flag
+                complete, self._generation = not flags, number
             elif kind == _DROP:
                 self._records.pop(names.pop(number, ""), None)
             elif number in names:
                 record = self._records.get(names[number])
                 if record is None:
                     record = self._records[names[number]] = EndRecord(self, names[number], number)
-                record.promised, record.shown, record.unsure = promised, shown, bool(flag)
+                record.promised, record.shown = promised, shown
+                record.unsure, record.stale = bool(flags & _UNSURE), bool(flags & _STALE)
         return complete
 
 
@@ -440,7 +514,8 @@ async def _encoded(records: list[EndRecord]) -> list[bytes]:
             kind, name = _LOG, record.folder.encode()
             name = _NAME.pack(len(name)) + name
             record.named = True
-        pieces.append(_ENTRY.pack(kind, record.unsure, record.number, record.promised, record.shown) + name)
+        flags = _UNSURE * record.unsure | _STALE * record.stale
+        pieces.append(_ENTRY.pack(kind, flags, record.number, record.promised, record.shown) + name)
         if count % _SLICE == 0:
             await asyncio.sleep(0)
     return pieces

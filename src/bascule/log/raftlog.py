@@ -133,7 +133,8 @@ class RaftStorage:
         return self._snapshot.index + len(self._entries)
 
     async def _append(self, hard_state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> None:
-        await self._records.append(self._saves + 1, encode_stored(hard_state, snapshot, entries))
+        promise = self._record.promise(self._saves + 1)
+        await self._records.append(self._saves + 1, encode_stored(hard_state, snapshot, entries), promise)
         self._saves += 1
         self._record.changed()
         self._take(hard_state, snapshot, entries)

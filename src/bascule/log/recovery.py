@@ -218,6 +218,8 @@ async def recover(disk: Disk, clock: Clock, folder: str, replicated: bool, recor
             continue
         if replicated and record.tail is Tail.UNSURE and not record.unsure:
             record.doubt()
+        if replicated and record.tail is Tail.LIKELY and not record.stale:
+            record.found_stale()
         return segments
 
 
@@ -303,7 +305,7 @@ class Recovery:
     def _check_recorded(self, end: int) -> None:
         """The log ends there; whatever says otherwise is on record before it goes."""
         known = self._known
-        unsure = self._torn and self._replicated and not known.unsure and known.clean is None
+        unsure = self._torn and self._replicated and not (known.unsure or known.exact) and known.clean is None
         if unsure or end < self._evidence > known.promised:
             raise Unrecorded(self._evidence if end < self._evidence else 0, unsure)
 

@@ -7,6 +7,9 @@ from typing import NamedTuple
 class Tail(Enum):
     SURE = "sure"
     """Nothing that was promised is missing at the end: this replica may lead without comparing its log."""
+    LIKELY = "likely"
+    """It has everything that is on record as promised, but the last promises before a power loss may not be: this
+    replica leads once it was compared with another one."""
     UNSURE = "unsure"
     """Something was torn off at the end: promised records may be among it, other replicas must be asked."""
     SHORT = "short"
@@ -37,6 +40,8 @@ class Known(NamedTuple):
     clean: CleanEnd | None = None
     complete: bool = True
     """False if the file that has all this was lost or damaged: then there may have been more on record."""
+    exact: bool = True
+    """False if it was not the process alone that ended: then more may have been promised than is on record."""
 
 
 def judge(known: Known, end: int, torn: bool, empty: bool) -> Tail:
@@ -46,6 +51,8 @@ def judge(known: Known, end: int, torn: bool, empty: bool) -> Tail:
         return Tail.SHORT
     if known.clean is not None:
         return Tail.SURE  # what was torn off stood behind the end that is known
-    if torn or known.unsure or not (known.complete or empty):
+    if known.unsure or not (known.complete or empty):
         return Tail.UNSURE
-    return Tail.SURE
+    if known.exact or empty:
+        return Tail.SURE  # the same
+    return Tail.UNSURE if torn else Tail.LIKELY

@@ -196,6 +196,7 @@ class Repair:
         replica, own = self._replica, self._replica.environment.broker_id
         return Candidate(
             Standing(self._log.last_epoch, self._log.promised_end),
+            replica.tail in (Tail.SURE, Tail.LIKELY),
             replica.tail is Tail.SURE,
             replica.tail is Tail.SHORT,
             tuple(each for each in replica.partition.complete if each != own),

@@ -136,12 +136,11 @@ class Replica:
     @property
     def certain(self) -> bool:
         """It has everything it promised: it has shown so in this life, or its log ends as it was left."""
-        return self.vouched_for or (self.tail is Tail.SURE and not self.log.damaged)
+        return self.vouched_for or (self.tail in (Tail.SURE, Tail.LIKELY) and not self.log.damaged)
 
     @property
     def _may_lead(self) -> bool:
-        """At once. After a crash what was promised in the last moments is not on record: then a log that is sure of its
-        end gives the others a while to be compared with, though it waits for none without end."""
+        """At once. After a crash a log that is sure of its end still gives the others a while to be compared with."""
         return self.vouched_for or (self.certain and self.environment.after_clean_shutdown)
 
     def _lead(self) -> None:

@@ -22,6 +22,7 @@ import random
 import zlib
 from collections.abc import Callable, Coroutine, Sequence
 
+from bascule.log.cachedends import promised_by
 from bascule.ports import Disk, Seen, T, Write
 
 SECTOR_BYTES = 512
@@ -115,6 +116,7 @@ class MemoryDisk:
         self._synced_folders: dict[str, int] = {}
         """With the version of `_folders` that each one's entries were synced at."""
         self._crashes = 0
+        self._power_losses = 0
         self._under_way: dict[int, list[Write]] = {}
         self._commits = 0
         self.gone = False
@@ -213,6 +215,7 @@ class MemoryDisk:
     def crash(self, chance: random.Random | None = None) -> None:
         """Lose power: keep what is durable, and by chance more."""
         self._crashes += 1
+        self._power_losses += 1
         self._under_way, self._open, self.gone = {}, {}, False
         if chance is not None:
             for folder in list(self._folders):
@@ -255,6 +258,10 @@ class MemoryDisk:
 
     # --- the port -----------------------------------------------------------------------------------------
 
+    @property
+    def os_boot(self) -> str:
+        return f"boot {self._power_losses}"
+
     async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
         crashes = self._crashes
         await self._take_time()
@@ -275,6 +282,12 @@ class MemoryDisk:
                 if write.path not in synced:
                     synced[write.path] = self._caught(self._sync, write)
                 errors[number] = synced[write.path]
+        promised = promised_by(writes, errors)
+        if promised is not None:
+            ends, write = promised
+            error = self._caught(self._write, write)
+            if error is not None:
+                ends.write_failed(error)
         return errors
 
     def read_cached(self, path: str, position: int, length: int) -> bytes | None:

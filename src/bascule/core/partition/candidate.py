@@ -2,8 +2,11 @@
 
 It may know how sure it is of the end of its own log, and what the others said about theirs; it asks nobody, and reads
 no clock. The rules:
-- A log that a clean shutdown left as it is leads without asking (that is decided before). One that is sure of its end
-  after a crash waits a while for the others: what was promised in the last moments is not on record.
+- A log that a clean shutdown left as it is leads without asking (that is decided before).
+- One that is sure of its end after its process was killed gives the others a moment.
+- One that is sure of its end after a power loss may still lack what it promised in its last moments: that is not on
+  record, and a file cut between two records does not show it. It is compared with one other in sync or eligible at
+  least, for one damaged replica is what a partition must survive; for the rest of them it waits a while.
 - Any other is compared with the logs of all that are in sync or eligible; one of these that is certain of its own end
   is enough, for it has everything that was committed. While one is unheard and more than one replica must be in sync,
   time alone never makes a leader: the one that is away may have acked messages that are missing here.
@@ -37,6 +40,8 @@ class Candidate:
     standing: Standing
     sure: bool
     """Its log ends as it was left, as far as it can tell."""
+    exact: bool
+    """And nothing that it promised can be missing: it was the process alone that ended."""
     lacks: bool
     """Its log is known to end before what it had promised."""
     complete: tuple[str, ...]
@@ -65,9 +70,10 @@ def decide(own: Candidate, told: Mapping[str, Account], waited_s: float) -> Lead
     unheard = _missing(own.complete, told)
     if not any(broker in told and told[broker].certain for broker in own.complete):
         missing = _missing(own.others, told) if own.lacks else unheard
-        if missing and own.least > 1 and not own.sure:
+        alone = len(unheard) == len(own.complete)
+        if missing and own.least > 1 and (not own.sure or (alone and not own.exact)):
             return Wait(missing)
-        if missing and waited_s < PATIENCE_S:
+        if missing and waited_s < PATIENCE_S and not own.exact:
             return Wait(())
         if _missing(own.others, told) and waited_s < SHORT_PATIENCE_S:
             return Wait(())

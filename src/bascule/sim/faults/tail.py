@@ -90,7 +90,8 @@ def _damage(faults: "Faults", host: Host, kind: str, clean: bool) -> None:
             if faults.world.history.replication(part) == 1:
                 faults.world.checker.known(part).damaged[record.offset] = None
         if kind == "cut_tail":
-            host.disk.cut_off(path, faults.chance.randrange(starts[number], starts[number] + 40))
+            between = faults.chance.random() < 0.5  # two records: the log looks as if it had never been longer
+            host.disk.cut_off(path, starts[number] + (0 if between else faults.chance.randrange(1, 40)))
         else:
             host.disk.flip(path, faults.chance.randrange(starts[number], len(data)), faults.chance.randrange(8))
         return

@@ -1,0 +1,130 @@
+"""The promised ends as they are now, in the page cache: exact after the end of a process, of no use after a power loss.
+
+Theory of operation: `promised-ends` is synced, and so it is up to 200 ms behind. This file beside it is never synced.
+It has eight bytes for each log, which the thread of a group commit sets as soon as the records are durable, before
+anybody hears of the promise. The page cache outlives a killed process, but not the machine: so the file names the boot
+of the operating system that it was written under, and the generation of `promised-ends` whose numbers of logs it uses.
+Under another boot it says nothing, and a log whose last promises may be missing is compared with others.
+
+The ends are in one array that the event loop and the disk's threads set, one element at a time, and every write takes
+them from there when it happens; so the file never goes back to an older one. The loop sets only what no commit is under
+way for. Each end has a check with it: a flipped bit must not look like a promise.
+"""
+
+import logging
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+
+from bascule import limits
+from bascule.ports import Disk, Ends, Promise, Write
+
+FILE = "promised-ends.cached"
+_HEADER = struct.Struct("<8s48sq")  # magic, boot of the operating system, generation
+_MAGIC = b"BSPECACH"
+_SIZE = 8
+_log = logging.getLogger("bascule.log")
+
+
+class CachedEnds:
+    def __init__(self, disk: Disk) -> None:
+        self.failed: OSError | None = None
+        """Set by a thread that could not write: the file says too little."""
+        self._disk = disk
+        self._ends = array("q", bytes(_SIZE * limits.CACHED_ENDS))
+        self._noted: dict[int, None] = {}
+        self._usable = False
+
+    async def read(self, generation: int) -> Mapping[int, int] | None:
+        """The ends by the number of the log, as the process before left them; None if that is not known."""
+        if not self._disk.os_boot:
+            return None
+        try:
+            size = await self._disk.size(FILE) or 0
+            content = await self._disk.read(FILE, 0, size) if size >= _HEADER.size else b""
+        except OSError as error:
+            _log.warning("%s: cannot be read (%s)", FILE, error)
+            return None
+        if content[: _HEADER.size] != self._header(generation):
+            return None
+        count = (len(content) - _HEADER.size) // _SIZE
+        slots = struct.unpack_from(f"<{count}q", content, _HEADER.size)
+        return {number: slot >> 16 for number, slot in enumerate(slots) if slot == _slot(number, slot >> 16)}
+
+    async def begin(self, generation: int, ends: Mapping[int, int]) -> None:
+        """From here on the file belongs to this process. Where it cannot be written less is known after a crash."""
+        for number, end in ends.items():
+            self.set(number, end)
+        count = min(limits.CACHED_ENDS, limits.CACHED_ENDS_ROOM + 2 * max(ends, default=0))
+        try:
+            await self._disk.remove(FILE)
+            content = [self._header(generation), self._ends[:count].tobytes()]
+            (error,) = await self._disk.commit([Write(FILE, 0, content, create=True)], sync=False)
+            if error is not None:
+                raise error
+            self._usable = bool(self._disk.os_boot)
+        except OSError as error:
+            _log.warning("%s: cannot be written (%s); after a crash less is known about the logs", FILE, error)
+
+    def set(self, number: int, end: int) -> None:
+        """In memory; in the file with the next write of this number."""
+        if number < limits.CACHED_ENDS:
+            self._ends[number] = _slot(number, end)
+
+    def note(self, number: int, end: int) -> None:
+        """By the event loop, of a log that has nothing on its way to the disk; in the file after `store`."""
+        self.set(number, end)
+        self._noted[number] = None
+
+    def promise(self, number: int, end: int) -> Promise | None:
+        """For a write: when it is durable this log has promised everything below `end`."""
+        return Promise(self, number, end) if self._usable and number < limits.CACHED_ENDS else None
+
+    def write(self, first: int, last: int) -> Write:
+        """What stands there now, for all logs of these numbers."""
+        numbers = memoryview(self._ends)[first : last + 1].cast("B")
+        return Write(FILE, _HEADER.size + _SIZE * first, [numbers])
+
+    def write_failed(self, error: OSError) -> None:
+        self.failed = error
+
+    async def store(self) -> None:
+        """What was noted is in the file on return."""
+        numbers = [number for number in self._noted if number < limits.CACHED_ENDS]
+        self._noted = {}
+        if self._usable and numbers:
+            (error,) = await self._disk.commit([self.write(min(numbers), max(numbers))], sync=False)
+            self.failed = self.failed or error
+
+    def give_up(self) -> None:
+        """The file cannot be written. The caller sees to it that the next start does not believe it."""
+        _log.warning("%s: cannot be written (%s); after a crash less is known about the logs", FILE, self.failed)
+        self._usable, self.failed = False, None
+
+    def _header(self, generation: int) -> bytes:
+        return _HEADER.pack(_MAGIC, self._disk.os_boot.encode(), generation)
+
+
+def _slot(number: int, end: int) -> int:
+    """With a check that a flipped bit does not pass."""
+    return end << 16 | (number ^ end ^ end >> 16 ^ end >> 32 ^ 0x5BA5) & 0xFFFF
+
+
+def promised_by(writes: Sequence[Write], errors: Sequence[OSError | None]) -> tuple[Ends, Write] | None:
+    """For a disk that has made these writes durable: what is to be written now, without a sync, and who is told if that
+    fails."""
+    ends: Ends | None = None
+    failed: dict[int, None] = {}
+    first, last = limits.CACHED_ENDS, 0
+    for write, error in zip(writes, errors, strict=True):
+        promise = write.promise
+        if promise is None:
+            continue
+        number = promise.number
+        if error is not None:
+            failed[number] = None  # nor is what stands behind it promised
+        elif number not in failed:
+            ends = promise.ends
+            ends.set(number, promise.end)
+            first, last = min(first, number), max(last, number)
+    return None if ends is None else (ends, ends.write(first, last))
