@@ -276,9 +276,8 @@ class CommitLog:
             count = len(self._waiting) if self._scheduler.mode.relaxed else 1
             due, self._waiting = self._waiting[:count], self._waiting[count:]
             for segment in due:
-                write = segment.take(new_folder=not self.has_folder)
+                write = segment.take(not self.has_folder, self.record.promise(segment.appended.end))
                 if write is not None:
-                    write.promise = self.record.promise(segment.appended.end)
                     writes.append(write)
                     self._in_flight.append((segment, segment.appended))
             self._in_flight_bytes = sum(len(buffer) for write in writes for buffer in write.buffers)
@@ -407,8 +406,7 @@ class CommitLog:
         """Store what was appended, then refuse more. Readers wake up and learn that it is closed."""
         self.waiters.end("closed")
         await self.settled()
-        writes = self.take_unsynced()
-        if writes:
+        if writes := self.take_unsynced():
             self.settle_synced(await self._disk.commit(writes, sync=True))
             await self.settled()
         self._scheduler.leave(self)

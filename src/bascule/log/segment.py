@@ -21,7 +21,7 @@ from bascule.log.index import (
     encode_footer,
     read_some,
 )
-from bascule.ports import Disk, Write
+from bascule.ports import Disk, Promise, Write
 from bascule.wire import kernels
 
 LOG_SUFFIX = ".log"
@@ -141,12 +141,12 @@ class Segment:
         crc = int.from_bytes(records[-CRC_BYTES:], "little")
         self.appended = Mark(size + len(records), end, last_timestamp, epoch, crc)
 
-    def take(self, new_folder: bool) -> Write | None:
+    def take(self, new_folder: bool, promise: Promise | None = None) -> Write | None:
         """What waits for the disk, for one round; `settle` follows."""
         if not self._tail:
             return None
         self._taken = len(self._tail)
-        return Write(self.path, self.promised.size, self._tail[:], create=not self.exists, new_folder=new_folder)
+        return Write(self.path, self.promised.size, self._tail[:], not self.exists, new_folder, promise)
 
     def settle(self, mark: Mark, synced: bool) -> None:
         """The round that took everything up to `mark` is on the disk."""
