@@ -106,8 +106,8 @@ class CachedEnds:
 
 
 def _slot(number: int, end: int) -> int:
-    """With a check that a flipped bit does not pass."""
-    return end << 16 | (number ^ end ^ end >> 16 ^ end >> 32 ^ 0x5BA5) & 0xFFFF
+    """With a check that a flipped bit does not pass, for no power of two is a multiple of a prime; nor do zeros."""
+    return end << 16 | (end % 65521 ^ number)
 
 
 def promised_by(writes: Sequence[Write], errors: Sequence[OSError | None]) -> tuple[Ends, Write] | None:
