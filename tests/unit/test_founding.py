@@ -229,9 +229,10 @@ def test_all_peers_wiped_found_a_new_cluster() -> None:
     run(main())
 
 
-def test_a_promise_outlives_a_restart_and_is_not_given_twice() -> None:
+@pytest.mark.parametrize("remedy", ["a comes back empty", "b is emptied"])
+def test_a_promise_outlives_a_restart_and_is_not_given_twice(remedy: str, caplog: pytest.LogCaptureFixture) -> None:
     """b lets a found the cluster; a dies before it does, for good. b and c are a majority and must not found one: a may
-    have."""
+    have. What ends this is said."""
 
     async def main() -> None:
         nats = MemoryNats()
@@ -255,12 +256,21 @@ def test_a_promise_outlives_a_restart_and_is_not_given_twice() -> None:
         coming = [asyncio.ensure_future(members[name].start()) for name in "bc"]
         await asyncio.sleep(20.0)
         assert not any(task.done() for task in coming), "founded although a may have"
+        if remedy == "b is emptied":
+            assert "a, which this broker promised to let found it, is not heard of: start it" in caplog.text
+            assert "lost for good and you know that there is no cluster, empty the data folders" in caplog.text
+            members["b"].kill()
+            members["b"].wipe()
+            await asyncio.gather(members["b"].start(), coming[1])
+            assert len(clusters_of(members)) == 1
+            await members["b"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s"))
         members["a"].wipe()
-        await asyncio.gather(*coming, members["a"].start())
+        await asyncio.gather(members["a"].start(), *(coming if remedy != "b is emptied" else ()))
         await until(lambda: all(voters_of(member) == ("a", "b", "c") for member in members.values()))
         assert len(clusters_of(members)) == 1
 
-    run(main())
+    with caplog.at_level(logging.INFO):
+        run(main())
 
 
 # --- a seed ----------------------------------------------------------------------------------------------------------

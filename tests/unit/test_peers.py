@@ -132,3 +132,14 @@ def test_heartbeats_with_a_wrong_bit_are_nobodys() -> None:
         changed[position] ^= 1
         peers._on_batch(pack(NatsMessage(b"ns.raft.metadata.info", b"", bytes(changed))), 1)
     assert peers.alive() == []
+
+
+def test_words_that_do_not_count_leave_nothing_behind() -> None:
+    """Heartbeats are numbered from 1: who says 0, under ever new names, is nobody that would be forgotten one day."""
+    peers, _ = make(Now())
+    for number in range(3 * RAFT_MAX_SERVERS):
+        info = pb.ServerInfoResponse(id=f"x{number}", host="there", port=2, boot="boot", beat=0)
+        payload = encode(MsgType.SERVER_INFO_RESPONSE, info.SerializeToString(), crc=True)
+        peers._on_batch(pack(NatsMessage(b"ns.raft.metadata.info", b"", payload)), 1)
+    assert peers.alive() == []
+    assert len(peers._past) <= RAFT_MAX_SERVERS

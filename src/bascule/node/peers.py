@@ -204,9 +204,10 @@ class Peers:
         self.on_heard(peer)
 
     def _is_old(self, peer: Peer) -> bool:
-        lives = self._past.setdefault(peer.id, {})
+        lives = self._past.get(peer.id, {})
         if peer.beat <= lives.get(peer.boot, 0):
             return True
+        self._past[peer.id] = lives
         lives.pop(peer.boot, None)  # the order is that of the last words
         lives[peer.boot] = peer.beat
         if len(lives) > PAST_LIVES:
