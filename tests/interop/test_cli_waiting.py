@@ -37,3 +37,19 @@ def test_sub_of_a_partition_below_min_isr_says_soon_what_it_waits_for(tmp_path: 
         finally:
             reading.kill()
             reading.communicate()
+
+
+def test_publishes_that_nobody_confirms_say_where_to_look(tmp_path: Path) -> None:
+    with start_broker(tmp_path) as broker:
+        asyncio.run(below_min_isr(broker))
+        done = subprocess.run(
+            [str(script("bascule")), "pub", "s", "x", "--server", broker.address],
+            capture_output=True,
+            text=True,
+            timeout=60.0,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no ack within 5 s: 0 of 1 messages")
+    assert "`bascule cluster status` shows whether the partition has a leader" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -32,11 +32,15 @@ HINTS = {
 }
 """Texts of the Go server, which is what clients get, and what people at a prompt need besides."""
 TOO_MANY_REPLICAS = "Invalid replicationFactor "
+NO_ACK = "no ack within "
+"""So begins what the client says of publishes that nobody confirmed."""
 
 
 def hint(text: str) -> str:
     if text.startswith(TOO_MANY_REPLICAS):
         return ": so many brokers are in the cluster, each holds one replica; start more, or ask for fewer replicas"
+    if text.startswith(NO_ACK):
+        return ". `bascule cluster status` shows whether the partition has a leader and enough replicas in sync"
     return HINTS.get(text, "")
 
 
