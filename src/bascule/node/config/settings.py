@@ -316,7 +316,7 @@ SETTINGS: tuple[Setting, ...] = (
         "clustering.replica.max.lag.time",
         Kind.DURATION,
         "15s",
-        "A follower that has not caught up for this long leaves the in-sync set. An idle one reports three times in it.",
+        "A follower that has not caught up for this long leaves the in-sync set. An idle one reports thrice in it.",
         minimum=1,
     ),
     S(
