@@ -2,12 +2,22 @@
 
 import asyncio
 from collections import Counter
-from typing import Any, cast
+from collections.abc import Generator
+from typing import Any, TypeVar, cast
 
 import pytest
 
 from bascule import limits
-from bascule.core.metadata.commands import BrokerDied, CreateStream, ShrinkIsr, encode
+from bascule.core.metadata.commands import (
+    BrokerDied,
+    CreateStream,
+    DeleteStream,
+    ShrinkIsr,
+    decode,
+    decoding,
+    encode,
+    encoding,
+)
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Stream
@@ -16,6 +26,7 @@ from bascule.errors import Status
 from bascule.log.sync import SyncScheduler
 from bascule.node import broker as brokers
 from bascule.node import feeds
+from bascule.node import metadata as store_module
 from bascule.node import raft as raft_driver
 from bascule.node.feeds import Feed
 from bascule.node.metadata import MetadataStore
@@ -25,8 +36,10 @@ from bascule.ports import Clock, Disk, Write
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualLoop, run
 from bascule.wire.pb import api_pb2 as api
-from bascule.wire.raft_messages import Entry, EntryKind
+from bascule.wire.raft_messages import Entry, EntryKind, Snapshot
 from tests.unit.test_cluster import three, until
+
+T = TypeVar("T")
 
 
 def turn() -> int:
@@ -168,3 +181,85 @@ def test_partitions_are_closed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     run(main())
     assert len(closed) == 60
     assert max(Counter(closed).values()) <= 10
+
+
+def slices_of(work: Generator[None, None, T]) -> tuple[int, T]:
+    """How often it stopped, and its result."""
+    stops = 0
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return stops, done.value
+        stops += 1
+
+
+def test_commands_and_snapshots_of_many_partitions_are_coded_some_at_a_time() -> None:
+    count = 4 * limits.CODEC_SLICE
+    command = CreateStream(Stream("s", "s", "", place(count, 3, ("a", "b", "c"), [])))
+    stops, data = slices_of(encoding(command))
+    assert stops == 4
+    assert data == encode(command)
+    stops, decoded = slices_of(decoding(data))
+    assert stops == 4
+    assert decoded == command == decode(data)
+    metadata = Metadata()
+    metadata.apply(1, command)
+    stops, snapshot = slices_of(metadata.snapshotting())
+    assert stops >= 4
+    assert snapshot == metadata.snapshot()
+    stops, restored = slices_of(Metadata.restoring(snapshot))
+    assert stops >= 4
+    assert restored.streams == metadata.streams
+
+
+def test_a_snapshot_in_slices_is_of_the_moment_it_was_begun() -> None:
+    metadata = Metadata()
+    for index in (1, 2, 3):
+        metadata.apply(index, CreateStream(Stream(f"s{index}", f"s{index}", "", place(2, 1, ("a",), []))))
+    whole = metadata.snapshot()
+    work = metadata.snapshotting()
+    next(work)
+    metadata.apply(4, BrokerDied("a"))
+    metadata.apply(5, DeleteStream("s3"))
+    assert slices_of(work)[1] == whole
+
+
+def test_a_large_command_is_decoded_over_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CODEC_SLICE", 100)
+    monkeypatch.setattr(store_module, "CODEC_SLICED_BYTES", 1000)
+    create = encode(CreateStream(Stream("t", "t", "", place(1000, 3, ("a", "b", "c"), []))))
+    began: list[int] = []
+
+    async def main() -> None:
+        store = MetadataStore()
+        began.append(turn())
+        await store.apply(Entry(1, 1, EntryKind.COMMAND, create))
+        began.append(turn())
+        assert store.metadata.streams["t"].partition(999) is not None
+
+    run(main())
+    assert began[1] - began[0] >= 10
+
+
+def test_a_snapshot_that_comes_while_one_is_taken_is_not_overtaken() -> None:
+    """The log that it was taken of is gone by then."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
+        assert (await members["a"].call("CreateStream", request))[0] is Status.OK
+        driver = next(m.broker.cluster.raft for m in members.values() if not m.broker.cluster.raft.is_leader)
+        await until(lambda: driver.raft.log.applied == driver.raft.log.commit)
+        driver._snapshot_threshold = 1
+        compacting = asyncio.ensure_future(driver._compact())
+        await asyncio.sleep(0)
+        assert not compacting.done()
+        log = driver.raft.log
+        log.pending_snapshot = Snapshot(log.applied + 10, 1, driver.membership, b"")
+        before = log.snapshot
+        await compacting
+        assert log.snapshot is before
+        log.pending_snapshot = None
+
+    run(main())

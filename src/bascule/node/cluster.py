@@ -23,7 +23,7 @@ from bascule.core.metadata.commands import (
     HandOver,
     PartitionName,
     ShrinkIsr,
-    encode,
+    encoding,
     life_from_wire,
     life_to_wire,
     operation_of,
@@ -47,7 +47,7 @@ from bascule.node.bootstrap import Bootstrap
 from bascule.node.changes import POLL_S, Changes
 from bascule.node.controller import Controller
 from bascule.node.deletion import WAIT_S, Deletion
-from bascule.node.metadata import MetadataStore
+from bascule.node.metadata import MetadataStore, in_slices
 from bascule.node.peers import Peer, Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
@@ -532,8 +532,9 @@ class Cluster:
         """What depends on nothing but the command itself needs no turn: a thousand of them share a few syncs."""
         if made := self.metadata.operations.made(operation_of(command)):
             return made
+        data = await in_slices(encoding(command))
         await self._check(command)
-        index = await self.raft.propose(encode(command))
+        index = await self.raft.propose(data)
         for change in self.store.outcome(index):
             if isinstance(change, Repeated):
                 return change.index

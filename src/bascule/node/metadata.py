@@ -4,10 +4,12 @@ Raft hands over entries in order, the same on every broker; applying them is det
 to the broker, which opens, closes and turns its replicas accordingly, in the same order.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from typing import TypeVar
 
-from bascule.core.metadata.commands import decode
+from bascule.core.metadata.commands import decode, decoding
 from bascule.core.metadata.state import (
     Change,
     Metadata,
@@ -18,7 +20,7 @@ from bascule.core.metadata.state import (
     StreamDeleted,
     difference,
 )
-from bascule.limits import COMMAND_WEIGHT
+from bascule.limits import CODEC_SLICED_BYTES, COMMAND_WEIGHT
 from bascule.wire.raft_messages import Entry, EntryKind, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -27,28 +29,45 @@ KEPT_OUTCOMES = 4096
 """Of the newest commands: those who proposed them ask within the same turn of the event loop."""
 
 
+T = TypeVar("T")
+
+
+async def in_slices(work: Generator[None, None, T]) -> T:
+    """The result of work that is done in slices, with a turn of the event loop after each."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        await asyncio.sleep(0)
+
+
 class MetadataStore:
     def __init__(self, metadata: Metadata | None = None) -> None:
         self.metadata = metadata or Metadata()
         self.on_changes: Callable[[list[Change]], None] = lambda changes: None
         self._outcomes: dict[int, list[Change]] = {}
 
-    def apply(self, snapshot: Snapshot | None, entries: list[Entry]) -> int:
-        """How many partitions were changed, whatever a command costs by itself counted in: what is to be done next may
-        have to wait for a turn of the event loop."""
-        weight = 0
-        if snapshot is not None and snapshot.index > self.metadata.index:
-            before, self.metadata = self.metadata, Metadata.restore(snapshot.data)
-            self.metadata.index = snapshot.index
-            weight += self._tell(difference(before, self.metadata))
-        for entry in entries:
-            if entry.kind is EntryKind.COMMAND:
-                changes = self.metadata.apply(entry.index, decode(entry.data))
-                self._outcomes[entry.index] = changes
-                weight += COMMAND_WEIGHT + self._tell(changes)
+    async def restore(self, snapshot: Snapshot) -> int:
+        """How many partitions that changed: what is to be done next may have to wait for a turn of the event loop."""
+        if snapshot.index <= self.metadata.index:
+            return 0
+        restored = await in_slices(Metadata.restoring(snapshot.data))
+        before, self.metadata = self.metadata, restored
+        self.metadata.index = snapshot.index
+        return self._tell(difference(before, self.metadata))
+
+    async def apply(self, entry: Entry) -> int:
+        """The same, with what a command costs by itself counted in."""
+        if entry.kind is not EntryKind.COMMAND:
+            return 0
+        large = len(entry.data) >= CODEC_SLICED_BYTES
+        command = await in_slices(decoding(entry.data)) if large else decode(entry.data)
+        changes = self.metadata.apply(entry.index, command)
+        self._outcomes[entry.index] = changes
         while len(self._outcomes) > KEPT_OUTCOMES:
             del self._outcomes[next(iter(self._outcomes))]
-        return weight
+        return COMMAND_WEIGHT + self._tell(changes)
 
     def outcome(self, index: int) -> list[Change]:
         """What the command at this index did. Raises what its proposer is told if it did not fit."""

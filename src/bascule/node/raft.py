@@ -15,7 +15,7 @@ from bascule.errors import BusUnavailable, InvalidArgument, LogError, PeerError,
 from bascule.limits import APPLY_SLICE
 from bascule.log.raftlog import RaftStorage
 from bascule.node.garbage import GarbageLog
-from bascule.node.metadata import MetadataStore
+from bascule.node.metadata import MetadataStore, in_slices
 from bascule.node.subjects import Subjects
 from bascule.ports import Bus
 from bascule.wire.nats import messages, pub
@@ -190,12 +190,12 @@ class RaftDriver:
     async def _apply(self, ready: Ready) -> None:
         """Some at a time: a broker that comes back is let into a thousand in-sync sets by as many commands. In between
         the metadata is what the commands so far made of it, and nobody who waits for one of them has an answer yet."""
-        weight = self._store.apply(ready.snapshot, [])
+        weight = await self._store.restore(ready.snapshot) if ready.snapshot is not None else 0
         for entry in ready.committed:
             if weight >= APPLY_SLICE:
                 weight = 0
                 await asyncio.sleep(0)
-            weight += self._store.apply(None, [entry])
+            weight += await self._store.apply(entry)
         if weight >= APPLY_SLICE:
             await asyncio.sleep(0)  # the next Ready may have as much, and wait for nothing else
 
@@ -224,7 +224,10 @@ class RaftDriver:
         log = self.raft.log
         if log.applied - log.snapshot.index < self._snapshot_threshold:
             return
-        snapshot = self.raft.compact(log.applied, self._store.metadata.snapshot())
+        index, data = log.applied, await in_slices(self._store.metadata.snapshotting())
+        if log.snapshot.index >= index or log.pending_snapshot is not None:
+            return  # the leader sent a newer one meanwhile
+        snapshot = self.raft.compact(index, data)
         try:
             await self.storage.compact(snapshot)
         except (OSError, LogError) as error:

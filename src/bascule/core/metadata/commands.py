@@ -2,10 +2,11 @@
 replicas, the creation time), so that applying it is deterministic on every broker and at every replay.
 """
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from bascule.core.metadata.operations import UNASKED, Operation
-from bascule.core.metadata.streams import Stream
+from bascule.core.metadata.streams import Stream, finish
 from bascule.errors import CorruptError
 from bascule.wire.pb import internal_pb2 as pb
 
@@ -198,11 +199,21 @@ def operation_of(command: Command) -> Operation:
 
 
 def encode(command: Command) -> bytes:
+    return finish(encoding(command))
+
+
+def encoding(command: Command) -> Generator[None, None, bytes]:
+    """In slices."""
+    created = (yield from command.stream.writing()) if isinstance(command, CreateStream) else pb.Stream()
+    return _encode(command, created)
+
+
+def _encode(command: Command, created: pb.Stream) -> bytes:
     log = pb.RaftLog()
     match command:
-        case CreateStream(stream, operation):
+        case CreateStream(_, operation):
             log.op = pb.CREATE_STREAM
-            log.createStreamOp.stream.CopyFrom(stream.to_wire())
+            log.createStreamOp.stream.CopyFrom(created)
             log.operation.CopyFrom(operation.to_wire())
         case DeleteStream(name, operation):
             log.op = pb.DELETE_STREAM
@@ -311,13 +322,23 @@ def _decode_admin(op: int, admin: pb.AdminOp) -> AdminCommand:
 
 
 def decode(data: bytes) -> Command:
+    return finish(decoding(data))
+
+
+def decoding(data: bytes) -> Generator[None, None, Command]:
+    """In slices."""
     try:
         log = pb.RaftLog.FromString(data)
     except Exception as error:
         raise CorruptError(f"a metadata command cannot be decoded: {error}") from error
+    if log.op == pb.CREATE_STREAM:
+        stream = yield from Stream.reading(log.createStreamOp.stream)
+        return CreateStream(stream, Operation.from_wire(log.operation))
+    return _decode(log)
+
+
+def _decode(log: pb.RaftLog) -> Command:
     match log.op:
-        case pb.CREATE_STREAM:
-            return CreateStream(Stream.from_wire(log.createStreamOp.stream), Operation.from_wire(log.operation))
         case pb.DELETE_STREAM:
             return DeleteStream(log.deleteStreamOp.stream, Operation.from_wire(log.operation))
         case pb.SET_STREAM_READONLY:

@@ -71,8 +71,8 @@ def leave(
     may come back: what it wrote last, and lost, may have reached replicas under the old one.
     """
     whole = how is Departure.WHOLE
-    rest = tuple(each for each in item.isr if each != broker)
-    heirs = tuple(each for each in item.eligible if each != broker)
+    rest = tuple([each for each in item.isr if each != broker])
+    heirs = tuple([each for each in item.eligible if each != broker])
     if broker not in item.isr:
         # What was asked for it before, in a better state, comes too late now.
         return item if whole else item._replace(eligible=heirs, epoch=now.epoch)
@@ -86,8 +86,7 @@ def leave(
     leaders_of[broker] -= 1
     leaders_of[leader] += 1
     isr = rest if leader in rest or not leader else (leader,)
-    led = item._replace(leader=leader, leader_epoch=now.epoch)
-    return _with_sets(led, isr, (*rest, *heirs, *left), least, now)
+    return _with_sets(item, isr, (*rest, *heirs, *left), least, now, leader, now.epoch)
 
 
 def _absent_successors(rest: tuple[str, ...], heirs: tuple[str, ...], how: Departure, least: int) -> tuple[str, ...]:
@@ -108,8 +107,7 @@ def give_way(item: Partition, replica: str, least: int, now: Circumstances) -> P
     """The leader lets `replica` lead, which has more; itself it is in doubt then. Or it leads on, under a new epoch."""
     others = tuple(each for each in item.isr if each not in (item.leader, replica))
     heirs = tuple(each for each in item.eligible if each != item.leader)
-    led = item._replace(leader=replica, leader_epoch=now.epoch)
-    return _with_sets(led, (replica, *others), heirs, least, now)
+    return _with_sets(item, (replica, *others), heirs, least, now, replica, now.epoch)
 
 
 def elect_uncleanly(item: Partition, leader: str, epoch: Epoch) -> Partition:
@@ -127,8 +125,17 @@ def elect_uncleanly(item: Partition, leader: str, epoch: Epoch) -> Partition:
 
 
 def _with_sets(
-    item: Partition, isr: tuple[str, ...], heirs: Iterable[str], least: int, now: Circumstances
+    item: Partition,
+    isr: tuple[str, ...],
+    heirs: Iterable[str],
+    least: int,
+    now: Circumstances,
+    leader: str | None = None,
+    leader_epoch: Epoch | None = None,
 ) -> Partition:
-    eligible = () if len(isr) >= least else tuple(dict.fromkeys(each for each in heirs if each not in isr))
-    assert item.leader in isr or not isr, f"{item.leader} leads and is not in sync: {isr}"
-    return item._replace(isr=isr, eligible=eligible, epoch=now.epoch)
+    """With these sets, and with another leader if one is given. Without `_replace`, which takes twice as long."""
+    eligible = () if len(isr) >= least else tuple(dict.fromkeys([each for each in heirs if each not in isr]))
+    id, replicas, led_by, _, led_since, _, paused, readonly, unclean_epoch, _ = item
+    leader, leader_epoch = led_by if leader is None else leader, led_since if leader_epoch is None else leader_epoch
+    assert leader in isr or not isr, f"{leader} leads and is not in sync: {isr}"
+    return Partition(id, replicas, leader, isr, leader_epoch, now.epoch, paused, readonly, unclean_epoch, eligible)

@@ -7,6 +7,7 @@ of one stream spread over the brokers. Ties go by id, so the choice is the same 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from bascule.core.metadata.isr import Circumstances, Departure, leave, minimum
 from bascule.core.metadata.streams import Partition, Stream
@@ -35,10 +36,10 @@ def place(
     by_load = list(loads.values())
     placed = []
     for partition in range(partitions):
-        by_load.sort(key=_Load.rank)
+        by_load.sort(key=_RANK)
         chosen = by_load[:replication_factor]
         in_sync = [load for load in chosen if not load.absent] or chosen
-        leader = min(in_sync, key=_Load.rank_to_lead)
+        leader = min(in_sync, key=_RANK_TO_LEAD)
         for load in chosen:
             load.replicas += 1
         leader.leaders += 1
@@ -58,11 +59,9 @@ class _Load:
     leaders: int
     server: str
 
-    def rank(self) -> tuple[bool, bool, int, int, str]:
-        return self.absent, self.draining, self.replicas, self.leaders, self.server
 
-    def rank_to_lead(self) -> tuple[bool, int, int, str]:
-        return self.draining, self.leaders, self.replicas, self.server
+_RANK = attrgetter("absent", "draining", "replicas", "leaders", "server")
+_RANK_TO_LEAD = attrgetter("draining", "leaders", "replicas", "server")
 
 
 Changed = dict[str, dict[int, Partition]]

@@ -7,6 +7,8 @@ snapshot restored at any prefix gives the same state as the commands it replaced
 that no longer fits (it raced another one) changes nothing and says so in its result.
 """
 
+from collections import Counter
+from collections.abc import Generator
 from dataclasses import dataclass
 
 from bascule.core.metadata import administration
@@ -30,7 +32,7 @@ from bascule.core.metadata.commands import (
 from bascule.core.metadata.isr import Circumstances, Departure, enter, give_way, leave, minimum
 from bascule.core.metadata.operations import Operations
 from bascule.core.metadata.placement import Changed, begin_life, count_leaders, fail_over
-from bascule.core.metadata.streams import Partition, Stream
+from bascule.core.metadata.streams import Partition, Stream, finish
 from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
 from bascule.types import Epoch
 from bascule.wire.pb import internal_pb2 as pb
@@ -180,7 +182,8 @@ class Metadata:
         match command:
             case ShrinkIsr(replica=replica, lacks=lacks):
                 how = Departure.DOUBTFUL if lacks else Departure.WHOLE
-                moved = leave(item, replica, how, least, self._now(), count_leaders(self.streams))
+                # Nobody else comes to lead by that: how much each leads is not counted.
+                moved = leave(item, replica, how, least, self._now(), Counter())
                 # It shall not be in sync, whatever was asked before: that comes too late now.
                 moved = moved._replace(epoch=Epoch(self.index))
             case ExpandIsr(replica=replica):
@@ -203,13 +206,24 @@ class Metadata:
         return changes
 
     def snapshot(self) -> bytes:
+        return finish(self.snapshotting())
+
+    def snapshotting(self) -> Generator[None, None, bytes]:
+        """In slices: of what there is when it begins, whatever is applied meanwhile."""
         message = pb.MetadataSnapshot(index=self.index, operations=self.operations.to_wire())
-        message.streams.extend(self.streams[name].to_wire() for name in sorted(self.streams))
         self.brokers.to_wire(message)
+        for stream in [self.streams[name] for name in sorted(self.streams)]:
+            message.streams.append((yield from stream.writing()))
+            yield
         return message.SerializeToString(deterministic=True)
 
     @classmethod
     def restore(cls, snapshot: bytes) -> "Metadata":
+        return finish(cls.restoring(snapshot))
+
+    @classmethod
+    def restoring(cls, snapshot: bytes) -> Generator[None, None, "Metadata"]:
+        """In slices."""
         try:
             message = pb.MetadataSnapshot.FromString(snapshot)
         except Exception as error:
@@ -217,7 +231,9 @@ class Metadata:
         metadata = cls()
         metadata.index = message.index
         metadata.operations = Operations.from_wire(message.operations)
-        metadata.streams = {item.name: Stream.from_wire(item) for item in message.streams}
+        for item in message.streams:
+            metadata.streams[item.name] = yield from Stream.reading(item)
+            yield
         metadata.brokers = Brokers.from_wire(message)
         return metadata
 

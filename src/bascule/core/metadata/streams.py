@@ -1,11 +1,27 @@
-"""What the cluster knows about a stream and its partitions. Values only; `state` changes them."""
+"""What the cluster knows about a stream and its partitions. Values only; `state` changes them.
 
-from collections.abc import Iterator
+A stream may have ten thousand partitions. What turns them into bytes and back is written as a generator that stops
+after some of them, so that whoever drives it can let others in between; `finish` does it all at once.
+"""
+
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from bascule import limits
 from bascule.types import Epoch, PartitionId
 from bascule.wire.pb import internal_pb2 as pb
+
+T = TypeVar("T")
+
+
+def finish(work: Generator[None, None, T]) -> T:
+    """The result of work that is done in slices, at once."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,18 +160,25 @@ class Stream:
         return replace(self, creation_index=index, partitions=partitions)
 
     @classmethod
-    def from_wire(cls, message: pb.Stream) -> "Stream":
+    def reading(cls, message: pb.Stream) -> Generator[None, None, "Stream"]:
+        """From the wire, in slices."""
+        partitions: list[Partition] = []
+        for item in message.partitions:
+            partitions.append(Partition.from_wire(item))
+            if len(partitions) % limits.CODEC_SLICE == 0:
+                yield
         return cls(
             name=message.name,
             subject=message.subject,
             group=message.partitions[0].group if message.partitions else "",
-            partitions=tuple([Partition.from_wire(item) for item in message.partitions]),
+            partitions=tuple(partitions),
             config=StreamConfig.from_wire(message.config),
             creation_timestamp=message.creationTimestamp,
             creation_index=message.creationIndex,
         )
 
-    def to_wire(self) -> pb.Stream:
+    def writing(self) -> Generator[None, None, pb.Stream]:
+        """To the wire, in slices."""
         message = pb.Stream(
             name=self.name,
             subject=self.subject,
@@ -163,9 +186,18 @@ class Stream:
             creationTimestamp=self.creation_timestamp,
             creationIndex=self.creation_index,
         )
-        for item in self.partitions:
+        for count, item in enumerate(self.partitions, 1):
             partition = item.to_wire()
             partition.group = self.group
             partition.stream = self.name
             message.partitions.append(partition)
+            if count % limits.CODEC_SLICE == 0:
+                yield
         return message
+
+    @classmethod
+    def from_wire(cls, message: pb.Stream) -> "Stream":
+        return finish(cls.reading(message))
+
+    def to_wire(self) -> pb.Stream:
+        return finish(self.writing())
