@@ -7,6 +7,9 @@ import logging
 import pytest
 
 from bascule.core.metadata.commands import Command, DiskLost
+from bascule.errors import StartError
+from bascule.node.bootstrap import PROMISE_FILE
+from bascule.node.raft import RaftDriver
 from bascule.node.waiting import Waiting
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
@@ -14,7 +17,7 @@ from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
-from bascule.wire.raft_messages import Message
+from bascule.wire.raft_messages import Membership, Message
 from tests.unit.test_cluster import Member, isr, leader_of, three, until
 from tests.unit.test_founding import controllers_of
 
@@ -158,5 +161,29 @@ def test_a_question_about_the_in_sync_set_that_fails_is_asked_again(monkeypatch:
         victim.kill()
         await until(lambda: victim.name not in isr(members), 90.0)
         assert not left
+
+    run(main())
+
+
+def test_a_damaged_promise_is_not_taken_for_an_older_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """b may have promised itself before it let a found: with that promise back, or with none, two could found."""
+
+    async def never(driver: RaftDriver, membership: Membership) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        nats = MemoryNats()
+        members = {name: Member(name, nats, peers=tuple("abc")) for name in "abc"}
+        monkeypatch.setattr(RaftDriver, "found", never)
+        coming = [asyncio.ensure_future(members[name].start()) for name in "ab"]
+        await until(lambda: PROMISE_FILE in members["b"].disk.paths())
+        await asyncio.sleep(1.0)
+        for name in "ab":
+            members[name].kill()
+        for task in coming:
+            task.cancel()
+        members["b"].disk.flip(PROMISE_FILE, len(members["b"].disk.content(PROMISE_FILE)) - 1, 3)
+        with pytest.raises(StartError, match="raft/promise is damaged"):
+            await members["b"].start()
 
     run(main())

@@ -39,6 +39,11 @@ async def read_checkpoint(disk: Disk, path: str) -> bytes | None:
     return previous
 
 
+async def is_damaged(disk: Disk, path: str) -> bool:
+    """Whether a file is there that is not what was written last: for callers whom an older generation does not help."""
+    return await disk.size(path) is not None and await _read_valid(disk, path) is None
+
+
 async def write_checkpoint(disk: Disk, path: str, data: bytes, new_folder: bool = True) -> None:
     """Durable when it returns. One write of a path at a time. Without `new_folder` its folder must be there."""
     if len(data) > limits.MAX_CHECKPOINT_BYTES:

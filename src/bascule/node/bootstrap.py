@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from bascule.errors import BusUnavailable, StartError
-from bascule.log.checkpoint import read_checkpoint, write_checkpoint
+from bascule.log.checkpoint import is_damaged, read_checkpoint, write_checkpoint
 from bascule.node.subjects import Subjects
 from bascule.node.waiting import Waiting
 from bascule.ports import Bus, Clock, Disk
@@ -215,6 +215,12 @@ class Bootstrap:
 
     async def _load(self) -> Word:
         life, seed = self._founder.life, self._founder.seed
+        if await is_damaged(self._disk, PROMISE_FILE):
+            # An older one, or none, may be another promise: two could found.
+            raise StartError(
+                f"{PROMISE_FILE} is damaged, and with it which broker this one lets found the cluster: empty the data "
+                "folder of this broker, which is in no cluster yet, and start it again"
+            )
         data = await read_checkpoint(self._disk, PROMISE_FILE)
         if data is None:
             return Word(life, seed)
