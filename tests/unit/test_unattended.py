@@ -184,6 +184,7 @@ def test_a_damaged_promise_is_not_taken_for_an_older_one(monkeypatch: pytest.Mon
             task.cancel()
         members["b"].disk.flip(PROMISE_FILE, len(members["b"].disk.content(PROMISE_FILE)) - 1, 3)
         with pytest.raises(StartError, match="raft/promise is damaged"):
-            await members["b"].start()
+            async with asyncio.timeout(30.0):
+                await members["b"].start()
 
     run(main())
