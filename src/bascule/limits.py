@@ -35,6 +35,7 @@ QUARANTINE_BYTES = 1024 * MIB
 RESYNC_BYTES = 8 * MIB  # searched at a time for the next good record after a bad one
 MAX_DAMAGE_NOTES = 1024  # bad stretches remembered per segment
 RECOVERY_READ_BYTES = 4 * MIB
+DAMAGE_PATIENCE_S = 10.0  # that a consumer waits for damage to be healed or given up
 READ_TRIES = 6  # of bytes that do not verify, and are others at each read: then the disk is in error
 WRITTEN_LOGS_LOOKED_AT = 1000  # in one pass over paths, of those that stored something since the last
 IDLE_PATHS_LOOKED_AT = 100  # and of the others, in turn: the folder of each, and its newest file if there are few

@@ -5,9 +5,13 @@ import logging
 
 import pytest
 
-from bascule.errors import LogError
+from bascule import limits
+from bascule.errors import LogError, Unavailable
+from bascule.log.reader import Healing
+from bascule.log.segment import Segment
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, open_bench
+from bascule.testing.loop import run
 from bascule.testing.records import split, values
 from bascule.wire import kernels
 
@@ -307,3 +311,37 @@ def test_every_byte_served_is_a_valid_record() -> None:
             assert count == reader.count
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_consumer_never_steps_over_what_a_replica_out_of_reach_may_have(backwards: bool) -> None:
+    """Left out without a word it would count as never stored. It waits, is told so, and gets all once that is known."""
+    answers = [Healing.UNKNOWN]
+
+    async def on_damage(segment: Segment, wait: bool) -> Healing:
+        assert wait
+        return answers[-1]
+
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await open_bench(disk, replicated=True)
+        await bench.store([b"one", b"two", b"three"])
+        bench.log.on_damage = on_damage
+        disk.flip(bench.log.segments[0].path, 20, 1)
+
+        async def read() -> list[int]:
+            reader = bench.log.reverse_reader(2) if backwards else bench.log.reader(0)
+            found: list[int] = []
+            while records := await reader.read():
+                found += [offset for offset, _ in values(records)]
+            return found
+
+        with pytest.raises(Unavailable, match="start its broker"):
+            await read()
+        waiting = asyncio.get_running_loop().create_task(read())
+        await asyncio.sleep(limits.DAMAGE_PATIENCE_S / 2)
+        assert not waiting.done()
+        answers.append(Healing.LOST)
+        assert sorted(await waiting) == [1, 2]
+
+    run(scenario())

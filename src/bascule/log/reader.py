@@ -6,8 +6,9 @@ gaps (holes left by damage, compaction); a reader does not mind. Damage met on t
 stepped over and never served. At the visible end `read` gives None, and `wait` sleeps until there is more.
 
 Where other replicas exist (`on_damage` is set) a reader that stands before damage waits while the records are fetched
-from them. One that feeds a replica does not wait, for others are fed by the same hand, and never steps over damage that
-a replica out of reach may have whole.
+from them. Damage that a replica out of reach may have whole is never stepped over: a consumer that waited long enough
+is told so, for what is left out without a word counts as never stored. A reader that feeds a replica does not wait at
+all, for others are fed by the same hand.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
 from bascule import limits
+from bascule.errors import Unavailable
 from bascule.log.chunk import Chunk
 from bascule.log.index import OFFSET, POSITION
 from bascule.log.lookup import floor_position, read_verified, seek
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from bascule.log.commitlog import CommitLog
 
 Wake = Literal["data", "closed", "deleted"]
+_POLL_S = 0.1
 
 
 class Healing(Enum):
@@ -46,6 +49,20 @@ async def heal(log: "CommitLog", segment: Segment, wait: bool = True) -> Healing
     return Healing.UNKNOWN if healing is Healing.HEALED else healing
 
 
+async def healed_or_lost(log: "CommitLog", segment: Segment) -> Healing:
+    """For consumers: what became of the damage, once that is known. Unavailable if it takes too long."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + limits.DAMAGE_PATIENCE_S
+    while (healing := await heal(log, segment)) is Healing.UNKNOWN:
+        if loop.time() >= until or log.waiters.ended is not None:
+            raise Unavailable(
+                f"{segment.path}: records are damaged on this broker, and another replica that may have them cannot be "
+                "asked now: try again, start its broker, or remove that from the cluster if it is lost for good"
+            )
+        await asyncio.sleep(_POLL_S)
+    return healing
+
+
 class Reader:
     """From an offset up. `next_offset` is where it stands; `count` is how many records the last read gave, and
     `given_end` the offset after the last of them: lower than `next_offset` before a hole.
@@ -57,8 +74,8 @@ class Reader:
     def __init__(self, log: "CommitLog", start: int, uncommitted: bool = False, heals: bool = True) -> None:
         self._uncommitted = uncommitted
         self._heals = heals
-        self.crosses = not uncommitted
-        """Whether it goes on past damage that may still be healed."""
+        self.crosses = False
+        """Whether it goes on past damage that may still be healed; for who does not hand on what it reads."""
         self.skipped = False
         self.next_offset = self.given_end = start
         self.count = 0
@@ -83,9 +100,10 @@ class Reader:
             if segment.retired or segment.appended.size < size:
                 continue  # its end is another one now, and so is ours
             if (chunk.position if chunk else size) > self._position:
-                # Who begins in the middle of a segment may meet damage that lies before its place.
-                self.skipped = self.skipped or chunk is None or chunk.first_offset > self.next_offset
-                healing = await heal(self._log, segment, self.crosses) if self._heals else Healing.LOST
+                # Who begins in the middle of a segment may meet damage that lies before its place, and misses nothing.
+                misses = chunk is None or chunk.first_offset > self.next_offset
+                self.skipped = self.skipped or misses
+                healing = await self._healing(segment, misses)
                 if healing is Healing.HEALED:
                     continue
                 if healing is Healing.UNKNOWN and not self.crosses:
@@ -99,6 +117,15 @@ class Reader:
                 self.next_offset = limit
                 return None
             await asyncio.sleep(0)
+
+    async def _healing(self, segment: Segment, misses: bool) -> Healing:
+        if self._heals and not misses:
+            await heal(self._log, segment, wait=False)
+        if not self._heals or not misses:
+            return Healing.LOST
+        if self.crosses or self._uncommitted:
+            return await heal(self._log, segment, self.crosses)
+        return await healed_or_lost(self._log, segment)
 
     def _limit(self, stop_end: int | None) -> int:
         limit = self._log.end if self._uncommitted else min(self._log.visible_end, self._log.promised_end)
@@ -202,7 +229,7 @@ class ReverseReader:
         while start < end:
             chunk = await read_verified(segment, start, end - start, end)
             if (chunk.position if chunk else end) > start:
-                await heal(self._log, segment)
+                await healed_or_lost(self._log, segment)
             if chunk is None or segment.retired:
                 break
             start = chunk.end

@@ -5,9 +5,10 @@ ours has the same log up to there (leaders only append, and an epoch and an offs
 between the two offsets is what was here. The peer is asked for that record before and after the stretch itself. Where
 nothing follows, the records must be of the epoch our last one had, and end where our log ends.
 
-A peer that does not go as far as that record is not known to have the same log, but may have what is missing here.
-Where the good records before and after a stretch are of one epoch, so are all in between: the peer's records of that
-epoch are the missing ones.
+A peer that does not go as far as that record is not known to have the same log, but may have what is missing here. A
+record of the epoch that the one after the stretch has is, at its offset, the same in every log that has one: there was
+one leader who wrote it, behind the same log. So the peer's records up to its last one of that epoch are the missing
+ones, of whatever epochs they are.
 
 A peer may be damaged too, elsewhere or at the same place. Then any later record that both have shows that the logs are
 the same, and what the peer has of a stretch is taken piece by piece. What stays missing is marked by a filler, shaped
@@ -65,7 +66,7 @@ class Stretch(NamedTuple):
     follows: Chunk | None
     """The first good record after it, wherever that is; None if it is the last of the log."""
     epoch: int
-    """Of every record it can have had; 0 if they may be of several."""
+    """Of the record after it, 0 if there is none: a peer that has a record of this epoch here has what was here."""
 
 
 @dataclass(slots=True)
@@ -217,12 +218,13 @@ class Fill:
         if proof is not None:
             await self._take(stretch.first_offset, stretch.end_offset)
             return await self._has(proof)
-        if await self._has_some():
-            self._by_epoch = True
-            await self._take(stretch.first_offset, stretch.end_offset)
-        else:
+        if not await self._has_some():
             await self._keep()
-        return True
+            return True
+        proven = await self._has_last()
+        self._by_epoch = not proven
+        await self._take(stretch.first_offset, stretch.end_offset)
+        return not proven or await self._has_last()
 
     async def set_aside(self) -> None:
         """Before its bytes leave the log."""
@@ -274,6 +276,14 @@ class Fill:
             return stretch.epoch > 0
         return bool(records) and stretch.epoch > 0
 
+    async def _has_last(self) -> bool:
+        """Whether the peer's record right before the one after the stretch is of the same epoch as that."""
+        end = self._stretch.end_offset
+        try:
+            return _last_epoch(await self._fetch(end - 1, end)) == self._stretch.epoch
+        except PeerLacks:
+            return False
+
     async def _has(self, record: Chunk) -> bool:
         """Whether the peer has this very record."""
         return await self._fetch(record.first_offset, record.next_offset) == record.data
@@ -292,7 +302,7 @@ class Fill:
                 await self._take(start, middle)
                 start = middle
                 continue
-            if self._by_epoch and _epochs(records) != {self._stretch.epoch}:
+            if self._by_epoch and _last_epoch(records) != self._stretch.epoch:
                 await self._leave_out()
                 return
             if not records:
@@ -325,40 +335,37 @@ class Fill:
             await self._copy.add(FILLER)
 
 
-def _epochs(records: bytes) -> set[int]:
-    """Of the first and of the last record: in between they only grow. Empty if they do not verify."""
-    size = PREFIX_BYTES + int.from_bytes(records[1:PREFIX_BYTES], "big")
-    scans = [kernels.scan_records(part, 0, len(part), 0) for part in (records[:size], records) if part]
-    return {epoch for _, count, _, _, _, epoch, status in scans if count and status == _WHOLE}
+def _last_epoch(records: bytes) -> int:
+    """Of the last record; 0 if there is none, or they do not verify."""
+    _, count, _, _, _, epoch, status = kernels.scan_records(records, 0, len(records), 0)
+    return epoch if count and status == _WHOLE else 0
 
 
 async def _stretch(log: "CommitLog", segment: Segment, start: int, end: int) -> Stretch:
-    first, epoch = await _end_before(log, segment, start)
+    first = await _end_before(segment, start)
     following = log.segment_after(segment)
     follows = await _first_after(segment, end)
     if follows is not None:
-        return Stretch(start, end, first, follows.first_offset, follows, epoch if epoch == follows.last_epoch else 0)
+        return Stretch(start, end, first, follows.first_offset, follows, follows.last_epoch)
     if following is None:
         return Stretch(start, end, first, segment.promised.end, None, 0)
     limit = following.base
     while following is not None and follows is None:
         follows = await _first_after(following, 0)
         following = log.segment_after(following)
-    same = follows is not None and epoch == follows.last_epoch
-    return Stretch(start, end, first, limit, follows, epoch if same else 0)
+    return Stretch(start, end, first, limit, follows, follows.last_epoch if follows is not None else 0)
 
 
-async def _end_before(log: "CommitLog", segment: Segment, limit: int) -> tuple[int, int]:
-    """The offset after the last good record before this position, and its epoch."""
-    before = log.segment_before(segment)
-    position, offset, epoch = 0, segment.base, before.appended.last_epoch if before is not None else 0
+async def _end_before(segment: Segment, limit: int) -> int:
+    """The offset after the last good record before this position."""
+    position, offset = 0, segment.base
     read = yielding(segment.read)
     while position < limit:
         chunk = await read_chunk(read, position, limits.RECOVERY_READ_BYTES, limit, segment.base, {})
         if chunk is None:
             break
-        position, offset, epoch = chunk.end, chunk.next_offset, chunk.last_epoch
-    return offset, epoch
+        position, offset = chunk.end, chunk.next_offset
+    return offset
 
 
 async def _first_after(segment: Segment, position: int) -> Chunk | None:
