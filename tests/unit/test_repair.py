@@ -501,7 +501,8 @@ def test_a_replica_that_is_damaged_too_is_asked_three_times_before_records_are_g
         healings = []
         with monkeypatch.context() as patch:
             patch.setattr(PeerLogs, "fetch", fetch)
-            await leader.read("s")
+            reading = asyncio.get_running_loop().create_task(leader.read("s"))  # it waits until that is known
+            await until(lambda: bool(replica.log.damaged))
             (segment,) = replica.log.damaged
             for _ in range(4):
                 healings.append(await replica.repair.on_damage(segment, wait=True))
@@ -509,6 +510,7 @@ def test_a_replica_that_is_damaged_too_is_asked_three_times_before_records_are_g
             assert set(healings) == {Healing.UNKNOWN}
             await asyncio.sleep(6)
             assert await replica.repair.on_damage(segment, wait=True) is Healing.LOST
+            assert await reading == [*EXPECTED[:10], *EXPECTED[11:]]
         await until(lambda: not replica.log.damaged)
         await whole_again(members)
 

@@ -27,13 +27,13 @@ from bascule import limits
 from bascule.errors import LogError
 from bascule.log.failures import lost_error, storage_error
 from bascule.log.index import FileIndex
-from bascule.log.lookup import offset_at_or_after, offset_at_or_before, seek
+from bascule.log.lookup import offset_at_or_after, offset_at_or_before
 from bascule.log.presence import Presence
 from bascule.log.promised import EndRecord, PromisedEnds
 from bascule.log.quarantine import Quarantine
 from bascule.log.reader import Healing, Reader, ReverseReader
 from bascule.log.recovery import recover, rewrite, scan_segment, sync_parents
-from bascule.log.removal import least_end, remove_files, remove_folder, remove_index, set_aside
+from bascule.log.removal import cut_position, least_end, remove_files, remove_folder, remove_index, set_aside
 from bascule.log.segment import Mark, Segment
 from bascule.log.sync import SyncScheduler
 from bascule.log.tail import CleanEnd, Tail
@@ -413,7 +413,7 @@ class CommitLog:
 
     def clean_end(self) -> CleanEnd | None:
         """Where it ends, now that it is closed; None if it is not sure of that, or has nothing."""
-        if self.failed is not None or not self.segments or (self._replicated and self.tail is not Tail.SURE):
+        if self.failed is not None or not self.segments or (self._replicated and not self.record.sure):
             return None
         last = self.segments[-1]
         mark = last.promised
@@ -515,14 +515,14 @@ class CommitLog:
         self._note_last_record()
 
     async def _cut(self, segment: Segment, end: int) -> None:
-        found = await seek(self, segment, 0, end)
-        if found is None:
+        position = await cut_position(self, segment, end)
+        if position is None:
             return
         await self.seal(segment)  # an index that comes later would speak of what is cut
-        await set_aside(self._disk, self._quarantine, segment, found.position)
+        await set_aside(self._disk, self._quarantine, segment, position)
         await remove_index(self._disk, segment)
-        await self._disk.truncate(segment.path, found.position)
-        scan = await scan_segment(self._disk, segment.path, segment.base, found.position)
+        await self._disk.truncate(segment.path, position)
+        scan = await scan_segment(self._disk, segment.path, segment.base, position)
         self._forget_last()
         self._add(scan.segment(self._disk, self.folder))
         self.note_damage(self.segments[-1])

@@ -85,6 +85,7 @@ class EndRecord:
         "shown",
         "stale",
         "tail",
+        "torn_from",
         "unsure",
     )
 
@@ -105,6 +106,9 @@ class EndRecord:
         self.cutting = False
         self.holder: Holder | None = None
         self.tail = Tail.SURE
+        self.torn_from: int | None = None
+        """A power loss may have torn a hole here into a write that was not promised: until it is healed, cut off or
+        given up nothing from here on goes on record as promised."""
         self._vouched_end: int | None = None
 
     def known(self) -> Known:
@@ -138,12 +142,26 @@ class EndRecord:
         holder = self.holder
         if holder is None:
             return False
-        promised = self.promised if self.cutting else max(self.promised, holder.promised_end)
+        promised = self.promised if self.cutting else max(self.promised, self._sure_end(holder))
         shown = max(self.shown, holder.committed_end)
         if (promised, shown) == (self.promised, self.shown):
             return False
         self.promised, self.shown = promised, shown
         return True
+
+    def _sure_end(self, holder: Holder) -> int:
+        return holder.promised_end if self.torn_from is None else min(holder.promised_end, self.torn_from)
+
+    @property
+    def sure(self) -> bool:
+        """Whether everything the log has and had promised is accounted for."""
+        return self.tail is Tail.SURE and self.torn_from is None
+
+    def hole_closed(self) -> None:
+        """It is healed, or nobody has what is missing: what is behind it counts."""
+        if self.torn_from is not None:
+            self.torn_from = None
+            self.changed()
 
     async def found(self, promised: int, unsure: bool) -> None:
         """A start found this out about the log, and is about to remove what it has it from. Durable on return."""
@@ -189,6 +207,8 @@ class EndRecord:
     def was_cut(self) -> None:
         """It ends where it says."""
         self.cutting = False
+        if self.torn_from is not None and self.holder is not None and self.holder.end <= self.torn_from:
+            self.torn_from = None
         self.changed()
 
     def vouch(self) -> None:

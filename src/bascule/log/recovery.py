@@ -21,9 +21,14 @@ takes its place. (A segment is named by the end of the one before it, so holes b
 What is scanned is read from the device, not from memory: after a failed sync memory shows bytes that the device does
 not have and never gets, and a process that died then must not hand them on as recovered.
 
-Known to be imperfect: a power loss may keep later pages of a write that was never promised and lose earlier ones. With
-a valid record after the hole that looks like damage. If no other replica has the records either they are given up, and
-offsets that nobody was told of name nothing from then on, though what follows them is kept.
+A power loss may keep later pages of a write that was never promised and lose earlier ones. With a valid record after
+the hole that looks like damage; but where nothing says that the missing records were promised, nothing behind them
+counts as promised either (`EndRecord.torn_from`). If another replica has them they are healed. If all that are in sync
+or eligible say that they lack them, a replica that is to lead cuts its log there first (`node.repair`).
+
+Known to be imperfect: where that cannot be known, because one of those is away or there is no other replica, what
+follows the hole is kept, for it may have been promised in the last moments, and offsets that nobody was told of name
+nothing from then on.
 
 Afterwards every segment is valid records back to back, every sealed one has an index, and all of it is
 synced. A clean log costs a list, a footer per sealed segment, and one pass of a kernel over the last segment.
@@ -70,6 +75,8 @@ class Scan:
     index: MemoryIndex = field(default_factory=MemoryIndex)
     bad: list[tuple[int, int]] = field(default_factory=list)
     """Stretches that hold no valid record, as (start, end)."""
+    bad_from: list[int] = field(default_factory=list)
+    """Of each the first offset that a record in it can have had."""
 
     @property
     def torn_at(self) -> int | None:
@@ -98,9 +105,18 @@ class Scan:
         segment.damage = dict(self.bad)
         return segment
 
+    def add_bad(self, end: int) -> None:
+        self.bad.append((self.position, end))
+        self.bad_from.append(self.end)
+
+    def hole_from(self, offset: int) -> int | None:
+        """Where the first stretch begins that has a valid record after it, and held nothing below `offset`."""
+        holes = (start for (_, end), start in zip(self.bad, self.bad_from, strict=True) if end < self.size)
+        return next((start for start in holes if start >= offset), None)
+
     def add(self, chunk: Chunk) -> None:
         if chunk.position > self.position:
-            self.bad.append((self.position, chunk.position))
+            self.add_bad(chunk.position)
         if self.first_offset < 0:
             data = chunk.data
             _, self.first_offset, self.first_timestamp = kernels.seek_record(data, 0, len(data), 0, 0)
@@ -127,7 +143,7 @@ async def scan_segment(disk: Disk, path: str, base: int, size: int, limit: int |
         if chunk is None or beyond:
             break
     if scan.position < size:
-        scan.bad.append((scan.position, size))
+        scan.add_bad(size)
     return scan
 
 
@@ -207,12 +223,12 @@ async def recover(disk: Disk, clock: Clock, folder: str, replicated: bool, recor
     while True:
         known = record.known()
 
-        async def work(here: Disk, known: Known = known) -> tuple[list[Segment], Tail]:
+        async def work(here: Disk, known: Known = known) -> tuple[list[Segment], Tail, int | None]:
             recovery = Recovery(here, Quarantine(here, clock), folder, replicated, known)
-            return await recovery.run(), recovery.tail
+            return await recovery.run(), recovery.tail, recovery.torn_from
 
         try:
-            segments, record.tail = await disk.together(work)
+            segments, record.tail, record.torn_from = await disk.together(work)
         except Unrecorded as found:
             await record.found(found.end, found.torn)
             continue
@@ -241,6 +257,7 @@ class Recovery:
         self._repaired = False
         """The last segment is not as it was found."""
         self.tail = Tail.SURE
+        self.torn_from: int | None = None
 
     async def run(self) -> list[Segment]:
         """The folder's segments, oldest first; the last one may be empty, and has its index in memory."""
@@ -351,6 +368,8 @@ class Recovery:
         scan = await scan_segment(self._disk, path, base, size, limit)
         if limit is None:
             self._torn = scan.torn_at is not None
+            if self._replicated and self._known.complete and self._known.clean is None:
+                self.torn_from = scan.hole_from(max(self._known.promised, self._known.shown))
             self._check_recorded(scan.end)
         if index in self._indexes:
             await self._disk.remove(index)
@@ -397,7 +416,7 @@ class Recovery:
             size = scan.torn_at
             if size is not None:
                 await self._disk.truncate(path, size)
-                scan.size, scan.bad = size, scan.bad[:-1]
+                scan.size, scan.bad, scan.bad_from = size, scan.bad[:-1], scan.bad_from[:-1]
             return scan
         edges = [0, *(edge for stretch in scan.bad for edge in stretch), scan.size]
         ranges = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]

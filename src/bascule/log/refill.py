@@ -342,7 +342,7 @@ def _last_epoch(records: bytes) -> int:
 
 
 async def _stretch(log: "CommitLog", segment: Segment, start: int, end: int) -> Stretch:
-    first = await _end_before(segment, start)
+    first = await end_before(segment, start)
     following = log.segment_after(segment)
     follows = await _first_after(segment, end)
     if follows is not None:
@@ -356,7 +356,7 @@ async def _stretch(log: "CommitLog", segment: Segment, start: int, end: int) -> 
     return Stretch(start, end, first, limit, follows, follows.last_epoch if follows is not None else 0)
 
 
-async def _end_before(segment: Segment, limit: int) -> int:
+async def end_before(segment: Segment, limit: int) -> int:
     """The offset after the last good record before this position."""
     position, offset = 0, segment.base
     read = yielding(segment.read)

@@ -2,10 +2,17 @@
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from bascule.log.index import OFFSET
+from bascule.log.lookup import seek
 from bascule.log.quarantine import Quarantine
+from bascule.log.refill import end_before
 from bascule.log.segment import Segment
 from bascule.ports import Disk
+
+if TYPE_CHECKING:
+    from bascule.log.commitlog import CommitLog
 
 DELETED_SUFFIX = ".deleted"
 _log = logging.getLogger("bascule.log")
@@ -17,6 +24,18 @@ def least_end(segments: Sequence[Segment], end: int) -> int:
     if last is None:
         return 0
     return last.appended.end if last.appended.end <= end else last.base
+
+
+async def cut_position(log: "CommitLog", segment: Segment, end: int) -> int | None:
+    """Where in its file the records from offset `end` on begin, with a damaged stretch before them that held none below
+    `end`; None if there is no such record."""
+    found = await seek(log, segment, OFFSET, end)
+    if found is None:
+        return None
+    for start, following in segment.damage.items():
+        if following == found.position and await end_before(segment, start) >= end:
+            return start
+    return found.position
 
 
 async def set_aside(disk: Disk, quarantine: Quarantine, segment: Segment, position: int) -> bool:

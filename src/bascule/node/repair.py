@@ -116,6 +116,8 @@ class Repair:
             self._lacked = {each: count for each, count in self._lacked.items() if not each.retired}
             if healing is not Healing.HEALED:
                 self._tried[segment] = (now, healing)
+            elif not self._log.damaged:
+                self._log.record.hole_closed()
             if healing is not Healing.UNKNOWN and self._replica.following is not None:
                 self._replica.following.healed()
             if healing is not Healing.UNKNOWN and self._replica.leading is not None:
@@ -157,6 +159,23 @@ class Repair:
         reader.crosses = True
         while records := await reader.read(SCRUB_READ_BYTES, end):
             await asyncio.sleep(len(records) / SCRUB_BYTES_A_SECOND)
+
+    async def torn_from(self) -> int | None:
+        """Where this log is to be cut before it leads: at a hole that a power loss may have torn into a write that was
+        not promised, if all that are in sync or eligible say that they lack what is missing. Then nothing behind the
+        hole was committed, for who has a record has all before it. None if one of them does not say so, or there is
+        none: what is behind the hole stays."""
+        start, complete = self._log.record.torn_from, self._candidate.complete
+        if start is None or not self._log.damaged or start < self._log.visible_end or not complete:
+            return None
+        for broker in complete:
+            try:
+                if await self._logs.fetch(broker, self._replica.key, start, start + 1):
+                    return None
+            except (PeerError, PeerLacks) as error:
+                logger.debug("%s: not cut at offset %d: %s", self._replica.name, start, error)
+                return None
+        return start
 
     # --- who may lead ----------------------------------------------------------------------------------------
 

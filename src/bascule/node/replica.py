@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 REOPEN_FIRST_S = 1.0
 REOPEN_MAX_S = 30.0
+CUT_AGAIN_S = 5.0
 GIVE_WAY_S = 0.2
 """Between two tries to let another replica lead."""
 
@@ -163,9 +164,28 @@ class Replica:
             except Exception:
                 logger.exception("%s: whether another replica has more is not known yet", self.name)
             await asyncio.sleep(GIVE_WAY_S)
+        torn_from = await self.repair.torn_from()
         self._coming_to_lead = None
+        if torn_from is not None:
+            self.begin_cut(self._cut_torn(torn_from))
+            return
         self._lead()
         self.environment.on_writable(self.stream.name, self.partition.id)
+
+    async def _cut_torn(self, end: int) -> None:
+        """Its role begins again when this is over."""
+        logger.warning(
+            "%s: a power loss tore a hole at offset %d into what was not promised yet, and no replica that is in sync "
+            "has what is missing: cutting what is left behind it, %d offsets, aside",
+            self.name,
+            end,
+            self.log.end - end,
+        )
+        try:
+            await self.cut(end)
+        except (LogError, OSError, ValueError) as error:
+            logger.error("%s cannot be cut, and leads when it is: %s", self.name, error)
+            await asyncio.sleep(CUT_AGAIN_S)
 
     def resign(self) -> None:
         """No role any more: nothing is taken, acked or fetched under the old one."""
@@ -246,6 +266,7 @@ class Replica:
     def vouched_for(self, vouched: bool) -> None:
         self._vouched_for = vouched
         if vouched:
+            self.log.record.hole_closed()
             self.log.record.vouch()
 
     @property
