@@ -47,10 +47,11 @@ def starts(data: bytes) -> list[int]:
     return found
 
 
-async def loaded(segment_max_bytes: int = 3000, mode: SyncMode = GROUP) -> dict[str, Member]:
+async def loaded(segment_max_bytes: int = 3000, mode: SyncMode = GROUP, min_isr: int = 1) -> dict[str, Member]:
     members = await three(MemoryNats(), mode)
     request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
     request.segmentMaxBytes.value = segment_max_bytes
+    request.minIsr.value = min_isr
     await members["a"].call("CreateStream", request)
     for number in range(COUNT):
         await members["a"].publish("s", value(number))

@@ -73,9 +73,10 @@ def test_what_another_replica_has_is_healed_and_nothing_is_cut() -> None:
     run(main())
 
 
-def test_nothing_is_cut_while_one_that_may_have_it_is_away() -> None:
+@pytest.mark.parametrize("min_isr", [1, 2])
+def test_nothing_is_cut_while_one_that_may_have_it_is_away(min_isr: int) -> None:
     async def main() -> None:
-        members = await loaded()
+        members = await loaded(min_isr=min_isr)
         leader = leader_of(members, "s").name
         away, other = (name for name in members if name != leader)
         await torn(members, whole=(away,))
@@ -180,6 +181,26 @@ def test_a_cut_at_a_hole_takes_the_hole_along() -> None:
         bench = await again(disk)
         assert not bench.log.damaged
         assert (bench.log.end, bench.log.tail) == (hole + 1, Tail.SURE)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_damage_below_what_was_promised_is_no_torn_hole(clean: bool) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        ends = await begin_life(disk)
+        bench = await open_bench(disk, replicated=True, ends=ends)
+        await bench.store([b"%d" % number for number in range(5)])
+        await asyncio.sleep(1)
+        if clean:
+            await end_life(ends, bench)
+        disk.crash()
+        path = bench.log.segments[0].path
+        disk.flip(path, starts(disk.content(path))[3] + 20, 1)
+        bench = await again(disk)
+        assert bench.log.damaged
+        assert (bench.log.record.torn_from, bench.log.record.promised) == (None, 5)
 
     run(scenario())
 
