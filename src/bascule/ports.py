@@ -86,8 +86,9 @@ class Disk(Protocol):
     async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
         """Write everything, then make it durable (if `sync`): one thread hop for all partitions.
 
-        The answer has one entry per write. A failed or short write is cut back to `position`; a failed sync fails
-        every write it covered, and is never retried here: the page may be marked clean already.
+        The answer has one entry per write. A failed or short write is cut back to `position`, and a file that it
+        was to create is not left behind; a failed sync fails every write it covered, and is never retried here: the
+        page may be marked clean already.
         """
 
     def read_cached(self, path: str, position: int, length: int) -> bytes | None:

@@ -57,7 +57,7 @@ def test_a_snapshot_replaces_the_commands_it_covers() -> None:
         assert content == (10, b"state 10", [])
         names = await disk.list(FOLDER)
         assert [name for name in names if "snapshot" in name] == [f"{7:020}.snapshot", f"{10:020}.snapshot"]
-        assert [name for name in names if "commands" in name] == [f"{8:020}.commands"]
+        assert [name for name in names if "commands" in name] == [f"{8:020}.commands", f"{11:020}.commands"]
         log, _ = await opened(disk)
         await log.append(*commands(11, 11)[0])
         _, content = await opened(disk)

@@ -15,6 +15,7 @@ is a broker that loses data. A folder with nothing in it is a beginning, whateve
 import logging
 import re
 import struct
+from contextlib import suppress
 
 from bascule import limits
 from bascule.errors import CorruptError, LogError
@@ -76,6 +77,7 @@ class CommandLog:
         await self._make_durable()
         self._failed = None
         self._reserved = 0
+        await self._begin_file()
         await self._reserve()
         return snapshot_index, snapshot, commands
 
@@ -118,6 +120,22 @@ class CommandLog:
         older = [number for number in _numbers(_SNAPSHOT, names) if number < index]
         if older:
             await self._drop_covered(names, older[-1])
+        await self._begin_file()
+        await self._reserve()
+
+    async def _begin_file(self) -> None:
+        """For the commands after a snapshot, while there is room for them: the disk may be full when the next one
+        comes. Never an error: if it cannot be made now that one makes it."""
+        if self._path is not None or not self._last:
+            return
+        path = self._commands_path(self._last + 1)
+        try:
+            await commit_one(self._disk, Write(path, 0, [], create=True), sync=True)
+            self._path, self._position, self._reserved = path, 0, 0
+        except OSError as error:
+            _log.debug("%s: no room is kept for the next change of the metadata: %s", path, error)
+            with suppress(OSError):
+                await self._disk.remove(path)
 
     async def _reserve(self) -> None:
         """Room for what comes next: a broker on a full disk must be able to start, and to say who leads."""
@@ -152,6 +170,9 @@ class CommandLog:
         commands: list[Command] = []
         expected = None
         self._path, self._position = None, 0
+        while firsts and not await self._disk.size(self._commands_path(firsts[-1])):
+            await self._disk.remove(self._commands_path(firsts[-1]))  # made for a command that has not come
+            firsts = firsts[:-1]
         for first in firsts:
             path = self._commands_path(first)
             await self._disk.evict(path)  # an append whose sync failed may be in memory only

@@ -209,6 +209,8 @@ class FileDisk:
                 except OSError:
                     pass  # the first error is the one to report; recovery cuts what is left
                 self._files.give_back(file)
+                if write.create:
+                    self._remove(write.path)  # or the next attempt to create it would find it there
                 raise
         return file
 

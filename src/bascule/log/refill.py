@@ -3,7 +3,8 @@
 Theory of operation: the stretch stands between two offsets. A peer whose log has the very record that follows it in
 ours has the same log up to there (leaders only append, and an epoch and an offset name one record), so what it has
 between the two offsets is what was here. The peer is asked for that record before and after the stretch itself. Where
-nothing follows, the records must be of the epoch our last one had, and end where our log ends.
+nothing follows, the records must be of the epoch our last one had, and end where our log ends: all of them or none, for
+a part with nothing valid behind it would be a torn tail to the next start.
 
 A peer that does not go as far as that record is not known to have the same log, but may have what is missing here. A
 record of the epoch that the one after the stretch has is, at its offset, the same in every log that has one: there was

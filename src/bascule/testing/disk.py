@@ -453,6 +453,8 @@ class MemoryDisk:
         data = b"".join(write.buffers)
         more = max(write.position + len(data) - self._room(write.path, file), 0)
         if self.capacity_bytes is not None and self.used_bytes + more > self.capacity_bytes:
+            if write.create:
+                del self._files[_parent(write.path)][write.path]
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), write.path)
         if data:
             file.change(write.position, data)
