@@ -23,6 +23,7 @@ from bascule.core.partition.follower import judge
 from bascule.core.partition.leader import DiskFailing
 from bascule.errors import BusUnavailable, LogError, PeerError
 from bascule.limits import FEED_PARTITION_BYTES, FEED_SLICE, FEED_WAITING_REQUESTS
+from bascule.log.commitlog import CommitLog
 from bascule.node.fetchers import request_subject, response_subject
 from bascule.node.garbage import GarbageLog
 from bascule.node.places import Place, Room
@@ -249,7 +250,7 @@ class Feed:
         if place is None or replica.leading is None:
             return
         self._news[key] = None
-        if replica.log.end > place.end:
+        if _records_end(replica.log) > place.end:
             self._records_wait = True
         self._consider()
 
@@ -384,8 +385,10 @@ class Feed:
         else:
             self._forget(key)
             place = self._places[key] = Place(position, self._room)
-        leading.fetched(self.follower, position.end, position.promised_end, now)
-        if log.end > place.end:
+        records_end = _records_end(log)
+        end, promised_end = (log.end if each >= records_end else each for each in (position.end, position.promised_end))
+        leading.fetched(self.follower, end, promised_end, now)
+        if records_end > place.end:
             self._records_wait = True
             self._news[key] = None
         elif leading.hw_end > place.told_hw:
@@ -434,7 +437,7 @@ class Feed:
 
     def _lacks_records(self, key: "Key") -> bool:
         replica = self._find(key)
-        return replica is not None and replica.log.end > self._places[key].end
+        return replica is not None and _records_end(replica.log) > self._places[key].end
 
     def respond(self) -> list[bytes]:
         """The next response, if all of it is at hand; else it goes out by itself when it has been read."""
@@ -500,7 +503,7 @@ class Feed:
         if place.at_hand:
             records = place.at_hand[0] if len(place.at_hand) == 1 else b"".join(place.at_hand)
             place.set_end(place.at_hand_end, leading.epoch)
-        elif log.end > place.end:
+        elif _records_end(log) > place.end:
             records = await self._read(replica, place, max_bytes)
             if replica.leading is not leading or self._places.get(key) is not place:
                 return None
@@ -510,7 +513,7 @@ class Feed:
         elif log.end > place.end:
             self._unread[key] = None
         hw_end = place.told_hw = leading.hw_end
-        return Answer(*key, Kind.DATA, leading.epoch, hw_end, log.end, *asked, 0, 0, records)
+        return Answer(*key, Kind.DATA, leading.epoch, hw_end, _records_end(log), *asked, 0, 0, records)
 
     async def _read(self, replica: "Replica", place: Place, max_bytes: int) -> bytes:
         """About `max_bytes` of what it lacks: from the disk, and on top of that what is on its way there."""
@@ -543,6 +546,15 @@ class Feed:
         if self._records_wait or self._at_once or self._news:
             self._consider()
         return [pub_pieces(self._subject, encode_checked(MsgType.REPLICATION_RESPONSE, part)) for part in parts]
+
+
+def _records_end(log: CommitLog) -> int:
+    """Where the log ends for a follower. The last offsets of a log that was the only replica may be lost for good: they
+    come to nobody, and who has all before them has everything."""
+    last = log.segments[-1] if log.segments else None
+    if last is None or not last.empty or log.damaged:
+        return log.end
+    return next((each.appended.end for each in reversed(log.segments) if each.first_offset >= 0), 0)
 
 
 def drive(work: Coroutine[object, object, T]) -> T:
