@@ -6,7 +6,7 @@ from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
-from tests.unit.test_admin import answer, another, create, partitions_of, publish
+from tests.unit.test_admin import another, answer, create, partitions_of, publish
 from tests.unit.test_clean_shutdown import last_segment, record_starts, stop
 from tests.unit.test_cluster import three, until
 
