@@ -510,7 +510,7 @@ class Feed:
         if records and log.end > place.end and (place.reader is None or place.reader.next_offset < log.end):
             self._news[key] = None
             self._records_wait = True
-        elif log.end > place.end:
+        elif _records_end(log) > place.end:
             self._unread[key] = None
         hw_end = place.told_hw = leading.hw_end
         return Answer(*key, Kind.DATA, leading.epoch, hw_end, _records_end(log), *asked, 0, 0, records)
