@@ -81,7 +81,7 @@ def test_nothing_is_cut_while_one_that_may_have_it_is_away(min_isr: int) -> None
         away, other = (name for name in members if name != leader)
         await torn(members, whole=(away,))
         await start(members, leader, other)
-        await until(lambda: any(leads(members[name]) for name in (leader, other)))
+        await asyncio.sleep(15)
         await start(members, away)
         await until(lambda: len(isr(members)) == 3, 60)
         await until(lambda: len({log_bytes(member) for member in members.values()}) == 1, 60)
@@ -89,11 +89,6 @@ def test_nothing_is_cut_while_one_that_may_have_it_is_away(min_isr: int) -> None
             assert await member.read("s", replica=True) == [*EXPECTED, LOST, KEPT]
 
     run(main())
-
-
-def leads(member: Member) -> bool:
-    replica = member.broker.replica("s", 0)
-    return replica is not None and replica.leading is not None
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -149,7 +144,7 @@ def test_a_hole_stays_one_whatever_ends_the_lives_after_it() -> None:
         hole = await with_a_hole(disk)
         for _ in range(3):
             bench = await again(disk)
-            assert (bench.log.end, bench.log.tail, bench.log.record.torn_from) == (hole + 2, Tail.SURE, hole)
+            assert (bench.log.end, bench.log.tail, bench.log.record.torn_from) == (hole + 2, Tail.LIKELY, hole)
             assert bench.log.record.promised == hole
             disk.crash()
         ends = await begin_life(disk)
@@ -180,7 +175,7 @@ def test_a_cut_at_a_hole_takes_the_hole_along() -> None:
         disk.crash()
         bench = await again(disk)
         assert not bench.log.damaged
-        assert (bench.log.end, bench.log.tail) == (hole + 1, Tail.SURE)
+        assert (bench.log.end, bench.log.tail) == (hole + 1, Tail.LIKELY)
 
     run(scenario())
 
