@@ -5,7 +5,9 @@ import asyncio
 
 import pytest
 
+from bascule.errors import PeerError, PeerLacks
 from bascule.log.tail import Tail
+from bascule.node.peerlogs import PeerLogs
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, begin_life, end_life, open_bench
 from bascule.testing.loop import run
@@ -87,6 +89,41 @@ def test_nothing_is_cut_while_one_that_may_have_it_is_away(min_isr: int) -> None
         await until(lambda: len({log_bytes(member) for member in members.values()}) == 1, 60)
         for member in members.values():
             assert await member.read("s", replica=True) == [*EXPECTED, LOST, KEPT]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("answers", "cut"),
+    [
+        ((b"", b""), True),
+        ((b"", b"record"), False),
+        ((b"", PeerError("not heard")), False),
+        ((PeerLacks("damaged there too"), b""), False),
+    ],
+)
+def test_a_hole_is_cut_if_each_that_may_have_what_is_missing_says_that_it_has_not(
+    answers: tuple[bytes | Exception, bytes | Exception], cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        members = await loaded()
+        replica = leader_of(members, "s").broker.replica("s", 0)
+        assert replica is not None
+        log = replica.log
+        others = [name for name in members if name != replica.environment.broker_id]
+        said = dict(zip(others, answers, strict=True))
+
+        async def fetch(_: PeerLogs, broker: str, *question: object) -> bytes:
+            told = said[broker]
+            if isinstance(told, Exception):
+                raise told
+            return told
+
+        monkeypatch.setattr(PeerLogs, "fetch", fetch)
+        log.record.torn_from, log.damaged = log.end, {log.segments[-1]: None}
+        assert await replica.repair.torn_from() == (log.end if cut else None)
+        log.damaged = {}
+        assert await replica.repair.torn_from() is None
 
     run(main())
 
