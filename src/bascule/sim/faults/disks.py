@@ -30,7 +30,7 @@ async def eio(faults: "Faults", host: Host) -> None:
     host.disk.misfortune = None
 
 
-@fault("misread", weight=3)
+@fault("misread", weight=5)
 async def misread(faults: "Faults", host: Host) -> None:
     """Reads of any file give a wrong bit now and then, and the right one when they are repeated."""
     rate = faults.chance.choice((0.02, 0.2))
