@@ -59,7 +59,8 @@ class CachedEnds:
         try:
             await self._disk.remove(FILE)
             content = [self._header(generation), self._ends[:count].tobytes()]
-            (error,) = await self._disk.commit([Write(FILE, 0, content, create=True)], sync=False)
+            # Synced this once: its room on the disk is taken, and a start on a full one needs no more than the last.
+            (error,) = await self._disk.commit([Write(FILE, 0, content, create=True)], sync=True)
             if error is not None:
                 raise error
             self._usable = bool(self._disk.os_boot)
