@@ -48,6 +48,7 @@ class Leading:
 
 class Log:
     end = END
+    segments, damaged = (), ()
 
 
 class Replica:

@@ -1,6 +1,7 @@
 """`cluster recover`: a cluster begun anew from one broker's folder, in memory."""
 
 import asyncio
+import logging
 import random
 
 import pytest
@@ -71,6 +72,8 @@ def test_one_of_three_goes_on_with_what_it_has_and_the_others_join_it_empty() ->
 
 
 def test_members_of_the_old_cluster_are_refused_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
     async def main() -> None:
         members = await three(MemoryNats())
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))

@@ -1,10 +1,10 @@
 """The promised ends as they are now, in the page cache: exact after the end of a process, of no use after a power loss.
 
 Theory of operation: `promised-ends` is synced, and so it is up to 200 ms behind. This file beside it is never synced.
-It has eight bytes for each log, which the thread of a group commit sets as soon as the records are durable, before
-anybody hears of the promise. The page cache outlives a killed process, but not the machine: so the file names the boot
-of the operating system that it was written under, and the generation of `promised-ends` whose numbers of logs it uses.
-Under another boot it says nothing, and a log whose last promises may be missing is compared with others.
+It has the name of each log, as a hash, and its end, which the thread of a group commit sets as soon as the records are
+durable, before anybody hears of the promise. The page cache outlives a killed process, but not the machine: so the file
+names the boot of the operating system that it was written under, and the generation of `promised-ends` that it belongs
+to. Under another boot it says nothing, and a log whose last promises may be missing is compared with others.
 
 The ends are in one array that the event loop and the disk's threads set, one element at a time, and every write takes
 them from there when it happens; so the file never goes back to an older one. The loop sets only what no commit is under
@@ -15,6 +15,7 @@ import logging
 import struct
 from array import array
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 
 from bascule import limits
 from bascule.ports import Disk, Ends, Promise, Write
@@ -22,7 +23,7 @@ from bascule.ports import Disk, Ends, Promise, Write
 FILE = "promised-ends.cached"
 _HEADER = struct.Struct("<8s48sq")  # magic, boot of the operating system, generation
 _MAGIC = b"BSPECACH"
-_SIZE = 8
+_SIZE = 16  # name, end
 _log = logging.getLogger("bascule.log")
 
 
@@ -35,30 +36,32 @@ class CachedEnds:
         self._noted: dict[int, None] = {}
         self._usable = False
 
-    async def read(self, generation: int) -> Mapping[int, int] | None:
-        """The ends by the number of the log, as the process before left them; None if that is not known."""
+    async def read(self, generation: int) -> dict[int, int]:
+        """The ends by the name of the log, as the process before left them; none if that is not known."""
         if not self._disk.os_boot:
-            return None
+            return {}
         try:
             size = await self._disk.size(FILE) or 0
             content = await self._disk.read(FILE, 0, size) if size >= _HEADER.size else b""
         except OSError as error:
             _log.warning("%s: cannot be read (%s)", FILE, error)
-            return None
+            return {}
         if content[: _HEADER.size] != self._header(generation):
-            return None
+            return {}
         count = (len(content) - _HEADER.size) // _SIZE
-        slots = struct.unpack_from(f"<{count}q", content, _HEADER.size)
-        return {number: slot >> 16 for number, slot in enumerate(slots) if slot == _slot(number, slot >> 16)}
+        slots = struct.unpack_from(f"<{2 * count}q", content, _HEADER.size)
+        both = zip(slots[::2], slots[1::2], strict=True)
+        return {name: slot >> 16 for number, (name, slot) in enumerate(both) if slot == _slot(number, slot >> 16)}
 
-    async def begin(self, generation: int, ends: Mapping[int, int]) -> None:
+    async def begin(self, generation: int, ends: Mapping[int, tuple[int, int]]) -> None:
         """From here on the file belongs to this process. Where it cannot be written less is known after a crash."""
-        for number, end in ends.items():
+        for number, (name, end) in ends.items():
+            self.name(number, name)
             self.set(number, end)
         count = min(limits.CACHED_ENDS, limits.CACHED_ENDS_ROOM + 2 * max(ends, default=0))
         try:
             await self._disk.remove(FILE)
-            content = [self._header(generation), self._ends[:count].tobytes()]
+            content = [self._header(generation), self._ends[: 2 * count].tobytes()]
             # Synced this once: its room on the disk is taken, and a start on a full one needs no more than the last.
             (error,) = await self._disk.commit([Write(FILE, 0, content, create=True)], sync=True)
             if error is not None:
@@ -70,7 +73,12 @@ class CachedEnds:
     def set(self, number: int, end: int) -> None:
         """In memory; in the file with the next write of this number."""
         if number < limits.CACHED_ENDS:
-            self._ends[number] = _slot(number, end)
+            self._ends[2 * number + 1] = _slot(number, end)
+
+    def name(self, number: int, name: int) -> None:
+        """In the file with the first promise of this log."""
+        if number < limits.CACHED_ENDS:
+            self._ends[2 * number] = name
 
     def note(self, number: int, end: int) -> None:
         """By the event loop, of a log that has nothing on its way to the disk; in the file after `store`."""
@@ -83,8 +91,8 @@ class CachedEnds:
 
     def write(self, first: int, last: int) -> Write:
         """What stands there now, for all logs of these numbers."""
-        numbers = memoryview(self._ends)[first : last + 1].cast("B")
-        return Write(FILE, _HEADER.size + _SIZE * first, [numbers])
+        present = memoryview(self._ends)[2 * first : 2 * last + 2].cast("B")
+        return Write(FILE, _HEADER.size + _SIZE * first, [present])
 
     def write_failed(self, error: OSError) -> None:
         self.failed = error
@@ -104,6 +112,10 @@ class CachedEnds:
 
     def _header(self, generation: int) -> bytes:
         return _HEADER.pack(_MAGIC, self._disk.os_boot.encode(), generation)
+
+
+def name_of(folder: str) -> int:
+    return int.from_bytes(blake2b(folder.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _slot(number: int, end: int) -> int:

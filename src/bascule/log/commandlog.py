@@ -170,7 +170,7 @@ class CommandLog:
         commands: list[Command] = []
         expected = None
         self._path, self._position = None, 0
-        while firsts and not await self._disk.size(self._commands_path(firsts[-1])):
+        while firsts and firsts[-1] > self._confirmed and not await self._disk.size(self._commands_path(firsts[-1])):
             await self._disk.remove(self._commands_path(firsts[-1]))  # made for a command that has not come
             firsts = firsts[:-1]
         for first in firsts:

@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from bascule import limits
-from bascule.log.cachedends import CachedEnds
+from bascule.log.cachedends import CachedEnds, name_of
 from bascule.log.reread import agreed
 from bascule.log.tail import CleanEnd, Known, Tail
 from bascule.ports import Disk, Promise, Write
@@ -258,6 +258,10 @@ class PromisedEnds:
         self.was_complete = True
         """Whether the start found everything that had been on record."""
         self.cached = CachedEnds(disk)
+        self._cached_before: dict[int, int] = {}
+        """As the process before left them, by the names of the logs."""
+        self._numbers_before: dict[int, int] = {}
+        """Of those that nobody has asked for yet."""
         self._generation = 0
         self._disk = disk
         self._synced = synced
@@ -300,13 +304,17 @@ class PromisedEnds:
         """What the process before had promised up to its end, if that is known."""
         cached = await self.cached.read(self._generation)
         records = list(self._records.values())
-        if cached is not None and any(each.promised > cached.get(each.number, each.promised) for each in records):
-            cached = None  # a synced number is never ahead: these are not the bytes that were written last
+        if any(each.promised > cached.get(name_of(each.folder), each.promised) for each in records):
+            cached = {}  # a synced end is never ahead: these are not the bytes that were written last
+        self._cached_before = cached
         for record in records:
-            if cached is not None and record.number in cached:
-                record.promised, record.exact = cached[record.number], True
-            else:
-                record.stale = True
+            self._take_one_cached(record)
+            record.stale = record.stale or not record.exact
+
+    def _take_one_cached(self, record: EndRecord) -> None:
+        end = self._cached_before.get(name_of(record.folder))
+        if end is not None:
+            record.promised, record.exact = end, True
 
     async def _content(self, size: int) -> bytes:
         """What is not whole is so twice: else it was read wrongly."""
@@ -325,13 +333,28 @@ class PromisedEnds:
         self._next_number = len(self._records) + 1
         async with self._writing:
             await self._rewrite()
-            await self.cached.begin(self._generation, {each.number: each.promised for each in self._records.values()})
+            await self.cached.begin(self._generation, self._take_numbers())
+
+    def _take_numbers(self) -> dict[int, tuple[int, int]]:
+        """Name and end by number, also of logs that are in the page cache and not in the file yet."""
+        found = {each.number: (name_of(each.folder), each.promised) for each in self._records.values()}
+        known = {name for name, _ in found.values()}
+        for name, end in self._cached_before.items():
+            if end and name not in known:
+                found[self._next_number] = name, end
+                self._numbers_before[name] = self._next_number
+                self._next_number += 1
+        return found
 
     def record(self, folder: str) -> EndRecord:
         record = self._records.get(folder)
         if record is None:
-            record = self._records[folder] = EndRecord(self, folder, self._next_number)
-            self._next_number += 1
+            name = name_of(folder)
+            number = self._numbers_before.pop(name, self._next_number)
+            self._next_number = max(self._next_number, number + 1)
+            record = self._records[folder] = EndRecord(self, folder, number)
+            self._take_one_cached(record)
+            self.cached.name(number, name)
         return record
 
     @property
@@ -371,12 +394,16 @@ class PromisedEnds:
             self._changed.pop(record, None)
             self._due.pop(record, None)
             self.cached.note(record.number, 0)
+            self._cached_before.pop(name_of(record.folder), None)
             record.holder = None
         if gone:
             await self.store()
 
     def keep_streams(self, folders: Mapping[str, None]) -> None:
         """Only logs below these folders are still of interest; and the metadata's."""
+        for number in self._numbers_before.values():
+            self.cached.note(number, 0)
+        self._numbers_before = {}
         for folder, record in list(self._records.items()):
             stream = folder.rpartition("/")[0]
             if stream and stream not in folders and record.holder is None:
