@@ -14,6 +14,7 @@ Known to be imperfect: when this program itself is killed by SIGKILL nothing run
 
 import atexit
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -29,6 +30,8 @@ from bascule.testing.probe import call
 from bascule.wire.pb import api_pb2, health_pb2
 
 HOST = "127.0.0.1"
+FIRST_PORT = 10_000
+PORT_TRIES = 1000
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 CLOSE_TIMEOUT_S = 3.0
@@ -41,10 +44,24 @@ class ProcessError(RuntimeError):
 
 
 def free_port() -> int:
-    """A port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on right now, and that no outgoing connection is given before it is used."""
+    for _ in range(PORT_TRIES):
+        port = random.SystemRandom().randrange(FIRST_PORT, _first_ephemeral_port())
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, port))
+            except OSError:
+                continue
+            return port
+    raise ProcessError(f"no free port found between {FIRST_PORT} and {_first_ephemeral_port()}")
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        return max(FIRST_PORT + 1000, int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]))
+    except OSError:
+        return 32768
 
 
 def script(name: str) -> Path:
