@@ -33,6 +33,7 @@ async def worst_stall_s(cluster: BasculeCluster, stream: str, kills: int) -> flo
         await client.create_stream(stream, replication_factor=REPLICAS, timeout=STREAM_TIMEOUT_S)
     worst = 0.0
     try:
+        await every_vote(cluster)
         async with Publisher(cluster, stream) as publisher:
             for _ in range(kills):
                 leader = (await whole(cluster, stream)).leader
@@ -47,6 +48,18 @@ async def worst_stall_s(cluster: BasculeCluster, stream: str, kills: int) -> flo
         async with await Client.connect(cluster.addresses) as client:
             await client.delete_stream(stream, timeout=STREAM_TIMEOUT_S)
     return worst
+
+
+async def every_vote(cluster: BasculeCluster) -> None:
+    """A cluster survives the loss of a broker once all of them vote; that takes some seconds after its start."""
+    async with asyncio.timeout(GIVE_UP_S):
+        while True:
+            with suppress(BasculeError):
+                async with await Client.connect(cluster.addresses) as client:
+                    status = await client.admin.cluster_status()
+                if sum(member.voter for member in status.members) == REPLICAS:
+                    return
+            await asyncio.sleep(POLL_INTERVAL_S)
 
 
 async def whole(cluster: BasculeCluster, stream: str) -> Partition:
