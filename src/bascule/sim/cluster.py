@@ -77,6 +77,7 @@ class Cluster:
         self._builder = Builder(plan, self._elected)
         self._controllers: dict[int, str] = {}
         """Who led Raft in each term."""
+        self._id = ""
         self.hosts: dict[str, Host] = {}
         for number in range(1, plan.brokers + 1):
             self.add(f"broker{number}", founds=bool(plan.peers) or number == 1)
@@ -101,6 +102,15 @@ class Cluster:
 
     def serving(self) -> list[Host]:
         return [host for host in self.hosts.values() if host.broker is not None and not host.paused]
+
+    def founded_another(self, host: Host) -> bool:
+        """A seed that lost its disk while it heard nobody has founded a cluster of its own, as documented: what it
+        answers is about that one, until it meets the first and ends. The first that is asked about is the first."""
+        if host.broker is None:
+            return False
+        own = host.broker.cluster.subjects.cluster
+        self._id = self._id or own
+        return own != self._id
 
     @property
     def controller(self) -> Host | None:

@@ -122,7 +122,7 @@ class World:
             host = self.some_host()
             status, text, _ = await host.call(method, request, 5.0)
             self.trace.note("change", f"{method} {stream.name} #{stream.incarnation}: {status.name} {text}")
-            if status in done:
+            if status in done and not self.cluster.founded_another(host):
                 return status
             await self._see_to(host, text)
 
