@@ -75,8 +75,8 @@ class Cluster:
         self._plan = plan
         self._trace = trace
         self._builder = Builder(plan, self._elected)
-        self._controllers: dict[int, str] = {}
-        """Who led Raft in each term."""
+        self._controllers: dict[tuple[str, int], str] = {}
+        """Who led Raft in each term of each cluster: a seed without its disk may have founded a second one."""
         self._id = ""
         self.hosts: dict[str, Host] = {}
         for number in range(1, plan.brokers + 1):
@@ -140,7 +140,9 @@ class Cluster:
 
     def _elected(self, term: int, name: str) -> None:
         self._trace.note("elected", f"{name} leads Raft in term {term}")
-        other = self._controllers.setdefault(term, name)
+        host = self.hosts.get(name)
+        cluster = host.raft.membership.cluster if host is not None and host.raft is not None else ""
+        other = self._controllers.setdefault((cluster, term), name)
         if other != name:
             self.violations.append(Violation("raft", f"{other} and {name} both lead term {term}"))
 
