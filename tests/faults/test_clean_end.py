@@ -553,6 +553,32 @@ def test_a_log_that_is_cut_in_a_hole_ends_before_it(roll: bool) -> None:
     run(scenario())
 
 
+def test_a_log_that_is_cut_right_behind_a_damaged_record_ends_before_that() -> None:
+    """What the damage held cannot be told any more when nothing stands behind it: it comes again from the leader."""
+
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        _, bench = await opened(disk, replicated=True)
+        for number in range(3):
+            await bench.store([body(number)])
+        (path,) = segments(disk)
+        size = len(disk.content(path)) // 3
+        disk.flip(path, size + 30, 1)
+        disk.kill(random.Random(1))
+        _, bench = await opened(disk, replicated=True)
+        assert bench.log.damaged
+        bench.log.visible_end = 0
+        await bench.log.truncate(2)
+        assert (bench.log.end, list(bench.log.damaged)) == (1, [])
+        for number in (1, 2):
+            await bench.store([body(number)])
+        disk.kill(random.Random(1))
+        _, bench = await opened(disk, replicated=True)
+        assert await bench.read_all() == numbered(0, 1, 2)
+
+    run(scenario())
+
+
 def test_a_deletion_that_is_cut_short_anywhere_is_not_damage(caplog: pytest.LogCaptureFixture) -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk, _, bench = await filled(replicated=True)

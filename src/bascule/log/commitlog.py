@@ -503,10 +503,8 @@ class CommitLog:
             await remove_files(self._disk, segment)
         if self.segments and self.segments[-1].appended.end > end:
             await self._cut(self.segments[-1], end)
-        last = self.segments[-1] if self.segments else None
-        if last is None or not last.damage:
-            end = min(end, last.appended.end if last is not None else 0)  # there may be a hole before it
-        self._ends_at(end)
+        # There may be a hole before it; whoever has the records of that sends them again.
+        self._ends_at(min(end, self.segments[-1].appended.end if self.segments else 0))
 
     def _ends_at(self, end: int) -> None:
         self._start_fresh()

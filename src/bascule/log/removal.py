@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from bascule.log.index import OFFSET
 from bascule.log.lookup import seek
 from bascule.log.quarantine import Quarantine
-from bascule.log.refill import end_before
 from bascule.log.segment import Segment
 from bascule.ports import Disk
 
@@ -27,15 +26,12 @@ def least_end(segments: Sequence[Segment], end: int) -> int:
 
 
 async def cut_position(log: "CommitLog", segment: Segment, end: int) -> int | None:
-    """Where in its file the records from offset `end` on begin, with a damaged stretch before them that held none below
-    `end`; None if there is no such record."""
+    """Where in its file the records from offset `end` on begin, with a damaged stretch right before them: at the end of
+    a log nobody could say what it held. None if there is no such record."""
     found = await seek(log, segment, OFFSET, end)
     if found is None:
         return None
-    for start, following in segment.damage.items():
-        if following == found.position and await end_before(segment, start) >= end:
-            return start
-    return found.position
+    return next((start for start, after in segment.damage.items() if after == found.position), found.position)
 
 
 async def set_aside(disk: Disk, quarantine: Quarantine, segment: Segment, position: int) -> bool:
