@@ -271,9 +271,19 @@ class Omniscience:
             return True
         if offset in self._checker.known(self._part(folder)).damaged:
             return True  # it was the only copy in sync, and may be gone everywhere
+        if self._is_a_gap(folder, offset):
+            return True
         at_s, standing = self._lost.get(host.name, (0.0, {}))
         epoch, held_end = standing.get(folder, (-1, 0))
         return folder in standing and (partition.epoch <= epoch or offset < held_end or now_s - at_s < UNDER_WAY_S)
+
+    def _is_a_gap(self, folder: str, offset: int) -> bool:
+        """A power loss tore it out of a write that was never promised, and the only one in sync went on behind it: no
+        record was ever exposed there, acked, or is on any disk."""
+        named = offset in self._exposed.get(folder, {}) or offset in self._checker.known(self._part(folder)).names
+        return not named and not any(
+            offset in self._copy(each, folder).records for each in self._cluster.hosts.values()
+        )
 
     def _violate(self, invariant: str, text: str, folder: str, offset: int) -> None:
         self._checker.violate(invariant, text, self._part(folder), offset)
