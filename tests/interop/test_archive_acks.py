@@ -4,13 +4,14 @@ An archive on `>` listens to everything the others are sent, and often acks firs
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
 import pytest
 
 from bascule.testing.jsonlines import JsonProgram
-from bascule.testing.processes import BrokerProcess, start_broker
+from bascule.testing.processes import BrokerProcess, poll, start_broker
 from bascule.wire.pb import api_pb2 as api
 from tests.faults.cluster_load import Brokers
 from tests.interop.stub import Stub
@@ -100,6 +101,10 @@ def test_a_correlation_id_over_its_bound_is_refused_with_the_reason(archived: Br
         assert stored(stub, stream) == 1
 
 
+def knows(stub: Stub, wanted: api.FetchMetadataRequest) -> bool:
+    return not any(each.error for each in stub.FetchMetadata(wanted, timeout=10).streamMetadata)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_with_three_brokers_each_one_passes_on_the_acks_of_the_stream_that_was_asked(tmp_path: Path) -> None:
@@ -112,6 +117,9 @@ def test_with_three_brokers_each_one_passes_on_the_acks_of_the_stream_that_was_a
             stubs[0].CreateStream(made, timeout=20)
         asked = [name for name, _, _ in create[1:] for _ in range(50)]
         for stub in stubs:
+            # Who was not asked to make them hears of them a moment later.
+            wanted = api.FetchMetadataRequest(streams=[name for name, _, _ in create])
+            assert poll(partial(knows, stub, wanted), 20.0)
             for policy in (api.LEADER, api.ALL):
                 requests = [api.PublishRequest(stream=name, value=b"v", ackPolicy=policy) for name in asked]
                 answers = publish_async(stub, requests)
