@@ -303,8 +303,7 @@ def test_a_lease_counts_from_the_question_not_from_the_answer() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        lease = Lease(VirtualClock(loop))
-        lease.alone = lambda: False
+        lease = Lease(VirtualClock(loop), alone=lambda: False)
 
         async def late(timeout_s: float) -> None:
             await asyncio.sleep(LEASE_S - 1)
@@ -337,8 +336,7 @@ def test_an_unexpected_error_does_not_end_the_lease_for_good(caplog: pytest.LogC
     async def main() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        lease = Lease(VirtualClock(loop))
-        lease.alone = lambda: False
+        lease = Lease(VirtualClock(loop), alone=lambda: False)
         errors = [ValueError("99 is not a valid Status")] * 3
 
         async def current(timeout_s: float) -> None:

@@ -106,7 +106,7 @@ def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: p
         leader = leader_of(members, "s")
         follower = next(member for member in members.values() if member is not leader)
         await asyncio.sleep(1)
-        feed = leader.broker.environment.feeds._feeds[follower.name]
+        feed = leader.broker.feeds._feeds[follower.name]
         replica = leader.broker.replica("s", 0)
         assert replica is not None
         assert replica.leading is not None
@@ -119,7 +119,7 @@ def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: p
 
         monkeypatch.setattr(feed._feeds, "wake", woken)
         lost = lose(follower, lambda request: not request.full)
-        fetcher = follower.broker.environment.fetchers._fetchers[leader.name]
+        fetcher = follower.broker.fetchers._fetchers[leader.name]
         fetcher._send()
         assert lost
         assert feed.knows(replica.key, epoch)
@@ -138,8 +138,8 @@ def test_a_full_request_that_got_lost_is_missed_by_the_reports_after_it() -> Non
         await members["a"].publish("s", b"first")
         leader = leader_of(members, "s")
         follower = next(member for member in members.values() if member is not leader)
-        fetcher = follower.broker.environment.fetchers._fetchers[leader.name]
-        feed = leader.broker.environment.feeds._feeds[follower.name]
+        fetcher = follower.broker.fetchers._fetchers[leader.name]
+        feed = leader.broker.feeds._feeds[follower.name]
         fetcher.start_over()
         await asyncio.sleep(0.01)
         fulls = feed._fulls
@@ -187,8 +187,8 @@ def test_too_many_requests_that_wait_are_given_up_and_everything_is_named_again(
         await members["a"].publish("s", b"first")
         leader = leader_of(members, "s")
         follower = next(member for member in members.values() if member is not leader)
-        fetcher = follower.broker.environment.fetchers._fetchers[leader.name]
-        feed = leader.broker.environment.feeds._feeds[follower.name]
+        fetcher = follower.broker.fetchers._fetchers[leader.name]
+        feed = leader.broker.feeds._feeds[follower.name]
         fetcher.start_over()
         fetcher.push()
         for _ in range(20):

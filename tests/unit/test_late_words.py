@@ -47,8 +47,7 @@ class Leading:
 
 
 class Log:
-    end = END
-    segments, damaged = (), ()
+    end, segments = END, ()
 
 
 class Replica:
@@ -67,8 +66,13 @@ class Asked:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.bus, self.replica = Bus(), Replica()
-        self.feeds = Feeds("a", SUBJECTS, self.bus, VirtualClock(loop), OWN)  # type: ignore[arg-type]
-        self.feeds.listen(lambda key: self.replica, lambda: ("a", "b"))  # type: ignore[arg-type,return-value]
+        bus: Any = self.bus
+        clock = VirtualClock(loop)
+        self.feeds = Feeds("a", SUBJECTS, bus, clock, OWN, self._find, lambda: ("a", "b"), lambda: None)
+        self.feeds.listen()
+
+    def _find(self, key: tuple[int, int]) -> Any:
+        return self.replica
 
     @property
     def promised(self) -> list[int]:
@@ -152,7 +156,7 @@ def test_answers_that_are_not_of_this_conversation_are_not_taken(wrong: str) -> 
     async def main() -> None:
         bus, following = Bus(), Following()
         fetchers = Fetchers("b", SUBJECTS, bus, 3.0, OWN, 15.0)  # type: ignore[arg-type]
-        fetchers.follow(following)  # type: ignore[arg-type]
+        fetchers.follow(following)
 
         def answer(session: int, leader_session: int, request_id: int, number: int, hw_end: int) -> None:
             said = Answer(1, 0, Kind.DATA, EPOCH, hw_end, END, END, EPOCH, 0, 0, b"")
@@ -163,7 +167,7 @@ def test_answers_that_are_not_of_this_conversation_are_not_taken(wrong: str) -> 
         await asyncio.sleep(0)  # request 1 leaves
         answer(OWN, 3, 1, 0, 0)  # the leader says who it is
         await asyncio.sleep(0)  # request 2, in full
-        fetchers.start_over(following)  # type: ignore[arg-type]
+        fetchers.start_over(following)
         await asyncio.sleep(0)  # request 3, in full
         match wrong:
             case "session":

@@ -35,7 +35,11 @@ class Mute:
 
 def make(now: Now) -> tuple[Peers, list[str]]:
     reasons: list[str] = []
-    peers = Peers(Subjects("ns"), Mute(), Attention(now), lambda: Peer("b0", "here", 1, "own-boot", 0, 0, False))  # type: ignore[arg-type]
+
+    def describe(leaving: bool) -> Peer:
+        return Peer("b0", "here", 1, "own-boot", 0, 0, leaving)
+
+    peers = Peers(Subjects("ns"), Mute(), Attention(now), describe)  # type: ignore[arg-type]
     peers.on_double = reasons.append
     peers._started_at = now.ns
     return peers, reasons

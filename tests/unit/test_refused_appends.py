@@ -50,7 +50,7 @@ async def opened_again_and_not_replaced(made: Led) -> Replica:
         raise LogError("no controller is heard")
 
     replica = replica_of(made.leader)
-    object.__setattr__(replica.environment, "step_down", nobody)
+    made.leader.broker.step_down = nobody  # type: ignore[method-assign,assignment]
     refuse(replica)
     await publish_all(made.members, 1)
     await until(lambda: replica.log.failed is None and replica._reopening)

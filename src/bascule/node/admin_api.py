@@ -124,7 +124,7 @@ class AdminApi:
         )
         if name == own:
             member.host, member.port = self._address.host, self._address.port
-            member.boot, member.leaving = cluster.peers.boot, self._broker.leaving
+            member.boot, member.leaving = cluster.peers.boot, cluster.peers.leaving
         elif peer is not None:
             member.host, member.port, member.boot, member.leaving = peer.host, peer.port, peer.boot, peer.leaving
         return member

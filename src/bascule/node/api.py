@@ -152,7 +152,7 @@ class Api:
         await self._descriptions.send(call, head.SerializeToString(), answer)
 
     def _describe_self(self) -> api.Broker:
-        held, led = self._broker.counts()
+        held, led = self._broker.cluster.store.counts(self._broker.environment.broker_id)
         return api.Broker(
             id=self._broker.environment.broker_id,
             host=self._address.host,

@@ -4,12 +4,14 @@ import logging
 from dataclasses import dataclass
 
 from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.streams import Key
 from bascule.core.partition.owed import OwedBound
 from bascule.core.raft.machine import Raft, RaftConfig
 from bascule.log import ballast, cleanshutdown
+from bascule.log.cleanshutdown import CleanShutdown
 from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
-from bascule.log.sync import SyncScheduler
+from bascule.log.sync import SyncMode, SyncScheduler
 from bascule.node import raft as raft_driver
 from bascule.node.attention import Attention
 from bascule.node.bootstrap import Bootstrap, Founder
@@ -24,6 +26,7 @@ from bascule.node.metadata import MetadataStore
 from bascule.node.peerlogs import PeerLogs
 from bascule.node.peers import Peer, Peers
 from bascule.node.raft import RaftDriver
+from bascule.node.replica import Replica
 from bascule.node.requests import Requests
 from bascule.node.routes import Routes
 from bascule.node.subjects import Subjects
@@ -72,14 +75,12 @@ async def assemble(
 ) -> Broker:
     own, namespace = settings.broker_id, settings.namespace
     clean = await cleanshutdown.read(disk)
-    ends = PromisedEnds(disk, synced=scheduler.mode.syncs)
-    await ends.load(clean.ends if clean else None)
+    ends = await _load_ends(disk, clean, scheduler.mode)
     storage = RaftStorage(disk, RAFT_FOLDER, ends.record(RAFT_FOLDER))
     hard_state, snapshot, entries = await _open_storage(storage, disk, ends, random)
     metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
     store = MetadataStore(metadata)
-    config = RaftConfig(own, election_ticks=raft_driver.ELECTION_TICKS, heartbeat_ticks=raft_driver.HEARTBEAT_TICKS)
-    raft = Raft(config, hard_state, snapshot, entries, lambda low, high: int(random.uniform(low, high + 1)))
+    raft = _raft(own, hard_state, snapshot, entries, random)
     subjects = Subjects(namespace, raft.membership.cluster)
     driver = RaftDriver(raft, storage, buses.control, subjects, store, settings.snapshot_threshold)
     boot = random.token()
@@ -98,21 +99,14 @@ async def assemble(
         routes=routes,
         inboxes=Inboxes(namespace, own, random, routes),
         owed=OwedBound(),
-        feeds=Feeds(own, subjects, buses.replication, attention, _session(boot), buses.publishes.push),
-        fetchers=_fetchers(settings, subjects, buses.replication, boot),
-        peer_logs=PeerLogs(
-            own, subjects, buses.replication, Requests(namespace, f"{own}.repair", buses.replication, random)
-        ),
-        lease=Lease(clock),
+        lease=Lease(clock, lambda: driver.alone),
         defaults=settings.defaults,
         ends=ends,
         after_clean_shutdown=clean is not None and clean.everything,
     )
 
-    scheduler.on_told = environment.fetchers.push
-
-    def describe() -> Peer:
-        held, led = broker.counts()
+    def describe(leaving: bool) -> Peer:
+        held, led = store.counts(own)
         return Peer(
             own,
             address.host,
@@ -120,7 +114,7 @@ async def assemble(
             boot,
             held,
             led,
-            broker.leaving,
+            leaving,
             commit=raft.log.commit,
             members=len(raft.membership.everyone),
         )
@@ -133,9 +127,33 @@ async def assemble(
     cluster = Cluster(
         cluster_config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock, attention
     )
-    broker = Broker(environment, cluster)
-    cluster.controller.partitions = lambda: broker.counts()[0]
-    return broker
+    cluster.controller.partitions = lambda: store.counts(own)[0]
+    replicas: dict[Key, Replica] = {}
+    session, bus = _session(boot), buses.replication
+
+    def members() -> tuple[str, ...]:
+        return driver.membership.everyone
+
+    def alive() -> list[str]:
+        return [peer.id for peer in peers.alive()]
+
+    feeds = Feeds(own, subjects, bus, attention, session, replicas.get, members, buses.publishes.push)
+    fetchers = _fetchers(settings, subjects, bus, session)
+    scheduler.on_told = fetchers.push
+    repairs = Requests(namespace, f"{own}.repair", bus, random)
+    peer_logs = PeerLogs(own, subjects, bus, repairs, replicas.get, members, alive)
+    return Broker(environment, cluster, replicas, feeds, fetchers, peer_logs)
+
+
+async def _load_ends(disk: Disk, clean: CleanShutdown | None, mode: SyncMode) -> PromisedEnds:
+    ends = PromisedEnds(disk, synced=mode.syncs)
+    await ends.load(clean.ends if clean else None)
+    return ends
+
+
+def _raft(own: str, hard_state: HardState, snapshot: Snapshot, entries: list[Entry], random: Random) -> Raft:
+    config = RaftConfig(own, election_ticks=raft_driver.ELECTION_TICKS, heartbeat_ticks=raft_driver.HEARTBEAT_TICKS)
+    return Raft(config, hard_state, snapshot, entries, lambda low, high: int(random.uniform(low, high + 1)))
 
 
 def _cluster_config(settings: Settings, incarnation: str) -> ClusterConfig:
@@ -164,9 +182,9 @@ async def _open_storage(
     return hard_state, snapshot, entries
 
 
-def _fetchers(settings: Settings, subjects: Subjects, bus: Bus, boot: str) -> Fetchers:
+def _fetchers(settings: Settings, subjects: Subjects, bus: Bus, session: int) -> Fetchers:
     max_lag_s = settings.defaults.max_lag_ns / 1e9
-    return Fetchers(settings.broker_id, subjects, bus, settings.fetch_timeout_s, _session(boot), max_lag_s)
+    return Fetchers(settings.broker_id, subjects, bus, settings.fetch_timeout_s, session, max_lag_s)
 
 
 def _session(boot: str) -> int:

@@ -7,19 +7,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import replace
 
 from bascule.core.metadata.commands import PartitionName
 from bascule.core.metadata.state import (
     Change,
-    Metadata,
     PartitionsChanged,
     Rejected,
     Repeated,
     StreamCreated,
     StreamDeleted,
 )
-from bascule.core.metadata.streams import Stream
+from bascule.core.metadata.streams import Key, Stream
 from bascule.core.partition.leader import AskExpand, AskShrink
 from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
 from bascule.limits import CLOSE_SLICE, ROLES_SLICE, WATCH_SLICE
@@ -28,13 +26,17 @@ from bascule.log.tail import Tail
 from bascule.node.administration import ControllerAdministration
 from bascule.node.cluster import Cluster
 from bascule.node.environment import Environment
+from bascule.node.feeds import Feeds
+from bascule.node.fetchers import Fetchers
 from bascule.node.filewatch import FileWatch
 from bascule.node.inquiries import Inquiries
 from bascule.node.opening import Opening
+from bascule.node.partition import PartitionReplica
+from bascule.node.peerlogs import PeerLogs
 from bascule.node.peers import SESSION_S
 from bascule.node.publish import Publisher
 from bascule.node.repair import SCRUB_EVERY_S
-from bascule.node.replica import Key, Replica, stream_folder
+from bascule.node.replica import Replica, stream_folder
 from bascule.node.tasks import Tasks
 
 logger = logging.getLogger(__name__)
@@ -51,23 +53,27 @@ GROWN = 100
 
 
 class Broker:
-    def __init__(self, environment: Environment, cluster: Cluster) -> None:
-        self.environment = replace(
-            environment,
-            on_writable=self._on_writable,
-            ask_isr=self._ask_isr,
-            give_way=cluster.give_way,
-            step_down=cluster.step_down,
-        )
+    def __init__(
+        self,
+        environment: Environment,
+        cluster: Cluster,
+        replicas: dict[Key, Replica],
+        feeds: Feeds,
+        fetchers: Fetchers,
+        peer_logs: PeerLogs,
+    ) -> None:
+        self.environment = environment
         self.cluster = cluster
+        self.feeds = feeds
+        self.fetchers = fetchers
+        self.peer_logs = peer_logs
         self.routes = environment.routes
         self.publisher = Publisher(self.environment, self._refusal)
-        self.leaving = False
         self.stopping = False
         self._unclean = False
         """The last life ended in a way that may have taken what it had promised."""
         self._settled_in = False
-        self._replicas: dict[Key, Replica] = {}
+        self._replicas = replicas
         self.inquiries = Inquiries(self.environment, cluster, self.replica, self._replicas.values)
         self.files = FileWatch(
             environment.disk,
@@ -77,15 +83,12 @@ class Broker:
         )
         self.files.on_gone.append(self._on_gone)
         self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults)
-        environment.lease.alone = lambda: cluster.alone
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
         self._behind = 0
         self.on_grown: Callable[[], None] = lambda: None
         """Called now and then while there come to be more replicas and roles, which stay."""
         self._grown = 0
-        self._counted_at: tuple[Metadata, int] | None = None
-        self._counts = (0, 0)
         self._tasks = Tasks(self._end)
         self._said_below = 0
 
@@ -98,13 +101,9 @@ class Broker:
         self._unclean = environment.scheduler.mode.relaxed and not environment.after_clean_shutdown
         await self.cluster.enter()
         environment.inboxes.listen(environment.publishes_bus)
-        environment.feeds.listen(self._replicas.get, lambda: self.cluster.servers)
-        environment.fetchers.listen()
-        environment.peer_logs.listen(
-            self._replicas.get,
-            lambda: self.cluster.servers,
-            lambda: [peer.id for peer in self.cluster.peers.alive()],
-        )
+        self.feeds.listen()
+        self.fetchers.listen()
+        self.peer_logs.listen()
         self.inquiries.listen()
         await self._open_what_can_be(list(self.cluster.metadata.streams.values()))
         self.cluster.store.on_changes = self._enqueue
@@ -191,9 +190,8 @@ class Broker:
         own = self.environment.broker_id
         if all(other == own for other in self.cluster.servers):
             return
-        self.leaving = True
-        self.cluster.peers.say()
-        self.environment.fetchers.close()
+        self.cluster.peers.leave()
+        self.fetchers.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         handing_over = loop.create_task(self.cluster.hand_over(timeout_s))
@@ -242,9 +240,9 @@ class Broker:
         self.administrator.close()
         await self.cluster.stop()
         await self._tasks.end()
-        self.environment.feeds.close()
-        self.environment.fetchers.close()
-        self.environment.peer_logs.close()
+        self.feeds.close()
+        self.fetchers.close()
+        self.peer_logs.close()
         replicas = list(self._replicas.values())
         self._replicas.clear()
         for number, replica in enumerate(replicas):
@@ -432,7 +430,7 @@ class Broker:
             for item in ([stream.partitions[number] for number in partitions] if partitions else stream)
             if own in item.replicas and (stream.creation_index, item.id) not in self._replicas
         ]
-        await Opening(self.environment, missing, self._add).run()
+        await Opening(self.environment, self, missing, self._add).run()
 
     def _add(self, replica: Replica) -> None:
         if not self._settled_in and (self._unclean or self.cluster.joined):
@@ -448,11 +446,11 @@ class Broker:
 
     async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
         """Some at a time: a stream may have ten thousand. Each as the metadata has it when its turn has come."""
-        self.environment.fetchers.gather(len(partitions) > ROLES_SLICE)
+        self.fetchers.gather(len(partitions) > ROLES_SLICE)
         try:
             leads_more = await self._take_slices(stream, partitions)
         finally:
-            self.environment.fetchers.gather(False)
+            self.fetchers.gather(False)
         if leads_more:  # a client may publish to NATS the moment it has its answer, so NATS must have our SUB by then
             await self._flush_quietly(self.environment.streams_bus.flush())
 
@@ -531,21 +529,27 @@ class Broker:
         optimistic = self.environment.defaults.optimistic_concurrency_of(stream.config)
         self.routes.set_partitions(stream, partitions, optimistic)
         for partition in partitions:
-            self._on_writable(stream.name, partition)
+            self.writable_changed(stream.name, partition)
 
-    def _on_writable(self, stream: str, partition: int) -> None:
+    def writable_changed(self, stream: str, partition: int) -> None:
         self.routes.set_refuses_writes(stream, partition, self._refusal(stream, partition) is not None)
 
     def _on_lease(self) -> None:
         for replica in self._replicas.values():
             if replica.leading is not None:
-                self._on_writable(replica.stream.name, replica.partition.id)
+                self.writable_changed(replica.stream.name, replica.partition.id)
 
     def _refusal(self, stream: str, partition: int) -> str | None:
         replica = self.replica(stream, partition)
         return replica.refusal if replica and replica.leading else None
 
-    def _ask_isr(self, replica: Replica, asked: AskShrink | AskExpand) -> None:
+    def step_down(self, replica: PartitionReplica) -> Awaitable[None]:
+        return self.cluster.step_down(replica)
+
+    def give_way(self, replica: PartitionReplica, other: str) -> Awaitable[bool]:
+        return self.cluster.give_way(replica, other)
+
+    def ask_isr(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
         match asked:
             case AskShrink(other, lacks):
                 self._tasks.spawn(self.cluster.shrink_isr(replica, other, lacks))
@@ -572,21 +576,6 @@ class Broker:
             await disk.rename(folder, aside)
             await disk.sync_folder("quarantine")
             await disk.sync_folder("streams")
-
-    def counts(self) -> tuple[int, int]:
-        """Partitions this broker holds, and leads. Every heartbeat says it, so that it is counted once a change."""
-        metadata = self.cluster.metadata
-        if self._counted_at != (metadata, metadata.index):
-            own = self.environment.broker_id
-            held = [
-                item
-                for stream in metadata.streams.values()
-                for item in stream
-                if not item.paused and own in item.replicas
-            ]
-            self._counted_at = (metadata, metadata.index)
-            self._counts = (len(held), sum(item.leader == own for item in held))
-        return self._counts
 
     async def _flush_quietly(self, flush: Awaitable[None]) -> None:
         try:

@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -48,6 +47,7 @@ from bascule.node.changes import POLL_S, Changes
 from bascule.node.controller import Controller
 from bascule.node.deletion import WAIT_S, Deletion
 from bascule.node.metadata import MetadataStore, in_slices
+from bascule.node.partition import PartitionReplica
 from bascule.node.peers import Peer, Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.requests import Requests
@@ -59,9 +59,6 @@ from bascule.wire.envelope import MsgType
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Membership
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject
-
-if TYPE_CHECKING:
-    from bascule.node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +176,7 @@ class Cluster:
     @property
     def alone(self) -> bool:
         """No other broker is needed to decide anything."""
-        return self.raft.membership.voters == (self.config.broker_id,)
+        return self.raft.alone
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -379,12 +376,12 @@ class Cluster:
         except TimeoutError:
             raise Unavailable("it is decided who leads next, but this broker has not heard of it") from None
 
-    async def shrink_isr(self, replica: "Replica", other: str, lacks: bool) -> None:
+    async def shrink_isr(self, replica: PartitionReplica, other: str, lacks: bool) -> None:
         leading = replica.leading
         if not await self._ask_isr(pb.SHRINK_ISR, replica, replica.partition, other, lacks) and leading is not None:
             leading.step(ShrinkFailed(other, self._attention.monotonic_ns()))
 
-    async def expand_isr(self, replica: "Replica", other: str) -> None:
+    async def expand_isr(self, replica: PartitionReplica, other: str) -> None:
         """The leader counts with one that may be in sync for the cluster: if it cannot be had in it is asked out, until
         one of the two is sure. There is no use asking for one that is not alive: the controller would refuse."""
         asked, leading = replica.partition, replica.leading
@@ -402,7 +399,7 @@ class Cluster:
             await asyncio.sleep(POLL_S)
 
     async def _ask_isr(
-        self, op: pb.Op, replica: "Replica", partition: Partition, other: str, lacks: bool = False
+        self, op: pb.Op, replica: PartitionReplica, partition: Partition, other: str, lacks: bool = False
     ) -> bool:
         request = pb.PropagatedRequest(op=op)
         operation = request.expandISROp if op == pb.EXPAND_ISR else request.shrinkISROp
@@ -426,7 +423,7 @@ class Cluster:
         """What the controller is asked for, wherever it is. The index of the command that did it."""
         return await self._changes.make(request, timeout_s)
 
-    async def step_down(self, replica: "Replica") -> None:
+    async def step_down(self, replica: PartitionReplica) -> None:
         """Another leader, or at least another epoch, for a partition whose log lost what followers may have."""
         partition = replica.partition
         request = pb.PropagatedRequest(op=pb.CHANGE_LEADER)
@@ -435,7 +432,7 @@ class Cluster:
         operation.leader, operation.leaderEpoch = partition.leader, partition.leader_epoch
         await self._changes.make(request, ISR_TIMEOUT_S)
 
-    async def give_way(self, replica: "Replica", other: str) -> bool:
+    async def give_way(self, replica: PartitionReplica, other: str) -> bool:
         partition = replica.partition
         request = pb.PropagatedRequest(op=pb.GIVE_WAY)
         way = request.giveWayOp

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from bascule.core.metadata.state import Metadata
-from bascule.core.metadata.streams import Partition, Stream
+from bascule.core.metadata.streams import Key, Partition, Stream
 from bascule.errors import Internal, ResourceExhausted
 from bascule.limits import (
     METADATA_ANSWER_BYTES,
@@ -25,7 +25,7 @@ from bascule.limits import (
     METADATA_SLICE_ENTRIES,
     METADATA_TAKE_S,
 )
-from bascule.node.replica import Key, Replica
+from bascule.node.replica import Replica
 from bascule.ports import Call
 from bascule.wire.grpc import frame_head
 from bascule.wire.pb import api_pb2 as api

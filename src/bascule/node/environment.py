@@ -1,25 +1,17 @@
 """What every driver of a broker shares: the ports, the group commit, and the settings that shape partitions."""
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from bascule.core.metadata.streams import StreamConfig
-from bascule.core.partition.leader import AskExpand, AskShrink
 from bascule.core.partition.owed import OwedBound
 from bascule.log.commitlog import LogConfig
 from bascule.log.promised import PromisedEnds
 from bascule.log.sync import SyncScheduler
-from bascule.node.feeds import Feeds
-from bascule.node.fetchers import Fetchers
 from bascule.node.inboxes import Inboxes
 from bascule.node.lease import Lease
-from bascule.node.peerlogs import PeerLogs
 from bascule.node.routes import Routes
 from bascule.ports import Bus, Clock, Disk, Random
-
-if TYPE_CHECKING:
-    from bascule.node.replica import Replica
 
 RESERVED_STREAMS = ("__activity", "__cursors")
 _MS = 1_000_000
@@ -52,19 +44,11 @@ class StreamDefaults:
         return self.optimistic_concurrency if own is None else own
 
 
-async def _nobody(replica: "Replica", other: str) -> bool:
-    return False
-
-
 class Address(Protocol):
     """Where clients reach this broker; the port is known only once it listens."""
 
     host: str
     port: int
-
-
-async def _nobody_else(replica: "Replica") -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,24 +69,12 @@ class Environment:
     inboxes: Inboxes
     owed: OwedBound
     """Of the acks that wait, over all partitions led here."""
-    feeds: Feeds
-    fetchers: Fetchers
-    peer_logs: PeerLogs
     lease: Lease
     """Until when writes may be taken without having heard from the cluster."""
     defaults: StreamDefaults
     ends: PromisedEnds
     after_clean_shutdown: bool
     """The last life stopped in good order, with everything it had promised synced."""
-    on_writable: Callable[[str, int], None] = lambda stream, partition: None
-    """Called when a partition starts or stops taking writes: the publish routes follow."""
-    ask_isr: Callable[["Replica", AskShrink | AskExpand], None] = lambda replica, asked: None
-    """A leader asks the controller to take another replica out of the in-sync set, or into it."""
-    step_down: Callable[["Replica"], Awaitable[None]] = _nobody_else
-    """A leader whose log lost something asks for another one, or for a new epoch."""
-
-    give_way: Callable[["Replica", str], Awaitable[bool]] = _nobody
-    """A leader that knows of a replica with more asks the controller to let that one lead. True if it does."""
 
     @property
     def cluster_prefix(self) -> bytes:

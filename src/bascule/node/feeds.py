@@ -17,10 +17,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
+from bascule.core.metadata.streams import Key
+from bascule.core.partition.epochs import EpochHistory
 from bascule.core.partition.follower import judge
-from bascule.core.partition.leader import DiskFailing
+from bascule.core.partition.leader import DiskFailing, Event
 from bascule.errors import BusUnavailable, LogError, PeerError
 from bascule.limits import FEED_PARTITION_BYTES, FEED_SLICE, FEED_WAITING_REQUESTS
 from bascule.log.commitlog import CommitLog
@@ -32,9 +34,6 @@ from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, decode_checked, encode_checked
 from bascule.wire.nats import messages, pub_pieces
 from bascule.wire.replication import Answer, FetchRequest, Kind, Position, decode_request, encode_parts, encode_response
-
-if TYPE_CHECKING:
-    from bascule.node.replica import Key, Replica
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +50,41 @@ SILENCE_S = 10.0
 a copy of its folder, started by mistake. What a dead one had still on its way has arrived long before."""
 
 T = TypeVar("T")
-Find = Callable[["Key"], "Replica | None"]
+
+
+class LeaderRole(Protocol):
+    """What replication needs of a partition that this broker leads."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def hw_end(self) -> int: ...
+
+    def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
+        """A follower has everything below `end`, and promises everything below `promised_end`."""
+
+    def step(self, event: Event) -> None: ...
+
+
+class LocalReplica(Protocol):
+    """A replica on this broker; it leads or it does not."""
+
+    @property
+    def key(self) -> Key: ...
+
+    @property
+    def log(self) -> CommitLog: ...
+
+    @property
+    def epochs(self) -> EpochHistory: ...
+
+    @property
+    def leading(self) -> LeaderRole | None: ...
+
+
+Find = Callable[[Key], LocalReplica | None]
+Members = Callable[[], tuple[str, ...]]
 
 
 class Feeds:
@@ -62,29 +95,29 @@ class Feeds:
         bus: Bus,
         clock: Clock,
         session: int,
-        on_reported: Callable[[], None] = lambda: None,
+        find: Find,
+        members: Members,
+        on_reported: Callable[[], None],
     ) -> None:
-        """`on_reported` is called when followers have reported and the acks that were owed are sent."""
+        """`members` of the cluster are answered; strangers are not. `on_reported` is called when followers have
+        reported and the acks that were owed are sent."""
         self._on_reported = on_reported
         self._session = session
         self._broker_id = broker_id
         self._subjects = subjects
         self._bus = bus
         self._clock = clock
-        self._find: Find = lambda key: None
-        self._members: Callable[[], tuple[str, ...]] = tuple
+        self._find = find
+        self._members = members
         self._feeds: dict[str, Feed] = {}
         self._garbage = GarbageLog(logger, "a request of a follower")
         self._due: dict[Feed, None] = {}
         self._soon: asyncio.Handle | None = None
 
-    def listen(self, find: Find, members: Callable[[], tuple[str, ...]]) -> None:
-        """`members` of the cluster are answered; strangers are not."""
-        self._find = find
-        self._members = members
+    def listen(self) -> None:
         self._bus.subscribe(request_subject(self._subjects, self._broker_id), self._on_batch)
 
-    def has_news(self, replica: "Replica") -> None:
+    def has_news(self, replica: LocalReplica) -> None:
         """A partition we lead has a higher watermark."""
         for feed in self._feeds.values():
             feed.has_news(replica)
@@ -115,12 +148,12 @@ class Feeds:
         self._due[feed] = None
         self.prepare()
 
-    def appended(self, replica: "Replica", records: bytes, first_offset: int, next_offset: int) -> None:
+    def appended(self, replica: LocalReplica, records: bytes, first_offset: int, next_offset: int) -> None:
         """A partition we lead has more records, of our own epoch."""
         for feed in self._feeds.values():
             feed.appended(replica, records, first_offset, next_offset)
 
-    def went_back(self, replica: "Replica") -> None:
+    def went_back(self, replica: LocalReplica) -> None:
         """Its last records could not be stored."""
         for feed in self._feeds.values():
             feed.went_back(replica)
@@ -165,7 +198,7 @@ class Feeds:
             self._soon.cancel()
             self._respond()
 
-    def heard(self, key: "Key", epoch: int) -> tuple[tuple[str, int], ...]:
+    def heard(self, key: Key, epoch: int) -> tuple[tuple[str, int], ...]:
         """Who follows this partition, in this term, and when each last said where it stands or that it stands there."""
         return tuple([(name, feed.heard_at) for name, feed in self._feeds.items() if feed.knows(key, epoch)])
 
@@ -244,7 +277,7 @@ class Feed:
             if handle is not None:
                 handle.cancel()
 
-    def has_news(self, replica: "Replica") -> None:
+    def has_news(self, replica: LocalReplica) -> None:
         key = replica.key
         place = self._places.get(key)
         if place is None or replica.leading is None:
@@ -254,7 +287,7 @@ class Feed:
             self._records_wait = True
         self._consider()
 
-    def appended(self, replica: "Replica", records: bytes, first_offset: int, next_offset: int) -> None:
+    def appended(self, replica: LocalReplica, records: bytes, first_offset: int, next_offset: int) -> None:
         key = replica.key
         place = self._places.get(key)
         if place is not None:
@@ -263,7 +296,7 @@ class Feed:
             self._records_wait = True
             self._consider()
 
-    def went_back(self, replica: "Replica") -> None:
+    def went_back(self, replica: LocalReplica) -> None:
         place = self._places.get(replica.key)
         if place is not None:
             place.set_end(place.end, place.last_epoch)
@@ -332,7 +365,7 @@ class Feed:
             self._number += 1
             self._feeds.wake(self)
 
-    def knows(self, key: "Key", epoch: int) -> bool:
+    def knows(self, key: Key, epoch: int) -> bool:
         """Whether it stands, in this term, where we think it stands."""
         place = self._places.get(key)
         return place is not None and not self._missed and place.position.leader_epoch == epoch
@@ -361,10 +394,10 @@ class Feed:
         self._number = self._taken = self._awaited = 0
 
     def _place(self, position: Position, now: int) -> None:
-        key = (position.stream_index, position.partition)
+        key, asked = (position.stream_index, position.partition), (position.end, position.last_epoch)
         replica = self._find(key)
         if replica is None or replica.leading is None or replica.leading.epoch != position.leader_epoch:
-            self._at_once.append(Answer(*key, Kind.REFUSED, position.leader_epoch, 0, 0, *_asked(position), 0, 0, b""))
+            self._at_once.append(Answer(*key, Kind.REFUSED, position.leader_epoch, 0, 0, *asked, 0, 0, b""))
             self._forget(key)
             return
         leading, log = replica.leading, replica.log
@@ -375,7 +408,7 @@ class Feed:
         parted = judge(position, replica.epochs, log.end)
         if parted is not None:
             self._at_once.append(
-                Answer(*key, Kind.DIVERGED, leading.epoch, leading.hw_end, log.end, *_asked(position), *parted, b"")
+                Answer(*key, Kind.DIVERGED, leading.epoch, leading.hw_end, log.end, *asked, *parted, b"")
             )
             self._forget(key)
             return
@@ -394,7 +427,7 @@ class Feed:
         elif leading.hw_end > place.told_hw:
             self._news[key] = None
 
-    def _forget(self, key: "Key") -> None:
+    def _forget(self, key: Key) -> None:
         place = self._places.pop(key, None)
         if place is not None:
             place.set_end(place.end, place.last_epoch)
@@ -435,7 +468,7 @@ class Feed:
             if place.at_hand:
                 place.set_end(place.end, place.last_epoch)
 
-    def _lacks_records(self, key: "Key") -> bool:
+    def _lacks_records(self, key: Key) -> bool:
         replica = self._find(key)
         return replica is not None and _records_end(replica.log) > self._places[key].end
 
@@ -452,7 +485,7 @@ class Feed:
             return []
         return self._encode(drive(self._collect()))
 
-    def _must_read(self, key: "Key") -> bool:
+    def _must_read(self, key: Key) -> bool:
         place = self._places.get(key)
         return place is not None and not place.at_hand and self._lacks_records(key)
 
@@ -492,7 +525,7 @@ class Feed:
                 room -= len(answer.records)
         return answers
 
-    async def _answer(self, key: "Key", max_bytes: int) -> Answer | None:
+    async def _answer(self, key: Key, max_bytes: int) -> Answer | None:
         replica, place = self._find(key), self._places.get(key)
         if replica is None or replica.leading is None or place is None:
             return None
@@ -515,7 +548,7 @@ class Feed:
         hw_end = place.told_hw = leading.hw_end
         return Answer(*key, Kind.DATA, leading.epoch, hw_end, _records_end(log), *asked, 0, 0, records)
 
-    async def _read(self, replica: "Replica", place: Place, max_bytes: int) -> bytes:
+    async def _read(self, replica: LocalReplica, place: Place, max_bytes: int) -> bytes:
         """About `max_bytes` of what it lacks: from the disk, and on top of that what is on its way there."""
         reader = place.reader
         if reader is None or reader.next_offset < place.end:
@@ -565,7 +598,3 @@ def drive(work: Coroutine[object, object, T]) -> T:
         return done.value  # type: ignore[no-any-return]
     work.close()
     raise AssertionError("it waited for something")
-
-
-def _asked(position: Position) -> tuple[int, int]:
-    return position.end, position.last_epoch

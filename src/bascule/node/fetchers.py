@@ -18,18 +18,16 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from bascule.core.metadata.streams import Key
 from bascule.errors import BusUnavailable, PeerError
 from bascule.node.garbage import GarbageLog
 from bascule.node.subjects import Subjects
 from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode_checked, encode_checked
 from bascule.wire.nats import messages, pub_pieces
-from bascule.wire.replication import Answer, FetchRequest, Kind, decode_part, decode_response, encode_request
-
-if TYPE_CHECKING:
-    from bascule.node.following import Following
+from bascule.wire.replication import Answer, FetchRequest, Kind, Position, decode_part, decode_response, encode_request
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +56,23 @@ def response_subject(subjects: Subjects, follower: str, leader: str) -> bytes:
     return subjects.within(f"replicated.{follower}.{leader}")
 
 
+class FollowerRole(Protocol):
+    """What replication needs of a partition that this broker follows."""
+
+    @property
+    def key(self) -> Key: ...
+
+    @property
+    def leader(self) -> str: ...
+
+    @property
+    def position(self) -> Position | None:
+        """Where to fetch from; None while there is nothing to ask for."""
+
+    def answered(self, answer: Answer) -> bool:
+        """False if it brought records that were not taken."""
+
+
 class Fetchers:
     def __init__(
         self, broker_id: str, subjects: Subjects, bus: Bus, timeout_s: float, session: int, max_lag_s: float
@@ -78,7 +93,7 @@ class Fetchers:
     def listen(self) -> None:
         self._bus.subscribe(response_subject(self._subjects, self._broker_id, "*"), self._on_batch)
 
-    def follow(self, following: "Following") -> None:
+    def follow(self, following: FollowerRole) -> None:
         if self._closed:
             return
         fetcher = self._fetchers.get(following.leader)
@@ -91,17 +106,17 @@ class Fetchers:
             fetcher.gather(self._gathering)
         fetcher.follow(following)
 
-    def unfollow(self, following: "Following") -> None:
+    def unfollow(self, following: FollowerRole) -> None:
         fetcher = self._fetchers.get(following.leader)
         if fetcher is not None and fetcher.unfollow(following):
             del self._fetchers[following.leader]
 
-    def changed(self, following: "Following") -> None:
+    def changed(self, following: FollowerRole) -> None:
         fetcher = self._fetchers.get(following.leader)
         if fetcher is not None:
             fetcher.changed(following)
 
-    def start_over(self, following: "Following") -> None:
+    def start_over(self, following: FollowerRole) -> None:
         fetcher = self._fetchers.get(following.leader)
         if fetcher is not None:
             fetcher.start_over()
@@ -159,8 +174,8 @@ class Fetcher:
         self._timeout_s = timeout_s
         self._idle_s = idle_s
         self._loop = asyncio.get_running_loop()
-        self._followings: dict[tuple[int, int], Following] = {}
-        self._changed: dict[tuple[int, int], None] = {}
+        self._followings: dict[Key, FollowerRole] = {}
+        self._changed: dict[Key, None] = {}
         self._full = True
         self._gathering = False
         self._full_id = self._request_id = 0
@@ -169,15 +184,15 @@ class Fetcher:
         self._soon: asyncio.Handle | None = None
         self._full_at = self._heard_at = self._sent_at = self._loop.time()
         self._silence_timer = self._loop.call_later(min(timeout_s, idle_s), self._check_silence)
-        self._refused: dict[tuple[int, int], None] = {}
+        self._refused: dict[Key, None] = {}
         self._pause_s = REFUSED_FIRST_S
         self._again: asyncio.TimerHandle | None = None
 
-    def follow(self, following: "Following") -> None:
+    def follow(self, following: FollowerRole) -> None:
         self._followings[following.key] = following
         self.start_over()
 
-    def unfollow(self, following: "Following") -> bool:
+    def unfollow(self, following: FollowerRole) -> bool:
         """True if nothing is left to fetch."""
         if self._followings.get(following.key) is following:
             del self._followings[following.key]
@@ -188,7 +203,7 @@ class Fetcher:
         self.close()
         return True
 
-    def changed(self, following: "Following") -> None:
+    def changed(self, following: FollowerRole) -> None:
         if self._followings.get(following.key) is following:
             self._changed[following.key] = None
             self._send_soon()

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import Protocol
 
 from bascule.core.partition.follower import (
     Answered,
@@ -18,22 +19,42 @@ from bascule.core.partition.follower import (
     WasCut,
 )
 from bascule.errors import LogError
+from bascule.log.segment import Segment
+from bascule.node.partition import Fetching, PartitionReplica
 from bascule.wire.replication import Answer, Kind, Position
-
-if TYPE_CHECKING:
-    from bascule.node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
 CUT_AGAIN_S = 5.0
 
 
+class FollowingReplica(PartitionReplica, Protocol):
+    vouched_for: bool
+    """This start has shown that the log lacks nothing that was promised."""
+
+    @property
+    def certain_end(self) -> int:
+        """Everything below is committed for good: no leader may ask us to cut there."""
+
+    @property
+    def unhealed(self) -> list[Segment]:
+        """Damaged segments that another replica may have whole."""
+
+    def follows(self, role: "Following") -> bool:
+        """Whether this is its role still."""
+
+    def begin_cut(self, work: Coroutine[object, object, None]) -> None: ...
+
+    async def cut(self, end: int) -> None: ...
+
+
 class Following:
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(self, replica: FollowingReplica, fetchers: Fetching) -> None:
         partition, log = replica.partition, replica.log
         self.leader = partition.leader
         self.key = replica.key
         self._replica = replica
+        self._fetchers = fetchers
         self._log = log
         self._cut_failed = False
         self._machine = Follower(
@@ -45,10 +66,10 @@ class Following:
             self.failed()
 
     def start(self) -> None:
-        self._replica.environment.fetchers.follow(self)
+        self._fetchers.follow(self)
 
     def stop(self) -> None:
-        self._replica.environment.fetchers.unfollow(self)
+        self._fetchers.unfollow(self)
 
     @property
     def hw_end(self) -> int:
@@ -61,7 +82,7 @@ class Following:
         if self._machine.cutting and not failing:
             return None
         position = self._machine.position._replace(failing=failing)
-        if self._log.damaged and (unhealed := self._replica.repair.unhealed):
+        if self._log.damaged and (unhealed := self._replica.unhealed):
             # What is not whole is not promised, as long as another replica may have it.
             sound_end = min(segment.base for segment in unhealed)
             position = position._replace(promised_end=min(position.promised_end, sound_end))
@@ -83,34 +104,34 @@ class Following:
         """A log that has *stored* what its leader has lacks nothing. Received is not enough: what it may lack it would
         lack again if its disk failed now, and would lead without."""
         reached = self._caught_up_end
-        if reached is not None and self._log.promised_end >= reached and not self._replica.repair.unhealed:
+        if reached is not None and self._log.promised_end >= reached and not self._replica.unhealed:
             self._replica.vouched_for = True
 
     def promised(self, end: int) -> None:
         self._execute(self._machine.step(Promised(end)))
         self._vouch()
-        self._replica.environment.fetchers.changed(self)
+        self._fetchers.changed(self)
 
     def damaged(self) -> None:
         """What is not whole is promised no more: the leader has to know."""
-        self._replica.environment.fetchers.changed(self)
+        self._fetchers.changed(self)
 
     def healed(self) -> None:
         """Damage was healed, or no replica has what is missing."""
         self._vouch()
-        self._replica.environment.fetchers.changed(self)
+        self._fetchers.changed(self)
 
     def failed(self) -> None:
         """The log fell back to what it had promised, and takes nothing until it is opened again. Whoever waits for us
         has to know."""
         self._caught_up_end = None
         self._machine.step(Failed(self._log.end))
-        self._replica.environment.fetchers.changed(self)
+        self._fetchers.changed(self)
 
     def reopened(self) -> None:
         if self._machine.failed:
             self._machine.step(Reopened(self._log.end))
-            self._replica.environment.fetchers.start_over(self)
+            self._fetchers.start_over(self)
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -144,11 +165,11 @@ class Following:
             except (LogError, OSError, ValueError) as error:
                 logger.error("%s cannot be truncated, and takes no records until it is: %s", self._replica.name, error)
             self._cut_failed = True
-            self._replica.environment.fetchers.changed(self)  # whoever waits for us has to know
+            self._fetchers.changed(self)  # whoever waits for us has to know
             await asyncio.sleep(CUT_AGAIN_S)
-            if self._replica.following is not self:
+            if not self._replica.follows(self):
                 return  # whoever leads now says where to cut
         self._cut_failed = False
-        if self._replica.following is self:
+        if self._replica.follows(self):
             self._machine.step(WasCut(self._log.end))
-            self._replica.environment.fetchers.start_over(self)
+            self._fetchers.start_over(self)

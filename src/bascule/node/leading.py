@@ -7,7 +7,7 @@ machine pays acks and exposes the records to readers.
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bascule.core.partition.insync import InSync
 from bascule.core.partition.leader import (
@@ -29,8 +29,9 @@ from bascule.core.partition.leader import (
 )
 from bascule.core.partition.owed import OwedAcks
 from bascule.errors import AckError, BusUnavailable, LogError
-from bascule.node.environment import RESERVED_STREAMS
+from bascule.node.environment import RESERVED_STREAMS, Environment
 from bascule.node.garbage import CountedLog
+from bascule.node.partition import PartitionBroker, PartitionReplica
 from bascule.ports import Subscription
 from bascule.wire.kernels import encode_acks
 from bascule.wire.nats import messages
@@ -38,17 +39,27 @@ from bascule.wire.owed import with_error
 from bascule.wire.record import ack_prefix, origin
 from bascule.wire.subjects import partition_subject
 
-if TYPE_CHECKING:
-    from bascule.node.replica import Replica
-
 logger = logging.getLogger(__name__)
 
 
+class LeadingReplica(PartitionReplica, Protocol):
+    def received(self, now: int) -> None:
+        """Messages came at this time."""
+
+
 class Leading:
-    def __init__(self, replica: "Replica", on_settled: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        broker: PartitionBroker,
+        replica: LeadingReplica,
+        on_settled: Callable[[], None],
+    ) -> None:
         self._replica = replica
         self._log = replica.log
-        self._environment = replica.environment
+        self._environment = environment
+        self._broker = broker
+        self._feeds = broker.feeds
         self._name = replica.name
         self._on_settled = on_settled
         self._subject = partition_subject(replica.stream.subject, replica.partition.id).encode()
@@ -58,7 +69,7 @@ class Leading:
         self._machine = self._make_machine()
         self._known_epoch = replica.partition.epoch
         self._too_large, self._readonly = CountedLog(logger), CountedLog(logger)
-        self._lease = replica.environment.lease
+        self._lease = environment.lease
         self._noted = -1
         self._ends: list[tuple[int, int]] = []
         """Where the log ended when the first batch came after a question to the controller, by that one's number."""
@@ -149,10 +160,10 @@ class Leading:
         """Time passes: who lags is asked out of the in-sync set. Once a second, so mostly there is nothing to look
         at."""
         if self._machine.in_sync.due(now):
-            self.step(Tick(now, self._environment.feeds.heard(self._replica.key, self.epoch)))
+            self.step(Tick(now, self._feeds.heard(self._replica.key, self.epoch)))
 
     def failed(self) -> None:
-        self._environment.feeds.went_back(self._replica)
+        self._feeds.went_back(self._replica)
         self.step(Failed(self._log.promised_end))
 
     def reopened(self) -> None:
@@ -233,7 +244,7 @@ class Leading:
                     self._send_acks(owed)
                 case Expose(hw_end):
                     self._log.set_visible_end(hw_end)
-                    self._environment.feeds.has_news(self._replica)
+                    self._feeds.has_news(self._replica)
                     if self._machine.settled:
                         self._on_settled()
                 case DropAcks(partition, nbytes):
@@ -247,12 +258,12 @@ class Leading:
                     )
                 case AskShrink(replica):
                     logger.warning("%s: %s does not keep up: it is to leave the in-sync set", self._name, replica)
-                    self._environment.ask_isr(self._replica, effect)
+                    self._broker.ask_isr(self._replica, effect)
                 case AskExpand():
-                    self._environment.ask_isr(self._replica, effect)
+                    self._broker.ask_isr(self._replica, effect)
 
     def _append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
-        self._environment.feeds.prepare()
+        self._feeds.prepare()
         end = self._log.end  # the first record may be past it, if offsets were shown that this log lacks
         try:
             self._log.append(records, count, next_offset, last_timestamp)
@@ -262,7 +273,7 @@ class Leading:
             return
         assert self._machine.end == self._log.end == next_offset, "a leader stands where its log ends"
         self._replica.epochs.begin(self.epoch, end)
-        self._environment.feeds.appended(self._replica, records, end, next_offset)
+        self._feeds.appended(self._replica, records, end, next_offset)
 
     def _send_acks(self, owed: bytes) -> None:
         environment = self._environment

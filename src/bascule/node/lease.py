@@ -39,13 +39,13 @@ CUT_OFF = (
 
 
 class Lease:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, alone: Callable[[], bool]) -> None:
+        """`alone` says whether this broker is the only voter."""
         self.asked = 0
         """Questions so far."""
         self.heard = 0
         """The newest of them that was answered."""
-        self.alone: Callable[[], bool] = lambda: True
-        """Whether this broker is the only voter."""
+        self._alone = alone
         self._clock = clock
         self._contact_ns = self._until_ns = clock.monotonic_ns()
 
@@ -54,14 +54,14 @@ class Lease:
         now = self._clock.monotonic_ns()
         if now < self._until_ns:
             return False
-        if self.alone():
+        if self._alone():
             self._extend(now)
             return False
         return True
 
     @property
     def overdue(self) -> bool:
-        return not self.alone() and self._clock.monotonic_ns() - self._contact_ns > int(OVERDUE_S * NS)
+        return not self._alone() and self._clock.monotonic_ns() - self._contact_ns > int(OVERDUE_S * NS)
 
     def _extend(self, contact_ns: int) -> None:
         self._contact_ns = max(contact_ns, self._contact_ns)
@@ -69,7 +69,7 @@ class Lease:
 
     async def ask(self, current: Callable[[float], Awaitable[None]]) -> bool:
         """`current` returns when this broker knows all that was decided before the call. True if it did."""
-        if self.alone():
+        if self._alone():
             return True
         self.asked += 1
         number, began_ns = self.asked, self._clock.monotonic_ns()

@@ -47,6 +47,8 @@ class MetadataStore:
         self.metadata = metadata or Metadata()
         self.on_changes: Callable[[list[Change]], None] = lambda changes: None
         self._outcomes: dict[int, list[Change]] = {}
+        self._counted_at: tuple[Metadata, int, str] | None = None
+        self._counts = (0, 0)
 
     async def restore(self, snapshot: Snapshot) -> int:
         """How many partitions that changed: what is to be done next may have to wait for a turn of the event loop."""
@@ -76,6 +78,20 @@ class MetadataStore:
             if isinstance(change, Rejected):
                 raise change.error
         return changes
+
+    def counts(self, broker: str) -> tuple[int, int]:
+        """Partitions that broker holds, and leads. Every heartbeat says it, so that it is counted once a change."""
+        at = (self.metadata, self.metadata.index, broker)
+        if self._counted_at != at:
+            held = [
+                item
+                for stream in self.metadata.streams.values()
+                for item in stream
+                if not item.paused and broker in item.replicas
+            ]
+            self._counted_at = at
+            self._counts = (len(held), sum(item.leader == broker for item in held))
+        return self._counts
 
     def _tell(self, changes: list[Change]) -> int:
         """How many partitions they are about."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.node.environment import Environment
+from bascule.node.partition import PartitionBroker
 from bascule.node.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -22,10 +23,12 @@ class Opening:
     def __init__(
         self,
         environment: Environment,
+        broker: PartitionBroker,
         partitions: Sequence[tuple[Stream, Partition]],
         opened: Callable[[Replica], None],
     ) -> None:
         self._environment = environment
+        self._broker = broker
         self._count = len(partitions)
         self._waiting = iter(partitions)
         self._opened = opened
@@ -45,7 +48,7 @@ class Opening:
     async def _work(self) -> None:
         for stream, partition in self._waiting:
             try:
-                self._opened(await Replica.open(self._environment, stream, partition))
+                self._opened(await Replica.open(self._environment, self._broker, stream, partition))
             except Exception as error:
                 self._failed.append(error)
             self._done += 1

@@ -7,11 +7,14 @@ it says that it does not have everything. Records in an answer stand as they are
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from bascule.core.metadata.streams import Key
 from bascule.core.partition.candidate import Account
 from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError, PeerLacks
 from bascule.limits import MAX_RECORD_BYTES
+from bascule.log.commitlog import CommitLog
+from bascule.node.feeds import Members
 from bascule.node.garbage import GarbageLog
 from bascule.node.requests import Requests
 from bascule.node.subjects import Subjects
@@ -20,9 +23,6 @@ from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.repair import Question, Standing, Told, decode_question, decode_told, encode_question, encode_told
 from bascule.wire.subjects import usable_subject
-
-if TYPE_CHECKING:
-    from bascule.node.replica import Key, Replica
 
 logger = logging.getLogger(__name__)
 
@@ -39,27 +39,41 @@ _KINDS = (MsgType.LEADER_EPOCH_OFFSET_REQUEST, MsgType.LEADER_EPOCH_OFFSET_RESPO
 _ABSENT = Told(False, False, Standing(0, 0), 0, b"")
 
 
+class OpenReplica(Protocol):
+    """A replica on this broker, whatever its role."""
+
+    @property
+    def log(self) -> CommitLog: ...
+
+    @property
+    def certain(self) -> bool:
+        """It has everything it promised."""
+
+
 class PeerLogs:
-    def __init__(self, broker_id: str, subjects: Subjects, bus: Bus, requests: Requests) -> None:
+    def __init__(
+        self,
+        broker_id: str,
+        subjects: Subjects,
+        bus: Bus,
+        requests: Requests,
+        find: Callable[[Key], OpenReplica | None],
+        members: Members,
+        alive: Callable[[], list[str]],
+    ) -> None:
+        """`members` of the cluster are answered; those of them that are `alive` are asked."""
         self._broker_id = broker_id
         self._subjects = subjects
         self._bus = bus
         self._requests = requests
-        self._find: Callable[[Key], Replica | None] = lambda key: None
-        self._members: Callable[[], tuple[str, ...]] = tuple
+        self._find = find
+        self._members = members
+        self._alive = alive
         self._answering: dict[asyncio.Task[None], None] = {}
         self._garbage = GarbageLog(logger, "a question of another replica")
-        self._alive: Callable[[], list[str]] = list
         self._asking = asyncio.Semaphore(ASKED_AT_ONCE)
 
-    def listen(
-        self,
-        find: "Callable[[Key], Replica | None]",
-        members: Callable[[], tuple[str, ...]],
-        alive: Callable[[], list[str]],
-    ) -> None:
-        """`members` of the cluster are answered; those of them that are `alive` are asked."""
-        self._find, self._members, self._alive = find, members, alive
+    def listen(self) -> None:
         self._requests.listen()
         self._bus.subscribe(self._subject(self._broker_id), self._on_batch)
 
@@ -72,12 +86,12 @@ class PeerLogs:
 
     # --- asking ----------------------------------------------------------------------------------------------
 
-    async def account(self, broker: str, key: "Key") -> Account | None:
+    async def account(self, broker: str, key: Key) -> Account | None:
         """How far that broker's log goes; None if it has none open. PeerError if it does not say."""
         told = await self._ask(broker, Question(*key, 0, 0, 0, self._broker_id))
         return Account(told.standing, told.certain) if told.here else None
 
-    async def fetch(self, broker: str, key: "Key", start: int, end: int) -> bytes:
+    async def fetch(self, broker: str, key: Key, start: int, end: int) -> bytes:
         """The first of that broker's records with offsets from `start` to before `end`, as many as it gives at once.
         PeerError if it does not say, PeerLacks if its log is damaged there. Whoever takes them verifies them."""
         records, total = b"", 1
@@ -87,7 +101,7 @@ class PeerLogs:
             records += told.piece
         return records
 
-    async def _range(self, broker: str, key: "Key", start: int, end: int, skip: int) -> Told:
+    async def _range(self, broker: str, key: Key, start: int, end: int, skip: int) -> Told:
         told = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
         if told.total > READ_BYTES + MAX_RECORD_BYTES:
             raise PeerError(f"{broker} says that {told.total} bytes come at once: that cannot be")

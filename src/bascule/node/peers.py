@@ -57,7 +57,8 @@ class Peer:
     """Of the cluster it is in."""
 
 
-Describe = Callable[[], Peer]
+Describe = Callable[[bool], Peer]
+"""This broker as it is now; told whether it is about to stop."""
 
 
 class Peers:
@@ -70,6 +71,7 @@ class Peers:
         self._bus = bus
         self._clock = attention
         self._describe = describe
+        self.leaving = False
         self._heard: dict[str, tuple[Peer, int]] = {}
         self._past: dict[str, dict[str, int]] = {}
         """By broker, its lives, each with the number of its last heartbeat."""
@@ -87,7 +89,7 @@ class Peers:
         self._bus.subscribe(self._subject, self._on_batch)
         self._bus.subscribe(self._own_subject, self._on_batch)
         self._own_heard_at = self._started_at = self._clock.monotonic_ns()
-        request = pb.ServerInfoRequest(id=self._describe().id).SerializeToString()
+        request = pb.ServerInfoRequest(id=self._me().id).SerializeToString()
         self._send(encode(MsgType.SERVER_INFO_REQUEST, request, crc=True), self._subject)
         self._beat()
 
@@ -99,7 +101,7 @@ class Peers:
     def alive(self) -> list[Peer]:
         """The others, as far as they were heard within a session, by id."""
         oldest = self._clock.monotonic_ns() - int(SESSION_S * 1e9)
-        own = self._describe().id
+        own = self._me().id
         return [peer for name, (peer, at) in sorted(self._heard.items()) if at >= oldest and name != own]
 
     def last_heard(self, broker: str) -> int:
@@ -109,11 +111,11 @@ class Peers:
     @property
     def boot(self) -> str:
         """Of this broker: another life, another token."""
-        return self._describe().boot
+        return self._me().boot
 
     @property
     def _own_subject(self) -> bytes:
-        return self._subject + b"." + self._describe().id.encode()
+        return self._subject + b"." + self._me().id.encode()
 
     @property
     def _deaf(self) -> bool:
@@ -121,7 +123,7 @@ class Peers:
 
     def say(self) -> None:
         """Now, not at the next beat."""
-        me = self._describe()
+        me = self._me()
         self._beats += 1
         message = pb.ServerInfoResponse(
             id=me.id,
@@ -139,6 +141,14 @@ class Peers:
         )
         subject = self._own_subject if self._deaf else self._subject
         self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString(), crc=True), subject)
+
+    def leave(self) -> None:
+        """Say, now and from now on, that this broker is about to stop."""
+        self.leaving = True
+        self.say()
+
+    def _me(self) -> Peer:
+        return self._describe(self.leaving)
 
     def _heard_own_id(self, peer: Peer) -> None:
         """Another boot under our id is our last life's echo, or, if it hears us and goes on, another broker."""
@@ -191,7 +201,7 @@ class Peers:
         if peer.cluster != self._subjects.cluster:
             self.on_stranger(peer)
             return
-        if peer.id == self._describe().id:
+        if peer.id == self._me().id:
             self._heard_own_id(peer)
         elif self._is_old(peer):
             return

@@ -95,6 +95,11 @@ class RaftDriver:
     def membership(self) -> Membership:
         return self.raft.membership
 
+    @property
+    def alone(self) -> bool:
+        """No other server is needed to decide anything."""
+        return self.raft.membership.voters == (self.raft.id,)
+
     async def propose(self, command: bytes) -> int:
         """The index at which it was applied here. NotLeaderError if it cannot be, or was not."""
         self.raft.bound_messages(self._bus.max_payload)

@@ -12,8 +12,8 @@ when enough of them have been heard.
 
 import asyncio
 import logging
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Coroutine
+from typing import Protocol
 
 from bascule.core.metadata.administration import elect_command
 from bascule.core.partition.candidate import PATIENCE_S, Account, Candidate, GiveWay, Lead, Wait, decide
@@ -22,10 +22,9 @@ from bascule.log.reader import Healing
 from bascule.log.refill import refill
 from bascule.log.segment import Segment
 from bascule.log.tail import Tail
+from bascule.node.environment import Environment
+from bascule.node.partition import PartitionBroker, PartitionReplica
 from bascule.wire.repair import Standing
-
-if TYPE_CHECKING:
-    from bascule.node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +45,33 @@ SCRUB_BYTES_A_SECOND = 64 * 1024 * 1024
 SCRUB_EVERY_S = 24 * 3600.0
 
 
+class Follower(Protocol):
+    """A following role, told of damage in its log."""
+
+    def damaged(self) -> None: ...
+
+    def healed(self) -> None: ...
+
+
+class RepairedReplica(PartitionReplica, Protocol):
+    @property
+    def tail(self) -> Tail: ...
+
+    @property
+    def following(self) -> Follower | None: ...
+
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Work that ends with the replica."""
+
+
 class Repair:
-    def __init__(self, replica: "Replica") -> None:
+    def __init__(self, environment: Environment, broker: PartitionBroker, replica: RepairedReplica) -> None:
+        self._own = environment.broker_id
+        self._defaults = environment.defaults
+        self._feeds = broker.feeds
         self._replica = replica
         self._log = replica.log
-        self._logs = replica.environment.peer_logs
+        self._logs = broker.peer_logs
         self._one_at_a_time = asyncio.Lock()
         self._tried: dict[Segment, tuple[float, Healing]] = {}
         self._lacked: dict[Segment, int] = {}
@@ -63,7 +84,7 @@ class Repair:
 
     @property
     def _others(self) -> list[str]:
-        partition, own = self._replica.partition, self._replica.environment.broker_id
+        partition, own = self._replica.partition, self._own
         return sorted((each for each in partition.replicas if each != own), key=lambda each: each != partition.leader)
 
     # --- damage ----------------------------------------------------------------------------------------------
@@ -121,7 +142,7 @@ class Repair:
             if healing is not Healing.UNKNOWN and self._replica.following is not None:
                 self._replica.following.healed()
             if healing is not Healing.UNKNOWN and self._replica.leading is not None:
-                self._replica.environment.feeds.has_news(self._replica)
+                self._feeds.has_news(self._replica)
             return healing
 
     async def _ask_around(self, segment: Segment) -> Healing:
@@ -212,7 +233,7 @@ class Repair:
     @property
     def _candidate(self) -> Candidate:
         """As the metadata has it now: who was removed, or lost its disk, is in no set, and not waited for."""
-        replica, own = self._replica, self._replica.environment.broker_id
+        replica, own = self._replica, self._own
         return Candidate(
             Standing(self._log.last_epoch, self._log.promised_end),
             replica.tail in (Tail.SURE, Tail.LIKELY),
@@ -220,7 +241,7 @@ class Repair:
             replica.tail is Tail.SHORT,
             tuple(each for each in replica.partition.complete if each != own),
             tuple(self._others),
-            replica.environment.defaults.min_isr_of(replica.stream.config),
+            self._defaults.min_isr_of(replica.stream.config),
         )
 
     def _say_unheard(self, unheard: tuple[str, ...]) -> None:
@@ -242,7 +263,7 @@ class Repair:
                 "heard; start that one, or give up what only it has with `%s`",
                 replica.name,
                 ", ".join(missing),
-                elect_command(replica.stream.name, replica.partition.id, replica.environment.broker_id),
+                elect_command(replica.stream.name, replica.partition.id, self._own),
             )
         self.waits_for = missing
 

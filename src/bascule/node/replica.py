@@ -8,10 +8,11 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from bascule.core.metadata.streams import Partition, Stream
+from bascule.core.metadata.streams import Key, Partition, Stream
 from bascule.core.partition.epochs import EpochHistory
 from bascule.errors import BasculeError, LogError, Unavailable
 from bascule.log.commitlog import CommitLog
+from bascule.log.segment import Segment
 from bascule.log.tail import Tail
 from bascule.node import epochs as stored_epochs
 from bascule.node.environment import Environment
@@ -19,6 +20,7 @@ from bascule.node.following import Following
 from bascule.node.groups import GroupMembers
 from bascule.node.leading import Leading
 from bascule.node.lease import CUT_OFF, LEASE_S, NS
+from bascule.node.partition import PartitionBroker
 from bascule.node.repair import Repair
 from bascule.wire.subjects import quote_name
 
@@ -30,17 +32,22 @@ CUT_AGAIN_S = 5.0
 GIVE_WAY_S = 0.2
 """Between two tries to let another replica lead."""
 
-Key = tuple[int, int]
-"""A stream's creation index and a partition: unlike a name, never used twice."""
-
 
 def stream_folder(stream: Stream) -> str:
     return f"streams/{quote_name(stream.name)}@{stream.creation_index}"
 
 
 class Replica:
-    def __init__(self, environment: Environment, stream: Stream, partition: Partition, log: CommitLog) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        broker: PartitionBroker,
+        stream: Stream,
+        partition: Partition,
+        log: CommitLog,
+    ) -> None:
         self.environment = environment
+        self._broker = broker
         self.stream = stream
         self.partition = partition
         self.log = log
@@ -55,7 +62,7 @@ class Replica:
         self.tail = log.tail
         """What this start knows about the end of the log."""
         self._coming_to_lead: asyncio.Task[None] | None = None
-        self.repair = Repair(self)
+        self.repair = Repair(environment, broker, self)
         self.epochs = EpochHistory()
         self._saved_epoch = 0
         self._settled = asyncio.Event()
@@ -69,7 +76,9 @@ class Replica:
         self._storing_epochs = asyncio.Lock()
 
     @classmethod
-    async def open(cls, environment: Environment, stream: Stream, partition: Partition) -> "Replica":
+    async def open(
+        cls, environment: Environment, broker: PartitionBroker, stream: Stream, partition: Partition
+    ) -> "Replica":
         replica: Replica | None = None
 
         def on_promised(end: int) -> None:
@@ -91,7 +100,7 @@ class Replica:
             replicated=len(partition.replicas) > 1,
             ends=environment.ends,
         )
-        replica = cls(environment, stream, partition, log)
+        replica = cls(environment, broker, stream, partition, log)
         replica.epochs = await stored_epochs.load(environment.disk, log)
         replica._saved_epoch = replica.epochs.last_epoch
         replica.tail = log.tail  # the epochs may have shown that it is short
@@ -120,7 +129,7 @@ class Replica:
         if not partition.leader:
             return
         if partition.leader != self.environment.broker_id:
-            self.following = Following(self)
+            self.following = Following(self, self._broker.fetchers)
             self.following.start()
         elif self._may_lead or partition.leader_epoch in (stream.creation_index, partition.unclean_epoch):
             # There is nothing to compare, or an administrator has decided.
@@ -146,7 +155,7 @@ class Replica:
 
     def _lead(self) -> None:
         self.vouched_for = True
-        self.leading = Leading(self, self._settled.set)
+        self.leading = Leading(self.environment, self._broker, self, self._settled.set)
         self.leading.start()
         if self.log.failed is not None:
             self.leading.failed()
@@ -159,7 +168,7 @@ class Replica:
                 if (other := await self.repair.ahead()) is None:
                     break
                 logger.warning("%s: %s has more than this broker, and is asked to lead", self.name, other)
-                if await self.environment.give_way(self, other):
+                if await self._broker.give_way(self, other):
                     return
             except Exception:
                 logger.exception("%s: whether another replica has more is not known yet", self.name)
@@ -170,7 +179,7 @@ class Replica:
             self.begin_cut(self._cut_torn(torn_from))
             return
         self._lead()
-        self.environment.on_writable(self.stream.name, self.partition.id)
+        self._broker.writable_changed(self.stream.name, self.partition.id)
 
     async def _cut_torn(self, end: int) -> None:
         """Its role begins again when this is over."""
@@ -270,6 +279,13 @@ class Replica:
             self.log.record.vouch()
 
     @property
+    def unhealed(self) -> list[Segment]:
+        return self.repair.unhealed
+
+    def follows(self, role: Following) -> bool:
+        return self.following is role
+
+    @property
     def certain_end(self) -> int:
         """Everything below is committed for good: no leader may ask us to cut there. Nothing is, if a leader who was
         not in sync has been elected since our last record."""
@@ -347,7 +363,7 @@ class Replica:
         self._cutting = None
         if not (self._ended or task.cancelled() or self.leading or self.following or self._coming_to_lead):
             self._begin_role()
-            self.environment.on_writable(self.stream.name, self.partition.id)
+            self._broker.writable_changed(self.stream.name, self.partition.id)
 
     async def cut(self, end: int) -> None:
         async with self._storing_epochs:  # those on their way there are not what they will be
@@ -365,7 +381,7 @@ class Replica:
         if role is not None:
             role.failed()
         self._failed = self.leading or self._failed
-        self.environment.on_writable(self.stream.name, self.partition.id)
+        self._broker.writable_changed(self.stream.name, self.partition.id)
         if not self._reopening and not self._ended:
             self._reopening = True
             self.spawn(self._reopen())
@@ -393,7 +409,7 @@ class Replica:
         role = self.leading or self.following
         if role is not None:
             role.reopened()
-        self.environment.on_writable(self.stream.name, self.partition.id)
+        self._broker.writable_changed(self.stream.name, self.partition.id)
         logger.warning("%s takes writes again, from offset %d on", self.name, self.log.end)
 
     async def _step_down(self) -> bool:
@@ -401,7 +417,7 @@ class Replica:
         if self._failed is None or self.leading is not self._failed or not self._replicated:
             return True
         try:
-            await self.environment.step_down(self)
+            await self._broker.step_down(self)
         except BasculeError as error:
             logger.warning("%s: no other leader for a log that failed yet: %s", self.name, error)
         return False

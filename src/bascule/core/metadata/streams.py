@@ -14,6 +14,9 @@ from bascule.wire.pb import internal_pb2 as pb
 
 T = TypeVar("T")
 
+Key = tuple[int, int]
+"""A stream's creation index and a partition: unlike a name, never used twice."""
+
 
 def finish(work: Generator[None, None, T]) -> T:
     """The result of work that is done in slices, at once."""
