@@ -12,9 +12,8 @@ from bascule.log.commitlog import CommitLog, LogConfig
 from bascule.log.reader import Healing
 from bascule.log.refill import Fetch, refill
 from bascule.log.segment import Segment
-from bascule.log.sync import SyncScheduler
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, Bench, ManualClock, open_bench
+from bascule.testing.logs import FOLDER, Bench, ManualClock, make_scheduler, open_bench
 from bascule.testing.loop import run
 from bascule.wire.kernels import scan_records
 
@@ -55,7 +54,7 @@ def harm(disk: MemoryDisk, chance: random.Random) -> None:
 
 async def open_replica(disk: MemoryDisk) -> Bench:
     clock = ManualClock()
-    bench = Bench(disk, SyncScheduler(disk, clock), clock)
+    bench = Bench(disk, make_scheduler(disk, clock), clock)
     bench.log = await CommitLog.open(
         disk, bench.scheduler, FOLDER, LogConfig(2_000), clock, bench.promises.append, bench.failures.append, True
     )

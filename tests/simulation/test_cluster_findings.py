@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 from bascule.core.metadata.commands import Command
 from bascule.errors import Status
@@ -164,7 +164,8 @@ def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     membership = Membership(("a", "b")).with_learner("c", "first life")
     raft: Any = SimpleNamespace(membership=membership, raft=SimpleNamespace(id="a", log=log))
     nothing: Any = None
-    controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), nothing, nothing)
+    controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), *[nothing] * 7)
+    controller.start(cast(Any, SimpleNamespace(refusal=lambda broker, incarnation: "")))
     request = pb.RaftJoinRequest(nodeID="c", incarnation="first life")
     assert controller._join(request) == CHANGING
     log.commit = 7
@@ -179,7 +180,7 @@ def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
         pass
 
     async def main() -> None:
-        controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), submit, nothing)
+        controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), submit, *[nothing] * 6)
         for life in range(3 * RAFT_MAX_SERVERS):
             await controller._record_loss("c", f"life {life}")
         assert len(controller._disks_lost) == RAFT_MAX_SERVERS

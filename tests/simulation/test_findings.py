@@ -9,7 +9,6 @@ import pytest
 from bascule.errors import LogError, Status, UnknownOutcome
 from bascule.log.commandlog import CommandLog
 from bascule.log.commitlog import CommitLog, LogConfig
-from bascule.log.sync import SyncScheduler
 from bascule.sim.cluster import Builder
 from bascule.sim.host import Host
 from bascule.sim.scenario import scenario
@@ -17,16 +16,22 @@ from bascule.sim.trace import Trace
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
+from bascule.testing.logs import make_scheduler
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.testing.records import encode, values
 from bascule.wire.pb import api_pb2 as api
+
+
+def one_host(nats: MemoryNats) -> Host:
+    builder = Builder(scenario(1, brokers=1), on_controller=lambda term, name: None)
+    return Host("one", nats, Trace(asyncio.get_running_loop()), 1, builder)
 
 
 async def opened(disk: MemoryDisk, segment_max_bytes: int = 1 << 20) -> CommitLog:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     clock = VirtualClock(loop)
-    scheduler = SyncScheduler(disk, clock)
+    scheduler = make_scheduler(disk, clock)
     config = LogConfig(segment_max_bytes)
     return await CommitLog.open(disk, scheduler, "p/0", config, clock, lambda end: None, lambda error: None)
 
@@ -105,7 +110,7 @@ def test_a_command_whose_sync_failed_leaves_no_hole_behind_later_ones() -> None:
 
 def test_a_refused_publish_leaves_nothing_behind() -> None:
     async def main() -> None:
-        host = Host("one", MemoryNats(), Trace(asyncio.get_running_loop()), 1, Builder(scenario(1, brokers=1)))
+        host = one_host(MemoryNats())
         host.boot()
         await asyncio.sleep(1)
         create = api.CreateStreamRequest(name="s", subject="s")
@@ -125,7 +130,7 @@ def test_a_refused_publish_leaves_nothing_behind() -> None:
 
 def test_a_stream_made_while_the_disk_fails_is_there_once_the_disk_works() -> None:
     async def main() -> None:
-        host = Host("one", MemoryNats(), Trace(asyncio.get_running_loop()), 1, Builder(scenario(1, brokers=1)))
+        host = one_host(MemoryNats())
         host.boot()
         await asyncio.sleep(1)
         host.disk.misfortune = lambda path: errno.EIO if path.startswith("streams/s@") else None
@@ -141,9 +146,8 @@ def test_a_stream_made_while_the_disk_fails_is_there_once_the_disk_works() -> No
 
 def test_no_partition_of_a_stream_goes_on_when_its_files_cannot_be_removed() -> None:
     async def main() -> None:
-        loop = asyncio.get_running_loop()
         nats = MemoryNats()
-        host = Host("one", nats, Trace(loop), 1, Builder(scenario(1, brokers=1)))
+        host = one_host(nats)
         host.boot()
         await asyncio.sleep(1)
         create = api.CreateStreamRequest(name="s", subject="s", partitions=3)

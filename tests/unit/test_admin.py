@@ -83,10 +83,8 @@ async def publish(member: Member, value: bytes, partition: int = 0) -> None:
 
 def watch(member: Member) -> list[str]:
     """What ends this broker."""
-    reasons: list[str] = []
-    member.broker.cluster.on_fatal(reasons.append)
-    member.broker.inquiries.on_stop = lambda: reasons.append("stopped")
-    return reasons
+    member.ends.clear()
+    return member.ends
 
 
 def test_status_shows_who_is_who_and_what_is_not_in_sync() -> None:

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from bascule import limits
 from bascule.errors import Status
-from bascule.log.sync import GROUP, SyncScheduler
+from bascule.log.sync import GROUP
 from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
-from bascule.node.environment import StreamDefaults
+from bascule.node.environment import Process, StreamDefaults
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
@@ -44,6 +45,13 @@ class SeededRandom:
         return self.chance.uniform(low, high)
 
 
+def make_process(on_fatal: Callable[[str], None], on_stop: Callable[[], None] | None = None) -> Process:
+    """The process of a broker in memory: nothing else of it is looked at."""
+    return Process(
+        on_fatal, on_stop, on_grown=lambda: None, on_files=lambda gone: None, on_role=lambda term, leads: None
+    )
+
+
 class Node:
     """One life of a broker on a disk that outlives it."""
 
@@ -52,6 +60,8 @@ class Node:
         self.nats = nats
         self.seed = seed
         self.host, self.port = "localhost", 9292
+        self.fatal: list[str] = []
+        """Why the broker said that it cannot go on."""
 
     async def start(self) -> "Node":
         loop = asyncio.get_running_loop()
@@ -74,8 +84,8 @@ class Node:
             fetch_timeout_s=3.0,
             defaults=DEFAULTS,
         )
-        scheduler = SyncScheduler(self.disk, clock, GROUP)
-        self.broker = await assemble(settings, self.disk, clock, chance, Buses(*self.buses), scheduler, self)
+        process = make_process(self.fatal.append)
+        self.broker = await assemble(settings, self.disk, clock, chance, Buses(*self.buses), GROUP, self, process)
         await self.broker.start()
         self.methods = Api(self.broker, self).methods()
         return self
@@ -145,6 +155,30 @@ def test_publish_and_read_back_through_every_door() -> None:
         assert payload is not None
         assert (api.Ack.FromString(payload).offset, api.Ack.FromString(payload).correlationId) == (2, "c")
         assert await node.read("s") == [(0, b"by gRPC"), (1, b"plain"), (2, b"by envelope")]
+
+    run(main())
+
+
+def test_a_disk_that_falls_behind_holds_back_what_nats_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would pile up in memory until appends are refused."""
+    monkeypatch.setattr(limits, "UNSYNCED_HIGH_BYTES", 200)
+    monkeypatch.setattr(limits, "UNSYNCED_LOW_BYTES", 100)
+
+    async def main() -> None:
+        disk = MemoryDisk()
+        node = await Node(disk, MemoryNats()).start()
+        await node.create("s")
+        replica = node.broker.replica("s", 0)
+        assert replica is not None
+        disk.sync_delay_s = 5.0
+        for _ in range(10):
+            node.nats.publish(b"s", bytes(300))
+            await asyncio.sleep(0.1)
+        assert replica.log.end == 1, "what came after the first one waits in NATS"
+        disk.sync_delay_s = 0.0
+        while replica.log.promised_end < 10:
+            await asyncio.sleep(0.1)
+        assert len(await node.read("s")) == 10
 
     run(main())
 

@@ -154,7 +154,8 @@ def stored(count: int) -> bytes:
 
 
 def reader() -> Subscription:
-    return Subscription(Cluster([Address("localhost", 9292)], None), Reading("s", 0, "earliest", None, False, False))
+    cluster = Cluster([Address("localhost", 9292)], None, on_wait=lambda error, seconds: None)
+    return Subscription(cluster, Reading("s", 0, "earliest", None, False, False))
 
 
 def received(data: bytes) -> list[Message]:

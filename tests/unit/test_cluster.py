@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bascule.errors import Status
-from bascule.log.sync import GROUP, SyncMode, SyncScheduler
+from bascule.log.sync import GROUP, SyncMode
 from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
@@ -22,7 +22,7 @@ from bascule.wire.kernels import decode_records
 from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.replication import FetchRequest, encode_request
-from tests.unit.test_broker import DEFAULTS, SeededRandom, split
+from tests.unit.test_broker import DEFAULTS, SeededRandom, make_process, split
 
 
 class Member:
@@ -44,6 +44,8 @@ class Member:
         self.max_quorum = max_quorum
         self.fatal = ""
         """Why the broker said that it cannot go on."""
+        self.ends: list[str] = []
+        """All such reasons of this start, and each time an administrator stopped it."""
         self.disk = MemoryDisk()
         self.host, self.port = name, 9292
         self.boots = 0
@@ -73,15 +75,16 @@ class Member:
             fetch_timeout_s=3.0,
             defaults=DEFAULTS,
         )
-        scheduler = SyncScheduler(self.disk, clock, self.mode)
-        self.broker = await assemble(settings, self.disk, clock, chance, Buses(*self.buses), scheduler, self)
-        self.fatal = ""
-        self.broker.cluster.on_fatal(self._end)
+        self.fatal, self.ends = "", []
+        process = make_process(self._end, lambda: self.ends.append("stopped"))
+        buses = Buses(*self.buses)
+        self.broker = await assemble(settings, self.disk, clock, chance, buses, self.mode, self, process)
         await self.broker.start()
         self.methods: Mapping[str, Any] = Api(self.broker, self).methods()
 
     def _end(self, reason: str) -> None:
         self.fatal = self.fatal or reason
+        self.ends.append(reason)
 
     def wipe(self) -> None:
         """Its disk is lost while it is down; its configuration stays."""

@@ -212,7 +212,7 @@ def test_a_log_whose_files_are_changed_for_long_does_not_keep_others_from_being_
         storage = RaftStorage(disk, "raft")
         await storage.open()
         await storage.save(HardState(), [], Snapshot(0, 0, Membership(("a",))))
-        watch = FileWatch(disk, busy.scheduler, storage, list)
+        watch = FileWatch(disk, busy.scheduler, storage, list, on_gone=lambda: None)
         for bench in (busy, other):
             await bench.store([b"x"])
         await watch.check()

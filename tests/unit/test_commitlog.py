@@ -10,9 +10,9 @@ from bascule import limits
 from bascule.errors import LogError
 from bascule.log.index import FileIndex, MemoryIndex, encode_footer
 from bascule.log.recovery import scan_segment
-from bascule.log.sync import GROUP, SyncMode, SyncScheduler
+from bascule.log.sync import GROUP, SyncMode
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, ManualClock, open_bench
+from bascule.testing.logs import FOLDER, ManualClock, make_scheduler, open_bench
 from bascule.testing.loop import run
 from bascule.testing.records import encode
 
@@ -72,7 +72,7 @@ def test_what_arrives_during_a_round_shares_the_next_one() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         disk.sync_delay_s = 1.0
-        scheduler = SyncScheduler(disk, ManualClock())
+        scheduler = make_scheduler(disk, ManualClock())
         benches = [
             await open_bench(disk, folder=f"streams/test@1/{number}", scheduler=scheduler) for number in range(5)
         ]
@@ -232,9 +232,9 @@ def test_a_disk_that_falls_behind_presses_back_and_lets_go_again(monkeypatch: py
         monkeypatch.setattr(limits, "UNSYNCED_LOW_BYTES", size)
         disk = MemoryDisk()
         disk.sync_delay_s = 1.0
-        bench = await open_bench(disk)
         pressure: list[bool] = []
-        bench.scheduler.on_pressure = pressure.append
+        scheduler = make_scheduler(disk, ManualClock(), on_pressure=pressure.append)
+        bench = await open_bench(disk, scheduler=scheduler)
         for expected in ([], [], [True], [True]):
             bench.append(batch)
             assert pressure == expected
@@ -495,7 +495,7 @@ def test_truncating_cuts_the_suffix_aside_and_writing_goes_on_from_there() -> No
 def test_an_owner_that_throws_when_told_does_not_hold_up_the_others(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
-        scheduler = SyncScheduler(disk, ManualClock())
+        scheduler = make_scheduler(disk, ManualClock())
         bad = await open_bench(disk, folder="bad", scheduler=scheduler)
         good = await open_bench(disk, folder="good", scheduler=scheduler)
 

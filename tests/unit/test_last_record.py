@@ -1,16 +1,15 @@
 """Where a log begins and what its last record was, also where segments hold none that can be read."""
 
 from bascule.log.commitlog import CommitLog, LogConfig
-from bascule.log.sync import SyncScheduler
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, ManualClock, open_bench
+from bascule.testing.logs import FOLDER, ManualClock, make_scheduler, open_bench
 from bascule.testing.loop import run
 from tests.unit.test_commitlog import bodies
 
 
 async def open_replicated(disk: MemoryDisk) -> CommitLog:
     clock = ManualClock()
-    scheduler = SyncScheduler(disk, clock)
+    scheduler = make_scheduler(disk, clock)
     config = LogConfig(300, 0)
     return await CommitLog.open(disk, scheduler, FOLDER, config, clock, lambda _: None, lambda _: None, replicated=True)
 

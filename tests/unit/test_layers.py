@@ -59,6 +59,20 @@ shorter."""
 MAX_KNOWN_CYCLES = 2
 
 
+WIRED = ("core", "wire", "log", "net", "node", "client")
+"""Where every part is given what it needs when it is made."""
+GIVEN_AT_START = {
+    # Two parts that need each other: the second is given to the first when both are there and work begins. There is no
+    # default: what is called before fails. docs/architecture.md says of each why.
+    ("node/controller.py", "administrator"),
+    ("node/metadata.py", "_on_changes"),
+    ("node/peers.py", "_on_heard"),
+    ("node/peers.py", "_on_stranger"),
+    ("node/raft.py", "_on_role"),
+    ("node/status.py", "_leads_here"),
+}
+
+
 def name_of(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
@@ -115,6 +129,55 @@ def reach(graph: dict[str, list[str]], start: str) -> set[str]:
                 found.add(file)
                 waiting.append(file)
     return found
+
+
+def callback_types(trees: list[ast.Module]) -> tuple[set[str], set[str]]:
+    """Names that stand for a Callable, and the protocols."""
+    callbacks, protocols = {"Callable"}, set()
+    for node in (node for tree in trees for node in tree.body):
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("Callable["):
+            callbacks |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases):
+            protocols.add(node.name)
+    return callbacks, protocols
+
+
+def loose_wiring(tree: ast.Module, callbacks: set[str], protocols: set[str]) -> Iterator[tuple[str, bool]]:
+    """Callbacks, and parts behind a protocol, that are set from outside or later, and whether a default hides that
+    nobody did it: attributes, fields of a class, and arguments of a constructor."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            fields = [each for each in node.body if isinstance(each, ast.AnnAssign) and named(each, callbacks)]
+            names = [ast.unparse(each.target) for each in fields if each.value is not None]
+            yield from ((name, True) for name in names if not name.startswith("_"))
+        elif isinstance(node, ast.FunctionDef) and node.name == "__init__":
+            given = node.args
+            arguments = {each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)}
+            positional = zip((*given.posonlyargs, *given.args)[::-1], given.defaults[::-1], strict=False)
+            for argument, default in (*positional, *zip(given.kwonlyargs, given.kw_defaults, strict=True)):
+                if isinstance(default, ast.Lambda):
+                    yield argument.arg, True
+            yield from slots(node, callbacks, protocols, arguments)
+
+
+def slots(
+    function: ast.FunctionDef, callbacks: set[str], protocols: set[str], arguments: set[str]
+) -> Iterator[tuple[str, bool]]:
+    for node in ast.walk(function):
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Attribute):
+            continue
+        if node.value is None:
+            if named(node, callbacks | protocols):
+                yield node.target.attr, False
+        elif named(node, callbacks):
+            # A list of callbacks is a slot if others may add to it; what a call returns was made here.
+            hidden = isinstance(node.value, ast.Dict | ast.List) and node.target.attr.startswith("_")
+            if not (hidden or isinstance(node.value, ast.Call) or ast.unparse(node.value) in arguments):
+                yield node.target.attr, True
+
+
+def named(node: ast.AnnAssign, types: set[str]) -> bool:
+    return any(isinstance(each, ast.Name) and each.id in types for each in ast.walk(node.annotation))
 
 
 def own_parts(path: Path) -> set[str]:
@@ -196,6 +259,38 @@ def test_the_check_for_cycles_sees_hidden_ones(
     graph = import_graph(sorted(tmp_path.rglob("*.py")))
     assert {file for cycle in cycles(graph) for file in cycle if file in found} == found
     assert bool(cycles(graph)) is bool(found)
+
+
+def test_every_part_is_given_what_it_needs_when_it_is_made() -> None:
+    paths = [path for path in FILES if part_of(path) in WIRED]
+    trees = {name_of(path): ast.parse(path.read_text()) for path in paths}
+    types = callback_types(list(trees.values()))
+    found = [(name, *each) for name, tree in trees.items() for each in loose_wiring(tree, *types)]
+    hidden = [(name, what) for name, what, default in found if default]
+    assert hidden == [], "a constructor argument, without a default that does nothing"
+    assert {(name, what) for name, what, default in found if not default} == GIVEN_AT_START
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("class A:\n  def __init__(self):\n    self.on_x: Callable[[], None] = lambda: None\n", [("on_x", True)]),
+        ("class A:\n  def __init__(self):\n    self.on_x: Told | None = None\n", [("on_x", True)]),
+        ("class A:\n  def __init__(self):\n    self.on_x: list[Callable[[], None]] = []\n", [("on_x", True)]),
+        ("class A:\n  def __init__(self):\n    self._on_x: Callable[[], None] = lambda: None\n", [("_on_x", True)]),
+        ("class A:\n  def __init__(self):\n    self._on_x: Callable[[], None]\n", [("_on_x", False)]),
+        ("class A:\n  def __init__(self, on_x: Told = lambda: None):\n    self._on_x = on_x\n", [("on_x", True)]),
+        ("class A:\n  def __init__(self):\n    self._owner: Listener\n", [("_owner", False)]),
+        ("class A:\n  def __init__(self, on_x: Told):\n    self._on_x = on_x\n", []),
+        ("class A:\n  def __init__(self):\n    self._members: Callable[[], list[str]] = list\n", [("_members", True)]),
+        ("class A:\n  def __init__(self, on_x: Told):\n    self._on_x: Told = on_x\n", []),
+        ("class A:\n  on_x: Told = nobody\n", [("on_x", True)]),
+        ("class A:\n  on_x: Told\n", []),
+        ("class A:\n  def __init__(self):\n    self.count: int = 0\n", []),
+    ],
+)
+def test_the_check_for_wiring_sees_slots_and_defaults(text: str, found: list[tuple[str, bool]]) -> None:
+    assert list(loose_wiring(ast.parse(text), {"Callable", "Told"}, {"Listener"})) == found
 
 
 def test_no_source_file_is_too_long() -> None:

@@ -39,8 +39,8 @@ def make(now: Now) -> tuple[Peers, list[str]]:
     def describe(leaving: bool) -> Peer:
         return Peer("b0", "here", 1, "own-boot", 0, 0, leaving)
 
-    peers = Peers(Subjects("ns"), Mute(), Attention(now), describe)  # type: ignore[arg-type]
-    peers.on_double = reasons.append
+    peers = Peers(Subjects("ns"), Mute(), Attention(now), describe, reasons.append)  # type: ignore[arg-type]
+    peers._on_heard = lambda peer: None
     peers._started_at = now.ns
     return peers, reasons
 
@@ -121,7 +121,7 @@ def test_a_life_that_another_one_followed_comes_back_only_if_it_speaks_on() -> N
     now = Now()
     peers, _ = make(now)
     lives: list[tuple[str, int]] = []
-    peers.on_heard = lambda peer: lives.append((peer.boot, peer.beat))
+    peers._on_heard = lambda peer: lives.append((peer.boot, peer.beat))
     for boot, beat in (("first", 7), ("second", 1), ("first", 6), ("first", 7), ("second", 2), ("first", 8)):
         hear(peers, "b1", boot, beat)
     assert lives == [("first", 7), ("second", 1), ("second", 2), ("first", 8)]

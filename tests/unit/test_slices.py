@@ -23,7 +23,7 @@ from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Stream
 from bascule.core.raft.ready import Ready
 from bascule.errors import Status
-from bascule.log.sync import SyncScheduler
+from bascule.log.sync import GROUP, SyncScheduler
 from bascule.node import broker as brokers
 from bascule.node import feeds
 from bascule.node import metadata as store_module
@@ -83,8 +83,13 @@ def test_logs_are_told_of_a_group_commit_some_at_a_time_each_what_is_its_own() -
     pushes: list[int] = []
 
     async def main() -> None:
-        scheduler = SyncScheduler(cast(Disk, FailingDisk()), cast(Clock, StillClock()))
-        scheduler.on_told = lambda: pushes.append(len(told))
+        scheduler = SyncScheduler(
+            cast(Disk, FailingDisk()),
+            cast(Clock, StillClock()),
+            GROUP,
+            on_pressure=lambda pressed: None,
+            on_told=lambda: pushes.append(len(told)),
+        )
         for number in range(count):
             scheduler.enlist(Log(number, told))
         await scheduler.close()
@@ -109,8 +114,8 @@ def applied_in_turns(monkeypatch: pytest.MonkeyPatch, commands: list[bytes], par
     async def main() -> None:
         store = MetadataStore(metadata)
         nothing = cast(Any, None)
-        driver = RaftDriver(nothing, nothing, nothing, nothing, store, 0)
-        store.on_changes = lambda changes: turns.append(turn())
+        driver = RaftDriver(nothing, nothing, nothing, nothing, store, 0, nothing)
+        store.listen(lambda changes: turns.append(turn()))
         entries = [Entry(index, 1, EntryKind.COMMAND, command) for index, command in enumerate(commands, 2)]
         await driver._apply(Ready(committed=entries))
         assert metadata.index == len(commands) + 1
@@ -233,6 +238,7 @@ def test_a_large_command_is_decoded_over_several_turns(monkeypatch: pytest.Monke
 
     async def main() -> None:
         store = MetadataStore()
+        store.listen(lambda changes: None)
         began.append(turn())
         await store.apply(Entry(1, 1, EntryKind.COMMAND, create))
         began.append(turn())

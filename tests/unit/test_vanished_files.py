@@ -3,7 +3,7 @@
 import asyncio
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -32,11 +32,11 @@ async def filled(disk: Disk, folder: str = FOLDER) -> Bench:
     return bench
 
 
-async def watch_over(*benches: Bench) -> FileWatch:
+async def watch_over(*benches: Bench, on_gone: Callable[[], None] = lambda: None) -> FileWatch:
     storage = RaftStorage(benches[0].disk, "raft")
     await storage.open()
     await storage.save(HardState(), [], Snapshot(0, 0, Membership(("a",))))
-    return FileWatch(benches[0].disk, benches[0].scheduler, storage, lambda: [bench.log for bench in benches])
+    return FileWatch(benches[0].disk, benches[0].scheduler, storage, lambda: [bench.log for bench in benches], on_gone)
 
 
 async def passes(watch: FileWatch, count: int = 3) -> None:
@@ -163,9 +163,8 @@ def test_a_folder_of_the_data_folder_is_not_made_again(disk: FileDisk, tmp_path:
 def test_without_its_data_folder_a_broker_promises_nothing(disk: FileDisk, tmp_path: Path, replaced: bool) -> None:
     async def scenario() -> None:
         bench, empty = await filled(disk), await open_bench(disk, folder="streams/empty@2/0")
-        watch = await watch_over(bench, empty)
         told: list[str] = []
-        watch.on_gone.append(lambda: told.append(watch.gone))
+        watch = await watch_over(bench, empty, on_gone=lambda: told.append(watch.gone))
         await passes(watch)
         folder = tmp_path / "data"
         folder.rename(tmp_path / "elsewhere")

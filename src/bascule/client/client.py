@@ -97,14 +97,13 @@ class Client:
         texts = servers.split(",") if isinstance(servers, str) else list(servers)
         if not texts:
             raise InvalidArgument("no server address was given: connect('localhost:9292')")
-        cluster = Cluster([parse_address(text) for text in texts], tls)
+        cluster = Cluster([parse_address(text) for text in texts], tls, on_wait)
         deadline = Deadline(timeout)
         try:
             await persist(cluster.any_connection, deadline)
         except BaseException:
             await cluster.close()
             raise
-        cluster.on_wait = on_wait
         return cls(cluster)
 
     async def __aenter__(self) -> Client:

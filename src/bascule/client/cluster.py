@@ -41,7 +41,7 @@ def _nobody(refusals: Sequence[BasculeError]) -> BasculeError:
 
 
 class Cluster:
-    def __init__(self, seeds: Sequence[Address], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, seeds: Sequence[Address], tls: ssl.SSLContext | None, on_wait: OnWait) -> None:
         self._seeds = list(seeds)
         self._tls = tls
         self._channels: dict[Address, Channel] = {}
@@ -50,7 +50,7 @@ class Cluster:
         self._source = self._seeds[0]
         self._metadata = Metadata()
         self._closed = False
-        self.on_wait: OnWait = lambda error, seconds: None
+        self._on_wait = on_wait
 
     async def close(self) -> None:
         self._closed = True
@@ -104,7 +104,7 @@ class Cluster:
         again: Callable[[BasculeError], bool] = passes_by_itself,
     ) -> T:
         """Try until the deadline; whoever wants to know is told why it takes so long."""
-        return await persist(attempt, deadline, again, self.on_wait)
+        return await persist(attempt, deadline, again, self._on_wait)
 
     async def ask_any(self, method: str, request: bytes, deadline: Deadline) -> bytes:
         async def attempt() -> bytes:

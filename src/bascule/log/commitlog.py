@@ -65,9 +65,9 @@ class CommitLog:
         clock: Clock,
         on_promised: Callable[[int], None],
         on_failed: Callable[[LogError], None],
+        on_damage: OnDamage | None,
     ) -> None:
-        self.folder = folder
-        self.config = config
+        self.folder, self.config = folder, config
         self.failed: LogError | None = None
         self.end = self.promised_end = self.visible_end = 0
         self.last_timestamp = self.last_epoch = 0
@@ -81,7 +81,7 @@ class CommitLog:
         self.committed_end = 0
         """Everything below was committed or shown, here or elsewhere, and is not given to other records. It may be past
         the end of a replica that is behind, or has lost something."""
-        self.on_damage: OnDamage | None = None
+        self.on_damage = on_damage
         self.record = EndRecord(None, folder)
         """What is stored about the end of this log."""
         self.changing = asyncio.Lock()
@@ -95,10 +95,9 @@ class CommitLog:
         self._bases: list[int] = []
         self._active: Segment | None = None
         self._waiting: list[Segment] = []  # segments with records that wait for the disk, oldest first
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._in_flight_bytes = 0
         self._sealed: list[Segment] = []  # segments whose index is not on the disk yet
         self._in_flight: list[tuple[Segment, Mark]] = []
-        self._in_flight_bytes = 0
         self._in_flight_indexes: list[Segment] = []
         self._unsynced: list[Segment] = []  # promised by an interval sync that is still to come
         self._in_flight_syncs: list[tuple[Segment, Mark]] = []
@@ -117,11 +116,12 @@ class CommitLog:
         on_failed: Callable[[LogError], None],
         replicated: bool = False,
         ends: PromisedEnds | None = None,
+        on_damage: OnDamage | None = None,
     ) -> "CommitLog":
         """Recover the folder: what is found counts as promised, for it is synced when this returns. Damage of a
-        `replicated` one stays where it is, to be refilled. What the log promises is put on record in `ends`.
-        """
-        log = cls(disk, scheduler, folder, config, clock, on_promised, on_failed)
+        `replicated` one stays where it is, to be refilled; `on_damage`, if there is one, is asked to. What the log
+        promises is put on record in `ends`."""
+        log = cls(disk, scheduler, folder, config, clock, on_promised, on_failed, on_damage)
         log._replicated = replicated
         if ends is not None:
             log.record = ends.record(folder)

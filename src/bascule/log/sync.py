@@ -61,14 +61,21 @@ class Member(Protocol):
 
 
 class SyncScheduler:
-    def __init__(self, disk: Disk, clock: Clock, mode: SyncMode = GROUP) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        mode: SyncMode,
+        on_pressure: Callable[[bool], None],
+        on_told: Callable[[], None],
+    ) -> None:
+        """`on_pressure` is told True when so much waits for the disk that whoever brings it should stop, and False when
+        it may go on. `on_told` is called when a round is over and logs have been told, some or all, before the next one
+        begins. Not for acks to publishers: the disk should not wait while these leave."""
         self.mode = mode
         self.waiting_bytes = 0
-        self.on_pressure: Callable[[bool], None] | None = None
-        """Told True when so much waits for the disk that whoever brings it should stop, and False when it may go on."""
-        self.on_told: Callable[[], None] | None = None
-        """Called when a round is over and logs have been told, some or all, before the next one begins. Not for acks to
-        publishers: the disk should not wait while these leave."""
+        self._on_pressure = on_pressure
+        self._on_told = on_told
         self._pressed = False
         self.synced_folders: dict[str, None] = {}
         """What this process found when it started, and has made durable."""
@@ -104,8 +111,7 @@ class SyncScheduler:
 
     def _press(self, pressed: bool) -> None:
         self._pressed = pressed
-        if self.on_pressure is not None:
-            self.on_pressure(pressed)
+        self._on_pressure(pressed)
 
     def enlist(self, log: Member) -> None:
         """`log` has something waiting."""
@@ -197,5 +203,4 @@ class SyncScheduler:
                 log.settle_synced(answer) if synced else log.settle(answer)
             except Exception:  # one partition's fault must not keep the others from their promises
                 _log.exception("a partition failed while it was told that its records are stored")
-        if self.on_told is not None:
-            self.on_told()
+        self._on_told()

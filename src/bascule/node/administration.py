@@ -44,8 +44,6 @@ class ControllerAdministration:
         self._reported_for: Seen = NOTHING
         self._report_after = 0.0
         self._reported = (0, 0, 0)
-        cluster.administer = self.execute
-        cluster.controller.administrator = self
 
     @property
     def members(self) -> Members:

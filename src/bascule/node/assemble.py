@@ -1,4 +1,8 @@
-"""A broker put together from its ports: where all parts meet, for the server, the tests and the simulator."""
+"""A broker put together from its ports: where all parts meet, for the server, the tests and the simulator alike.
+
+Every part is given what it needs when it is made, or when it starts; nothing is set from outside later. What two parts
+need of each other one of them has as a protocol, or as a function of something made before both: the dictionary of the
+replicas, which replication reads and the broker fills; the Raft driver, which knows the members."""
 
 import logging
 from dataclasses import dataclass
@@ -17,14 +21,14 @@ from bascule.node.attention import Attention
 from bascule.node.bootstrap import Bootstrap, Founder
 from bascule.node.broker import Broker
 from bascule.node.cluster import Cluster, ClusterConfig
-from bascule.node.environment import Address, Environment, StreamDefaults
+from bascule.node.environment import Address, Environment, Process, StreamDefaults
 from bascule.node.feeds import Feeds
 from bascule.node.fetchers import Fetchers
 from bascule.node.inboxes import Inboxes
 from bascule.node.lease import Lease
 from bascule.node.metadata import MetadataStore
 from bascule.node.peerlogs import PeerLogs
-from bascule.node.peers import Peer, Peers
+from bascule.node.peers import Describe, Peer, Peers
 from bascule.node.raft import RaftDriver
 from bascule.node.replica import Replica
 from bascule.node.requests import Requests
@@ -70,22 +74,38 @@ async def assemble(
     clock: Clock,
     random: Random,
     buses: Buses,
-    scheduler: SyncScheduler,
+    mode: SyncMode,
     address: Address,
+    process: Process,
 ) -> Broker:
     own, namespace = settings.broker_id, settings.namespace
     clean = await cleanshutdown.read(disk)
-    ends = await _load_ends(disk, clean, scheduler.mode)
+    ends = await _load_ends(disk, clean, mode)
     storage = RaftStorage(disk, RAFT_FOLDER, ends.record(RAFT_FOLDER))
     hard_state, snapshot, entries = await _open_storage(storage, disk, ends, random)
     metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
     store = MetadataStore(metadata)
     raft = _raft(own, hard_state, snapshot, entries, random)
     subjects = Subjects(namespace, raft.membership.cluster)
-    driver = RaftDriver(raft, storage, buses.control, subjects, store, settings.snapshot_threshold)
+    driver = RaftDriver(raft, storage, buses.control, subjects, store, settings.snapshot_threshold, process.on_fatal)
     boot = random.token()
-    routes = Routes()
-    attention = Attention(clock)
+    session, attention, routes = _session(boot), Attention(clock), Routes()
+    replicas: dict[Key, Replica] = {}
+
+    def members() -> tuple[str, ...]:
+        return driver.membership.everyone
+
+    describe = _describe(own, boot, address, store, raft)
+    peers = Peers(subjects, buses.control, attention, describe, process.on_fatal)
+
+    def alive() -> list[str]:
+        return [peer.id for peer in peers.alive()]
+
+    bus = buses.replication
+    feeds = Feeds(own, subjects, bus, attention, session, replicas.get, members, buses.publishes.push)
+    fetchers = _fetchers(settings, subjects, bus, session)
+    repairs = Requests(namespace, f"{own}.repair", bus, random)
+    peer_logs = PeerLogs(own, subjects, bus, repairs, replicas.get, members, alive)
     environment = Environment(
         broker_id=own,
         namespace=namespace,
@@ -95,15 +115,28 @@ async def assemble(
         random=random,
         streams_bus=buses.streams,
         publishes_bus=buses.publishes,
-        scheduler=scheduler,
+        scheduler=SyncScheduler(disk, clock, mode, on_pressure=buses.streams.hold, on_told=fetchers.push),
         routes=routes,
         inboxes=Inboxes(namespace, own, random, routes),
         owed=OwedBound(),
         lease=Lease(clock, lambda: driver.alone),
         defaults=settings.defaults,
         ends=ends,
+        process=process,
         after_clean_shutdown=clean is not None and clean.everything,
     )
+    config = _cluster_config(settings, hard_state.incarnation)
+    founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
+    bootstrap = Bootstrap(subjects, founder, buses.control, disk, clock)
+    requests = Requests(namespace, own, buses.control, random)
+    cluster = Cluster(
+        config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock, attention, process
+    )
+    return Broker(environment, cluster, replicas, feeds, fetchers, peer_logs)
+
+
+def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft: Raft) -> Describe:
+    """What this broker says of itself with every heartbeat."""
 
     def describe(leaving: bool) -> Peer:
         held, led = store.counts(own)
@@ -119,30 +152,7 @@ async def assemble(
             members=len(raft.membership.everyone),
         )
 
-    peers = Peers(subjects, buses.control, attention, describe)
-    requests = Requests(namespace, own, buses.control, random)
-    cluster_config = _cluster_config(settings, hard_state.incarnation)
-    founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
-    bootstrap = Bootstrap(subjects, founder, buses.control, disk, clock)
-    cluster = Cluster(
-        cluster_config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock, attention
-    )
-    cluster.controller.partitions = lambda: store.counts(own)[0]
-    replicas: dict[Key, Replica] = {}
-    session, bus = _session(boot), buses.replication
-
-    def members() -> tuple[str, ...]:
-        return driver.membership.everyone
-
-    def alive() -> list[str]:
-        return [peer.id for peer in peers.alive()]
-
-    feeds = Feeds(own, subjects, bus, attention, session, replicas.get, members, buses.publishes.push)
-    fetchers = _fetchers(settings, subjects, bus, session)
-    scheduler.on_told = fetchers.push
-    repairs = Requests(namespace, f"{own}.repair", bus, random)
-    peer_logs = PeerLogs(own, subjects, bus, repairs, replicas.get, members, alive)
-    return Broker(environment, cluster, replicas, feeds, fetchers, peer_logs)
+    return describe
 
 
 async def _load_ends(disk: Disk, clean: CleanShutdown | None, mode: SyncMode) -> PromisedEnds:

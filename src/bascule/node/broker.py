@@ -5,7 +5,7 @@ runs all of this.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 
 from bascule.core.metadata.commands import PartitionName
@@ -80,16 +80,14 @@ class Broker:
             environment.scheduler,
             cluster.raft.storage,
             lambda: [replica.log for replica in self._replicas.values()],
+            self._on_gone,
         )
-        self.files.on_gone.append(self._on_gone)
         self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults)
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
         self._behind = 0
-        self.on_grown: Callable[[], None] = lambda: None
-        """Called now and then while there come to be more replicas and roles, which stay."""
         self._grown = 0
-        self._tasks = Tasks(self._end)
+        self._tasks = Tasks(environment.process.on_fatal)
         self._said_below = 0
 
     # --- life ----------------------------------------------------------------------------------------------
@@ -106,8 +104,7 @@ class Broker:
         self.peer_logs.listen()
         self.inquiries.listen()
         await self._open_what_can_be(list(self.cluster.metadata.streams.values()))
-        self.cluster.store.on_changes = self._enqueue
-        self.cluster.start(self._status)
+        self.cluster.start(self.administrator, self._status, self._enqueue)
         self._tasks.keep(self.files.run(), "the look at the files")
         settling = self._tasks.keep(self._settle_in(), "what follows a start")
         if not self.cluster.alone:
@@ -268,6 +265,7 @@ class Broker:
                     replica.leading.stop_listening()
                 else:
                     replica.leading.listen()
+        self.environment.process.on_files(self.files.gone)
 
     # --- what the API asks -----------------------------------------------------------------------------------
 
@@ -442,7 +440,7 @@ class Broker:
     def _grow(self) -> None:
         self._grown = (self._grown + 1) % GROWN
         if not self._grown:
-            self.on_grown()
+            self.environment.process.on_grown()
 
     async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
         """Some at a time: a stream may have ten thousand. Each as the metadata has it when its turn has come."""
@@ -555,9 +553,6 @@ class Broker:
                 self._tasks.spawn(self.cluster.shrink_isr(replica, other, lacks))
             case AskExpand(other):
                 self._tasks.spawn(self.cluster.expand_isr(replica, other))
-
-    def _end(self, reason: str) -> None:
-        self.cluster.controller.on_fatal(reason)
 
     # --- the folder ------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ partitions say that they do.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from google.protobuf.message import DecodeError
@@ -29,7 +29,7 @@ from bascule.core.metadata.commands import (
 )
 from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.placement import place
-from bascule.core.metadata.state import Metadata, Repeated
+from bascule.core.metadata.state import Change, Metadata, Repeated
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.core.partition.leader import ExpandFailed, ShrinkFailed
 from bascule.errors import (
@@ -44,8 +44,9 @@ from bascule.errors import (
 from bascule.limits import MAX_PARTITIONS
 from bascule.node.bootstrap import Bootstrap
 from bascule.node.changes import POLL_S, Changes
-from bascule.node.controller import Controller
+from bascule.node.controller import Administrator, Controller
 from bascule.node.deletion import WAIT_S, Deletion
+from bascule.node.environment import Process
 from bascule.node.metadata import MetadataStore, in_slices
 from bascule.node.partition import PartitionReplica
 from bascule.node.peers import Peer, Peers
@@ -113,6 +114,7 @@ class Cluster:
         bus: Bus,
         clock: Clock,
         attention: Clock,
+        process: Process,
     ) -> None:
         self.config = config
         self.subjects = subjects
@@ -131,9 +133,8 @@ class Cluster:
         self.bus = bus
         self._clock = clock
         self._attention = attention
+        self._process = process
         self._changes = Changes(config.broker_id, subjects, raft, store, requests, self._execute)
-        self.administer: Callable[[pb.PropagatedRequest], Awaitable[int]] = _unknown
-        """Carries out, on the controller, what an administrator asks for."""
         self.controller = Controller(
             raft,
             bus,
@@ -143,10 +144,12 @@ class Cluster:
             config.peers,
             self._submit_here,
             self._changes.carry_out,
+            self._orphaned_by,
+            self._holds,
+            lambda: store.counts(config.broker_id)[0],
+            peers.last_heard,
+            process.on_fatal,
         )
-        self.controller.holds = self._holds
-        self.controller.orphaned_by = self._orphaned_by
-        self.controller.last_heard = peers.last_heard
         self.status = StreamStatus(config.broker_id, subjects, bus, requests, lambda: store.metadata)
         self._deletion = Deletion(
             config.broker_id, clock, lambda: self._controller_since, self.status.knows_that_it_is_gone
@@ -154,20 +157,13 @@ class Cluster:
         self._controller_since = 0
         """By the plain clock: leases of others are waited for, and they run while our event loop stands still."""
         self._proposing = asyncio.Lock()
-        raft.on_role = self._role_changed
-        peers.on_heard = self.controller.heard
-        peers.on_stranger = self._heard_stranger
 
     def _role_changed(self) -> None:
+        self._process.on_role(self.raft.raft.term, self.raft.raft.is_leader)
         was_controller = self.controller.active
         self.controller.role_changed()
         if self.controller.active and not was_controller:
             self._controller_since = self._clock.monotonic_ns()
-
-    def on_fatal(self, callback: Callable[[str], None]) -> None:
-        """Told why this broker cannot go on beside another one."""
-        self.controller.on_fatal = self.raft.on_fatal = callback
-        self.peers.on_double = callback
 
     @property
     def metadata(self) -> Metadata:
@@ -202,12 +198,19 @@ class Cluster:
         self.subjects.enter(cluster)
         logger.info("this broker has founded a new cluster, %s", cluster)
 
-    def start(self, status: Callable[[int], bool]) -> None:
-        """Take part in the cluster that was entered."""
-        self.status.leads_here = status
-        self.status.listen()
-        self.raft.start()
-        self.peers.start()
+    def start(
+        self,
+        administrator: Administrator,
+        leads_here: Callable[[int], bool],
+        on_changes: Callable[[list[Change]], None],
+    ) -> None:
+        """Take part in the cluster that was entered. `leads_here` says whether everything of a stream that this broker
+        should lead is being led; `on_changes` is told what changes in the metadata from now on."""
+        self.store.listen(on_changes)
+        self.controller.start(administrator)
+        self.status.listen(leads_here)
+        self.raft.start(self._role_changed)
+        self.peers.start(self.controller.heard, self._heard_stranger)
 
     async def stop(self) -> None:
         self.controller.stop()
@@ -494,7 +497,7 @@ class Cluster:
                 give_way = GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch, way.epoch)
                 return await self.propose(lambda: give_way)
             case _:
-                return await self.administer(request)
+                return await self.controller.administrator.execute(request)
 
     async def _delete(self, name: str, operation: Operation) -> int:
         stream: Stream | None = None
@@ -578,7 +581,3 @@ class Cluster:
     def _settled_config(self, config: StreamConfig) -> StreamConfig:
         """The minimum of in-sync replicas is part of the stream: every broker must decide by the same one."""
         return replace(config, min_isr=self.config.min_isr) if config.min_isr is None else config
-
-
-async def _unknown(request: pb.PropagatedRequest) -> int:
-    raise InvalidArgument(f"operation {request.op} is not known to this broker")

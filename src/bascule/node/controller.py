@@ -42,7 +42,10 @@ CHANGING = "the membership is changing"
 
 
 class Administrator(Protocol):
-    """What was decided about single brokers, and the chores that follow from it."""
+    """What was decided about single brokers, what is asked about them, and the chores that follow from it."""
+
+    async def execute(self, request: pb.PropagatedRequest) -> int:
+        """What an administrator asks for. The index of the command that did it."""
 
     def upkeep(self) -> None:
         """Called with every heartbeat of the controller."""
@@ -68,7 +71,15 @@ class Controller:
         wanted: tuple[str, ...],
         submit: Callable[[Command], Awaitable[None]],
         execute: Callable[[pb.PropagatedRequest], Awaitable[int]],
+        orphaned_by: Callable[[tuple[str, ...]], list[str]],
+        holds: Callable[[str], bool],
+        partitions: Callable[[], int],
+        last_heard: Callable[[str], int],
+        on_fatal: Callable[[str], None],
     ) -> None:
+        """`orphaned_by` names who of the dead still leads something that one of those alive could; `holds` says whether
+        a broker has replicas of anything, `partitions` how many this broker holds, and `last_heard` when this broker
+        last heard another one, or began to listen."""
         self._raft = raft
         self._bus = bus
         self._clock = clock
@@ -85,15 +96,11 @@ class Controller:
         """Other clusters, and since when they are heard."""
         self._doubles: dict[tuple[str, str], int] = {}
         """Broker and incarnation of those who ask to join under the name of a live member, and since when."""
-        self.on_fatal: Callable[[str], None] = lambda reason: None
-        self.orphaned_by: Callable[[tuple[str, ...]], list[str]] = lambda alive: []
-        """Who of the dead still leads something that one of those alive could."""
-        self.holds: Callable[[str], bool] = lambda broker: True
-        """Whether a broker has replicas of anything."""
-        self.partitions: Callable[[], int] = lambda: 0
-        """How many this broker holds."""
-        self.last_heard: Callable[[str], int] = lambda broker: clock.monotonic_ns()
-        """When this broker last heard another one, or began to listen."""
+        self._orphaned_by = orphaned_by
+        self._holds = holds
+        self._partitions = partitions
+        self._last_heard = last_heard
+        self._on_fatal = on_fatal
         self._next_rescue_at = 0
         self._disks_lost: dict[tuple[str, str], None] = {}
         """Broker and incarnation: what is on record, so that it may join."""
@@ -102,7 +109,11 @@ class Controller:
         self._subscriptions: list[Subscription] = []
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self.administrator: Administrator | None = None
+        self.administrator: Administrator
+
+    def start(self, administrator: Administrator) -> None:
+        """Before Raft does: from then on this broker may become the controller."""
+        self.administrator = administrator
 
     @property
     def active(self) -> bool:
@@ -121,7 +132,7 @@ class Controller:
     def _begin(self) -> None:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
         self._disks_lost, self._leaving, self._doubles = {}, {}, {}  # of an earlier term of ours
-        heard = {broker: self.last_heard(broker) for broker in self._others}
+        heard = {broker: self._last_heard(broker) for broker in self._others}
         self._liveness.begin(heard, self._clock.monotonic_ns())
         propagate = self._subjects.within("raft.metadata.propagate")
         self._subscriptions.append(self._bus.subscribe(self._subjects.shared("raft.metadata.join"), self._on_join))
@@ -142,7 +153,7 @@ class Controller:
         if not self.active or peer.id == self._raft.raft.id:
             return
         if peer.id not in self._others:
-            if self.administrator is None or not self.administrator.tell(peer.id):
+            if not self.administrator.tell(peer.id):
                 logger.debug("broker %s speaks as a member of this cluster and is none", peer.id)
             return
         if peer.leaving:
@@ -171,10 +182,10 @@ class Controller:
         if news:
             logger.error("%s, and is not listened to; this is cluster %s", text, self._subjects.cluster)
         theirs = (peer.members, peer.partition_count, peer.commit, peer.cluster)
-        ours = (1, self.partitions(), self._raft.raft.log.commit, self._subjects.cluster)
+        ours = (1, self._partitions(), self._raft.raft.log.commit, self._subjects.cluster)
         recovered = succeeds(self._subjects.cluster, peer.cluster)
         if not self._others and not recovered and ours < theirs and now - first >= int(STRANGER_S * 1e9):
-            self.on_fatal(
+            self._on_fatal(
                 f"{text}, and this broker is alone in cluster {self._subjects.cluster}. If it was to be a member of "
                 "the other one (it lost its disk and founded this one by mistake), empty its data folder and start it "
                 "again: it joins. What was stored here since is lost with the folder, so look at it first. Otherwise "
@@ -207,8 +218,7 @@ class Controller:
         self._rescue()
         self._demote()
         self._promote()
-        if self.administrator is not None:
-            self.administrator.upkeep()
+        self.administrator.upkeep()
 
     def living(self) -> tuple[str, ...]:
         """Who may lead something."""
@@ -220,7 +230,7 @@ class Controller:
         if len(living) == len(self._raft.membership.everyone) or now < self._next_rescue_at:
             return
         self._next_rescue_at = now + int(RESCUE_EVERY_S * 1e9)
-        for broker in self.orphaned_by(living):
+        for broker in self._orphaned_by(living):
             if not self._liveness.alive(broker) and broker != self._raft.raft.id:
                 self._spawn(self._bury(broker))
 
@@ -263,7 +273,7 @@ class Controller:
         if self._refusal(learner, self._raft.membership.incarnation_of(learner)) or learner in self._leaving:
             return False
         heard_ns = self._liveness.heard_for(learner, self._clock.monotonic_ns())
-        belongs = learner in self._wanted or (self._lacks_a_vote and self.holds(learner))
+        belongs = learner in self._wanted or (self._lacks_a_vote and self._holds(learner))
         steady = heard_ns is not None and (belongs or heard_ns >= int(STEADY_S * 1e9))
         return steady and self._raft.raft.caught_up(learner)
 
@@ -278,12 +288,12 @@ class Controller:
         if len(membership.voters) % 2:
             return
         for voter in membership.voters:
-            if voter in self._leaving and voter != self._raft.raft.id and not self.holds(voter):
+            if voter in self._leaving and voter != self._raft.raft.id and not self._holds(voter):
                 self._try_membership(membership.with_learner(voter))
                 return
 
     def _refusal(self, broker: str, incarnation: str) -> str:
-        return self.administrator.refusal(broker, incarnation) if self.administrator else ""
+        return self.administrator.refusal(broker, incarnation)
 
     def _try_membership(self, membership: Membership) -> None:
         try:
@@ -346,8 +356,7 @@ class Controller:
         return CHANGING
 
     def _was_removed(self, request: pb.RaftJoinRequest) -> bool:
-        administrator = self.administrator
-        return administrator is not None and administrator.removed(request.nodeID, request.incarnation)
+        return self.administrator.removed(request.nodeID, request.incarnation)
 
     def _is_double(self, request: pb.RaftJoinRequest) -> bool:
         """A broker that lost its disk asks while its last life is still heard, for a session at most. One that asks for

@@ -1,5 +1,9 @@
-"""What every driver of a broker shares: the ports, the group commit, and the settings that shape partitions."""
+"""What a broker is given, in one value that never changes: its ports, the settings that shape it, its process; and what
+all its drivers share, such as the group commit.
 
+It is made in `assemble`, complete. What a partition may ask of its broker is not in here: see `partition`."""
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +56,22 @@ class Address(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Process:
+    """What a broker tells the process it runs in, and may ask of it."""
+
+    on_fatal: Callable[[str], None]
+    """This broker cannot go on, and why."""
+    on_stop: Callable[[], None] | None
+    """An administrator asks for a clean shutdown; None where the process cannot be ended from here."""
+    on_grown: Callable[[], None]
+    """Replicas and roles have come, which stay: called now and then."""
+    on_files: Callable[[str], None]
+    """The data folder or the metadata was taken away, and how; or, with an empty text, it is back."""
+    on_role: Callable[[int, bool], None]
+    """The term of Raft, and whether this broker leads it: called when either, or the leader, has changed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Environment:
     broker_id: str
     namespace: str
@@ -73,6 +93,7 @@ class Environment:
     """Until when writes may be taken without having heard from the cluster."""
     defaults: StreamDefaults
     ends: PromisedEnds
+    process: Process
     after_clean_shutdown: bool
     """The last life stopped in good order, with everything it had promised synced."""
 

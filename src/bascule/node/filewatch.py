@@ -30,12 +30,17 @@ CHECK_EVERY_S = 0.5
 
 class FileWatch:
     def __init__(
-        self, disk: Disk, scheduler: SyncScheduler, storage: RaftStorage, logs: Callable[[], list[CommitLog]]
+        self,
+        disk: Disk,
+        scheduler: SyncScheduler,
+        storage: RaftStorage,
+        logs: Callable[[], list[CommitLog]],
+        on_gone: Callable[[], None],
     ) -> None:
+        """`on_gone` is called when `gone` has changed."""
         self.gone = ""
         """Why this broker can promise nothing; empty if it can."""
-        self.on_gone: list[Callable[[], None]] = []
-        """Called when `gone` has changed."""
+        self._on_gone = on_gone
         self._disk = disk
         self._scheduler = scheduler
         self._storage = storage
@@ -129,15 +134,11 @@ class FileWatch:
         self._storage.lose(self.gone)
         for log in self._logs():
             log.lose(what)
-        self._tell()
+        self._on_gone()
 
     def _all_back(self) -> None:
         if self.gone:
             self.gone = ""
             logger.warning("the data folder is back where it was: this broker goes on")
             self._storage.found()
-            self._tell()
-
-    def _tell(self) -> None:
-        for callback in self.on_gone:
-            callback()
+            self._on_gone()

@@ -35,8 +35,6 @@ class Inquiries:
         find: Callable[[str, int], Replica | None],
         every: Callable[[], Iterable[Replica]],
     ) -> None:
-        self.on_stop: Callable[[], None] | None = None
-        """Ends this broker as a signal would; None while nobody can."""
         self._environment = environment
         self._cluster = cluster
         self._find = find
@@ -145,17 +143,18 @@ class Inquiries:
         own = self._environment.broker_id
         if own not in self._cluster.metadata.brokers.draining:
             raise FailedPrecondition(f"{own} does not drain: drain it first, then stop it")
-        if self.on_stop is None:
+        on_stop = self._environment.process.on_stop
+        if on_stop is None:
             raise FailedPrecondition(f"{own} cannot be stopped from here: stop its process")
         logger.warning("stopping: an administrator drained this broker and asked for it")
-        asyncio.get_running_loop().call_later(STOP_SOON_S, self.on_stop)
+        asyncio.get_running_loop().call_later(STOP_SOON_S, on_stop)
 
     def _was_removed(self, op: pb.AdminOp) -> None:
         """Believed only while no Raft leader is heard, for a member hears one: a false word must not end a broker. It
         is said again until it is heeded."""
         own = (self._environment.broker_id, self._cluster.config.incarnation)
         if (op.broker, op.incarnation) == own and not self._cluster.raft.raft.leader:
-            self._cluster.controller.on_fatal(
+            self._environment.process.on_fatal(
                 f"broker {own[0]} was removed from the cluster by an administrator: its replicas are on other brokers. "
                 "To have it back as a new member, empty its data folder and start it without --raft-bootstrap-seed"
             )

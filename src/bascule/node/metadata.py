@@ -45,10 +45,14 @@ async def in_slices(work: Generator[None, None, T]) -> T:
 class MetadataStore:
     def __init__(self, metadata: Metadata | None = None) -> None:
         self.metadata = metadata or Metadata()
-        self.on_changes: Callable[[list[Change]], None] = lambda changes: None
+        self._on_changes: Callable[[list[Change]], None]
         self._outcomes: dict[int, list[Change]] = {}
         self._counted_at: tuple[Metadata, int, str] | None = None
         self._counts = (0, 0)
+
+    def listen(self, on_changes: Callable[[list[Change]], None]) -> None:
+        """`on_changes` is told what each command changes, in order; before Raft starts."""
+        self._on_changes = on_changes
 
     async def restore(self, snapshot: Snapshot) -> int:
         """How many partitions that changed: what is to be done next may have to wait for a turn of the event loop."""
@@ -97,7 +101,7 @@ class MetadataStore:
         """How many partitions they are about."""
         real: list[Change] = [change for change in changes if not isinstance(change, Rejected | Repeated)]
         if real:
-            self.on_changes(real)
+            self._on_changes(real)
         return sum(map(_size, real))
 
 

@@ -62,10 +62,18 @@ Describe = Callable[[bool], Peer]
 
 
 class Peers:
-    def __init__(self, subjects: Subjects, bus: Bus, attention: Attention, describe: Describe) -> None:
-        self.on_heard: Callable[[Peer], None] = lambda peer: None
-        self.on_stranger: Callable[[Peer], None] = lambda peer: None
-        """Called with what a broker of another cluster says; nothing else comes of it."""
+    def __init__(
+        self,
+        subjects: Subjects,
+        bus: Bus,
+        attention: Attention,
+        describe: Describe,
+        on_double: Callable[[str], None],
+    ) -> None:
+        """`on_double` is told that another broker runs under our id."""
+        self._on_heard: Callable[[Peer], None]
+        self._on_stranger: Callable[[Peer], None]
+        self._on_double = on_double
         self._subjects = subjects
         self._subject = subjects.shared("raft.metadata.info")
         self._bus = bus
@@ -82,10 +90,11 @@ class Peers:
         self._doubles = 0
         self._double_heard_at = 0
         self._was_here_first = False
-        self.on_double: Callable[[str], None] = lambda reason: None
         self._timer: asyncio.TimerHandle | None = None
 
-    def start(self) -> None:
+    def start(self, on_heard: Callable[[Peer], None], on_stranger: Callable[[Peer], None]) -> None:
+        """`on_stranger` is called with what a broker of another cluster says; nothing else comes of it."""
+        self._on_heard, self._on_stranger = on_heard, on_stranger
         self._bus.subscribe(self._subject, self._on_batch)
         self._bus.subscribe(self._own_subject, self._on_batch)
         self._own_heard_at = self._started_at = self._clock.monotonic_ns()
@@ -165,7 +174,7 @@ class Peers:
         self._double_heard_at = now
         self._doubles += 1
         if self._doubles >= DOUBLES * (1 + self._was_here_first) and age_ns > session_ns:
-            self.on_double(
+            self._on_double(
                 f"another broker with the id {peer.id} runs at {peer.host}:{peer.port}: two of one id would undo each "
                 "other's work; give this one another clustering.server.id and an empty data folder"
             )
@@ -199,7 +208,7 @@ class Peers:
 
     def _heard_of(self, peer: Peer, now: int) -> None:
         if peer.cluster != self._subjects.cluster:
-            self.on_stranger(peer)
+            self._on_stranger(peer)
             return
         if peer.id == self._me().id:
             self._heard_own_id(peer)
@@ -211,7 +220,7 @@ class Peers:
             silent = next(iter(self._heard))  # for longest
             del self._heard[silent]
             self._past.pop(silent, None)
-        self.on_heard(peer)
+        self._on_heard(peer)
 
     def _is_old(self, peer: Peer) -> bool:
         lives = self._past.get(peer.id, {})

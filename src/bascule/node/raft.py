@@ -41,11 +41,11 @@ class RaftDriver:
         subjects: Subjects,
         store: MetadataStore,
         snapshot_threshold: int,
+        on_fatal: Callable[[str], None],
     ) -> None:
         self.raft = raft
-        self.on_role: Callable[[], None] = lambda: None
-        """Called when this broker became or ceased to be the leader, or learned of another one."""
-        self.on_fatal: Callable[[str], None] = lambda reason: None
+        self._on_role: Callable[[], None]
+        self._on_fatal = on_fatal
         self.storage = storage
         self.trouble = ""
         """Why nothing can be stored now; empty if it can."""
@@ -69,7 +69,9 @@ class RaftDriver:
         await self.storage.save(self.raft.hard_state, [], Snapshot(0, 0, membership))
         self.raft.found(membership)
 
-    def start(self) -> None:
+    def start(self, on_role: Callable[[], None]) -> None:
+        """`on_role` is called when this broker became or ceased to be the leader, or learned of another one."""
+        self._on_role = on_role
         self._bus.subscribe(self._subject(self.raft.id), self._on_batch)
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._tick()
@@ -175,7 +177,7 @@ class RaftDriver:
         """A broker without its Raft, or whose Raft no longer ticks, would go on as if all were well: it ends instead,
         and says why."""
         logger.error("Raft ended", exc_info=error)
-        self.on_fatal(f"Raft ended unexpectedly: {error!r}; start the broker again, and report this")
+        self._on_fatal(f"Raft ended unexpectedly: {error!r}; start the broker again, and report this")
 
     async def _carry_out(self) -> None:
         while True:
@@ -296,4 +298,4 @@ class RaftDriver:
                 # They may be committed yet, or never: nobody is to wait for that, least of all those in line behind.
                 for index in list(self._proposals):
                     self._fail(index)
-            self.on_role()
+            self._on_role()

@@ -12,6 +12,7 @@ from bascule.core.metadata.streams import Key, Partition, Stream
 from bascule.core.partition.epochs import EpochHistory
 from bascule.errors import BasculeError, LogError, Unavailable
 from bascule.log.commitlog import CommitLog
+from bascule.log.reader import Healing
 from bascule.log.segment import Segment
 from bascule.log.tail import Tail
 from bascule.node import epochs as stored_epochs
@@ -80,6 +81,7 @@ class Replica:
         cls, environment: Environment, broker: PartitionBroker, stream: Stream, partition: Partition
     ) -> "Replica":
         replica: Replica | None = None
+        repair: Repair | None = None
 
         def on_promised(end: int) -> None:
             if replica is not None:
@@ -88,6 +90,10 @@ class Replica:
         def on_failed(error: LogError) -> None:
             if replica is not None:
                 replica.on_failed(error)
+
+        async def on_damage(segment: Segment, wait: bool) -> Healing:
+            # Whoever reads it here before it is open does not wait for the others.
+            return Healing.LOST if repair is None else await repair.on_damage(segment, wait)
 
         log = await CommitLog.open(
             environment.disk,
@@ -99,12 +105,13 @@ class Replica:
             on_failed,
             replicated=len(partition.replicas) > 1,
             ends=environment.ends,
+            on_damage=on_damage,
         )
         replica = cls(environment, broker, stream, partition, log)
         replica.epochs = await stored_epochs.load(environment.disk, log)
         replica._saved_epoch = replica.epochs.last_epoch
         replica.tail = log.tail  # the epochs may have shown that it is short
-        log.on_damage = replica.repair.on_damage
+        repair = replica.repair
         return replica
 
     # --- roles ---------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bascule.errors import ConfigError, StartError, Status, Unavailable
 from bascule.log.disk import FileDisk
-from bascule.log.sync import SyncMode, SyncScheduler
+from bascule.log.sync import SyncMode
 from bascule.net.call import Call
 from bascule.net.embedded import EmbeddedNats, OnDeath
 from bascule.net.grpc import GrpcServer
@@ -34,7 +34,7 @@ from bascule.node.bootstrap import PROMISE_FILE
 from bascule.node.broker import Broker
 from bascule.node.config import Address, Config
 from bascule.node.descriptors import claim
-from bascule.node.environment import StreamDefaults
+from bascule.node.environment import Process, StreamDefaults
 from bascule.node.heap import freeze_grown, freeze_objects, keep_freed_memory
 from bascule.node.system import SystemClock, SystemRandom
 from bascule.wire.kernels import TWIN
@@ -78,24 +78,24 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
-        server = Server(config)
-        starting = loop.create_task(server.start(stack))
 
-        def on_signal() -> None:
+        def end() -> None:
             stop.set()
             starting.cancel()  # no effect once it has started
 
+        server = Server(config, end)
+        starting = loop.create_task(server.start(stack))
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, on_signal)
+            loop.add_signal_handler(number, end)
         try:
             info = await starting
         except asyncio.CancelledError:
+            if server.fatal:
+                raise StartError(server.fatal) from None
             if not stop.is_set():
                 raise
             logger.info("stopped before it served")
             return 0
-        server.on_fatal(stop.set)
-        server.on_stop(stop.set)
         freeze_objects()
         if ready is not None:
             ready(info)
@@ -109,12 +109,14 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
 
 
 class Server:
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, end: Callable[[], None]) -> None:
+        """`end` ends the process as a signal does: `stop` is called if it serves."""
         self._config = config
+        self._end = end
         self._health = Health()
         self.fatal = ""
         """Why this server cannot go on."""
-        self._stopping = False
+        self._serving = self._stopping = False
         self._broker: Broker
         self._grpc: GrpcServer
 
@@ -159,9 +161,6 @@ class Server:
             await self._connect(stack, nats_servers, broker_id, purpose)
             for purpose in ("control", "streams", "publishes", "replication")
         ]
-        scheduler = SyncScheduler(disk, clock, _sync_mode(config))
-        stack.push_async_callback(scheduler.close)
-        scheduler.on_pressure = streams.hold
         bind = config.bind
         advertised = _Advertised()
         advertised.set(config.advertised(bind.port))
@@ -171,10 +170,11 @@ class Server:
             clock,
             random,
             Buses(control, streams, publishes, replication),
-            scheduler,
+            _sync_mode(config),
             advertised,
+            self._process(),
         )
-        self._broker.on_grown = freeze_grown
+        stack.push_async_callback(self._broker.environment.scheduler.close)
         stack.push_async_callback(self._broker.close)
         methods = {**Api(self._broker, advertised).methods(), **AdminApi(self._broker, advertised).methods()}
         # To enter a cluster may take for ever: whoever asks meanwhile is told what this broker waits for.
@@ -188,8 +188,8 @@ class Server:
         advertised.set(address)
         await self._broker.start()
         self._grpc.serve({**methods, **self._health.methods()})
-        self._broker.files.on_gone.append(self._on_gone)
-        self._on_gone()
+        self._serving = True
+        self._on_files(self._broker.files.gone)
         info = RunningInfo(broker_id, address.host, address.port, nats_servers[0], config.data_dir)
         logger.info(
             "broker %s serves on %s:%d, data in %s, sync %s, kernels %s",
@@ -205,20 +205,23 @@ class Server:
     async def _not_started(self, call: Call) -> None:
         raise Unavailable(self._broker.cluster.waits or "this broker is starting, and does not serve yet")
 
-    def on_fatal(self, callback: Callable[[], None]) -> None:
-        def on_fatal(reason: str) -> None:
-            self.fatal = reason
-            callback()
+    def _process(self) -> Process:
+        return Process(
+            on_fatal=self._on_fatal,
+            on_stop=self._end,
+            on_grown=freeze_grown,
+            on_files=self._on_files,
+            on_role=lambda term, leads: None,  # the controller says in the log that it is one
+        )
 
-        self._broker.cluster.on_fatal(on_fatal)
+    def _on_fatal(self, reason: str) -> None:
+        self.fatal = reason
+        asyncio.get_running_loop().call_soon(self._end)  # a start that fails by the same error says it itself
 
-    def _on_gone(self) -> None:
+    def _on_files(self, gone: str) -> None:
         """A broker without its data folder serves nothing that could be relied on."""
-        self._health.set_all(serving=not self._broker.files.gone and not self._stopping)
-
-    def on_stop(self, callback: Callable[[], None]) -> None:
-        """An administrator may end this broker, once it is drained."""
-        self._broker.inquiries.on_stop = callback
+        if self._serving:
+            self._health.set_all(serving=not gone and not self._stopping)
 
     async def stop(self) -> None:
         """Health first, so that nobody comes any more; then what arrived is synced and acked; then the calls end

@@ -32,8 +32,7 @@ class StreamStatus:
     def __init__(
         self, own: str, subjects: Subjects, bus: Bus, requests: Requests, metadata: Callable[[], Metadata]
     ) -> None:
-        self.leads_here: Callable[[int], bool] = lambda index: False
-        """Whether everything of that stream that this broker should lead is being led."""
+        self._leads_here: Callable[[int], bool]
         self._own = own
         self._subjects = subjects
         self._bus = bus
@@ -41,7 +40,9 @@ class StreamStatus:
         self._metadata = metadata
         self._garbage = GarbageLog(logger, "a question about a stream")
 
-    def listen(self) -> None:
+    def listen(self, leads_here: Callable[[int], bool]) -> None:
+        """`leads_here` says whether everything of a stream that this broker should lead is being led."""
+        self._leads_here = leads_here
         self._bus.subscribe(self._subject(self._own), self._on_batch)
 
     def _subject(self, broker: str) -> bytes:
@@ -63,7 +64,7 @@ class StreamStatus:
 
     async def _leads(self, broker: str, creation_index: int) -> bool:
         if broker == self._own:
-            return self.leads_here(creation_index)
+            return self._leads_here(creation_index)
         status = await self._ask(broker, creation_index)
         return status is not None and status.isLeader
 
@@ -98,7 +99,7 @@ class StreamStatus:
             except DecodeError as error:
                 self._garbage.say(error)
                 continue
-            response = pb.PartitionStatusResponse(exists=self.exists(index), isLeader=self.leads_here(index))
+            response = pb.PartitionStatusResponse(exists=self.exists(index), isLeader=self._leads_here(index))
             try:
                 answer = encode(MsgType.PARTITION_STATUS_RESPONSE, response.SerializeToString(), crc=True)
                 self._bus.send(pub(message.reply, answer))

@@ -3,13 +3,12 @@
 import random
 from collections.abc import Callable, Mapping
 
-from bascule.log.sync import SyncScheduler
 from bascule.node import identity
 from bascule.node.admin_api import AdminApi
 from bascule.node.api import Api
 from bascule.node.assemble import Buses, Settings, assemble
 from bascule.node.broker import Broker
-from bascule.node.environment import StreamDefaults
+from bascule.node.environment import Process, StreamDefaults
 from bascule.sim.host import Handler, Host, SeededRandom
 from bascule.sim.plan import Scenario
 from bascule.sim.trace import Part, Trace, Violation
@@ -21,7 +20,7 @@ NAMESPACE = "sim"
 class Builder:
     """How brokers are built in this run."""
 
-    def __init__(self, plan: Scenario, on_controller: Callable[[int, str], None] = lambda term, name: None) -> None:
+    def __init__(self, plan: Scenario, on_controller: Callable[[int, str], None]) -> None:
         self._plan = plan
         self._on_controller = on_controller
         self._defaults = StreamDefaults(
@@ -47,25 +46,24 @@ class Builder:
             defaults=self._defaults,
         )
         buses = Buses(*(host.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")))
-        scheduler = SyncScheduler(host.disk, host.clock, self._plan.sync)
-        scheduler.on_pressure = buses.streams.hold
-        broker = await assemble(settings, host.disk, host.clock, chance, buses, scheduler, host)
-        broker.cluster.on_fatal(host.die)
+        process = self._process(host)
+        broker = await assemble(settings, host.disk, host.clock, chance, buses, self._plan.sync, host, process)
         host.node, host.raft = broker, broker.cluster.raft.raft
-        self._watch_elections(broker, host.name)
         await broker.start()
         return broker, {**Api(broker, host).methods(), **AdminApi(broker, host).methods()}
 
-    def _watch_elections(self, broker: Broker, name: str) -> None:
-        driver = broker.cluster.raft
-        carry_out = driver.on_role
+    def _process(self, host: Host) -> Process:
+        def on_role(term: int, leads: bool) -> None:
+            if leads:
+                self._on_controller(term, host.name)
 
-        def on_role() -> None:
-            if driver.raft.is_leader:
-                self._on_controller(driver.raft.term, name)
-            carry_out()
-
-        driver.on_role = on_role
+        return Process(
+            on_fatal=host.die,
+            on_stop=None,
+            on_grown=lambda: None,
+            on_files=lambda gone: None,
+            on_role=on_role,
+        )
 
 
 class Cluster:

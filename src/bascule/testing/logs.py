@@ -1,6 +1,6 @@
 """A commit log on a bench: opened on any disk, with what it told its owner written down."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from bascule.errors import LogError
@@ -8,7 +8,7 @@ from bascule.log import cleanshutdown
 from bascule.log.commitlog import CommitLog, LogConfig
 from bascule.log.promised import PromisedEnds
 from bascule.log.sync import GROUP, SyncMode, SyncScheduler
-from bascule.ports import Disk
+from bascule.ports import Clock, Disk
 from bascule.testing.records import encode, values
 
 FOLDER = "streams/test@1/0"
@@ -60,6 +60,13 @@ class Bench:
         await self.scheduler.close()
 
 
+def make_scheduler(
+    disk: Disk, clock: Clock, mode: SyncMode = GROUP, on_pressure: Callable[[bool], None] = lambda pressed: None
+) -> SyncScheduler:
+    """A group commit for logs without a broker, where nobody follows and nobody can be slowed down."""
+    return SyncScheduler(disk, clock, mode, on_pressure, on_told=lambda: None)
+
+
 async def open_bench(
     disk: Disk,
     segment_max_bytes: int = 1 << 20,
@@ -72,7 +79,7 @@ async def open_bench(
     replicated: bool = False,
 ) -> Bench:
     clock = clock or ManualClock()
-    bench = Bench(disk, scheduler or SyncScheduler(disk, clock, mode), clock)
+    bench = Bench(disk, scheduler or make_scheduler(disk, clock, mode), clock)
     bench.log = await CommitLog.open(
         disk,
         bench.scheduler,
