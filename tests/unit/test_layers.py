@@ -1,4 +1,4 @@
-"""The shape of the source: imports point down only and never in a circle, protocol logic does no I/O, files and
+"""The shape of the source: imports point down only and form no cycle, protocol logic does no I/O, files and
 functions stay small."""
 
 import ast
@@ -35,30 +35,6 @@ FORBIDDEN = {
     "sim": {"spark"},
     "testing": {"spark"},
 }
-
-
-KNOWN_CYCLES = {
-    # 2026-11-15: a reader, a lookup, a removal and a refill work on the segment list, which is part of CommitLog. Ends
-    # when the segment list is a file of its own.
-    ("log/commitlog.py", "log/lookup.py", "log/presence.py", "log/reader.py", "log/refill.py", "log/removal.py"),
-    # 2026-11-15: each kind of fault takes the Faults that strike it, and that one imports all kinds to register them.
-    # Ends when each is registered where it is defined.
-    (
-        "sim/faults/damage.py",
-        "sim/faults/disks.py",
-        "sim/faults/kinds.py",
-        "sim/faults/members.py",
-        "sim/faults/network.py",
-        "sim/faults/processes.py",
-        "sim/faults/strikes.py",
-        "sim/faults/tail.py",
-    ),
-}
-"""Files that import each other, hidden or not, each circle with the day it was listed and what ends it. Only to get
-shorter."""
-MAX_KNOWN_CYCLES = 2
-
-
 WIRED = ("core", "wire", "log", "net", "node", "client")
 """Where every part is given what it needs when it is made."""
 GIVEN_AT_START = {
@@ -225,11 +201,7 @@ def test_imports_point_down_and_protocol_logic_does_no_io() -> None:
 
 
 def test_no_files_import_each_other_hidden_or_not() -> None:
-    found = cycles(import_graph(FILES))
-    assert found - KNOWN_CYCLES == set(), "give one of them a protocol of what it needs of the other"
-    assert KNOWN_CYCLES - found == set(), "it is gone: take it off the list"
-    assert len(KNOWN_CYCLES) <= MAX_KNOWN_CYCLES, "the list only gets shorter"
-    assert not any(file.startswith("node/") for cycle in KNOWN_CYCLES for file in cycle)
+    assert cycles(import_graph(FILES)) == set(), "give one of them a protocol of what it needs of the other"
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ A partition has no files, and no folder, before its first record.
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bascule import limits
@@ -31,7 +31,7 @@ from bascule.log.lookup import offset_at_or_after, offset_at_or_before
 from bascule.log.presence import Presence
 from bascule.log.promised import EndRecord, PromisedEnds
 from bascule.log.quarantine import Quarantine
-from bascule.log.reader import Healing, Reader, ReverseReader
+from bascule.log.reader import OnDamage, Reader, ReverseReader
 from bascule.log.recovery import recover, rewrite, scan_segment, sync_parents
 from bascule.log.removal import cut_position, least_end, remove_files, remove_folder, remove_index, set_aside
 from bascule.log.segment import Mark, Segment
@@ -41,11 +41,6 @@ from bascule.log.waiters import Waiters
 from bascule.ports import Clock, Disk, Write
 
 _log = logging.getLogger("bascule.log")
-
-OnDamage = Callable[[Segment, bool], Awaitable[Healing]]
-"""Asked by readers that stand before damage in that segment, and whether they wait for what becomes of it. If the
-records come back the segment is retired.
-"""
 
 
 @dataclass(frozen=True, slots=True)

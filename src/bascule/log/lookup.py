@@ -5,7 +5,7 @@ Timestamps strictly increase within a partition, so a time is looked up like an 
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from bascule import limits
 from bascule.errors import LogError
@@ -14,16 +14,37 @@ from bascule.log.index import POSITION, TIMESTAMP, Entry, FileIndex, entries_int
 from bascule.log.recovery import scan_segment
 from bascule.log.reread import Read
 from bascule.log.segment import Segment
+from bascule.ports import Disk
 from bascule.wire import kernels
-
-if TYPE_CHECKING:
-    from bascule.log.commitlog import CommitLog
 
 _log = logging.getLogger("bascule.log")
 _STEP_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 _READS_A_TURN = 2
 _LAST_MOMENT = 2**63 - 1
 """A client may ask for it, and there is nothing after it."""
+
+
+class SegmentList(Protocol):
+    """A log as it is searched: its segments in order."""
+
+    @property
+    def disk(self) -> Disk: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def segments(self) -> list[Segment]: ...
+
+    def segment_at(self, offset: int) -> Segment | None:
+        """The one that has this offset, or would."""
+
+    def segment_after(self, segment: Segment) -> Segment | None: ...
+
+    def segment_before(self, segment: Segment) -> Segment | None: ...
+
+    def store_index(self, segment: Segment) -> None:
+        """Its index was made anew, and is to be on the disk again."""
 
 
 def yielding(read: Read) -> Read:
@@ -41,7 +62,7 @@ def yielding(read: Read) -> Read:
     return read_in_turn
 
 
-async def floor_position(log: "CommitLog", segment: Segment, field: int, target: int) -> int:
+async def floor_position(log: SegmentList, segment: Segment, field: int, target: int) -> int:
     """Where to start looking for `target` in this segment."""
     if segment.missing:
         return 0
@@ -62,7 +83,7 @@ async def floor_position(log: "CommitLog", segment: Segment, field: int, target:
     return 0
 
 
-async def _verify_index(log: "CommitLog", segment: Segment) -> None:
+async def _verify_index(log: SegmentList, segment: Segment) -> None:
     """Before the first use of an index file: are its entries what was written? If not, scan for them."""
     index = segment.index
     if segment.index_verified or not isinstance(index, FileIndex):
@@ -136,7 +157,7 @@ def _read_error(path: str, error: OSError) -> LogError:
     return LogError(f"{path}: reading failed: {error.strerror or error}; check the disk")
 
 
-async def seek(log: "CommitLog", segment: Segment, field: int, target: int) -> Entry | None:
+async def seek(log: SegmentList, segment: Segment, field: int, target: int) -> Entry | None:
     """The first record whose offset or timestamp is at least `target`, appended ones included."""
     position = await floor_position(log, segment, field, target)
     size = segment.appended.size
@@ -152,7 +173,7 @@ async def seek(log: "CommitLog", segment: Segment, field: int, target: int) -> E
         await asyncio.sleep(0)
 
 
-async def offset_at_or_after(log: "CommitLog", timestamp: int) -> int:
+async def offset_at_or_after(log: SegmentList, timestamp: int) -> int:
     """The first record written at that time or later; the log's end if there is none."""
     segment = log.segments[0] if log.segments else None
     while segment is not None:
@@ -167,7 +188,7 @@ async def offset_at_or_after(log: "CommitLog", timestamp: int) -> int:
     return log.end
 
 
-async def offset_at_or_before(log: "CommitLog", timestamp: int) -> int | None:
+async def offset_at_or_before(log: SegmentList, timestamp: int) -> int | None:
     """The last record written at that time or earlier; None if there is none."""
     segment = log.segments[-1] if log.segments else None
     while segment is not None:
@@ -184,7 +205,7 @@ async def offset_at_or_before(log: "CommitLog", timestamp: int) -> int | None:
     return None
 
 
-async def _last_before(log: "CommitLog", segment: Segment, position: int) -> int | None:
+async def _last_before(log: SegmentList, segment: Segment, position: int) -> int | None:
     """The offset of the last record that ends at or before `position`."""
     start = position
     while start > 0:

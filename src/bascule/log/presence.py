@@ -11,17 +11,17 @@ short is damage. What looks wrong is looked at again while nobody changes the lo
 removes some.
 """
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from bascule import limits
 from bascule.errors import LogError
+from bascule.log.reader import OnDamage
 from bascule.log.recovery import scan_segment
 from bascule.log.segment import Segment
-from bascule.ports import Seen
-
-if TYPE_CHECKING:
-    from bascule.log.commitlog import CommitLog
+from bascule.log.waiters import Waiters
+from bascule.ports import Disk, Seen
 
 _log = logging.getLogger("bascule.log")
 
@@ -33,10 +33,48 @@ class Glance(NamedTuple):
     size: int
 
 
+class WatchedLog(Protocol):
+    """A log as its files are looked after."""
+
+    has_folder: bool
+
+    @property
+    def disk(self) -> Disk: ...
+
+    @property
+    def folder(self) -> str: ...
+
+    @property
+    def segments(self) -> list[Segment]: ...
+
+    @property
+    def damaged(self) -> dict[Segment, None]: ...
+
+    @property
+    def failed(self) -> LogError | None: ...
+
+    @property
+    def changing(self) -> asyncio.Lock: ...
+
+    @property
+    def waiters(self) -> Waiters: ...
+
+    @property
+    def on_damage(self) -> OnDamage | None: ...
+
+    def lose(self, path: str) -> None:
+        """Its files are gone: it takes no writes until they are back."""
+
+    def note_damage(self, segment: Segment) -> None: ...
+
+    def write_elsewhere(self, segment: Segment) -> None:
+        """Not into this segment any more."""
+
+
 class Presence:
     __slots__ = ("_identity", "_log", "_next_base", "_sweep_version", "_version")
 
-    def __init__(self, log: "CommitLog") -> None:
+    def __init__(self, log: WatchedLog) -> None:
         self._log = log
         self._identity: tuple[int, int] | None = None  # of the folder
         self._version = 0  # of its entries, when every segment was found
@@ -157,7 +195,7 @@ def _has_file(segment: Segment) -> bool:
     return segment.exists and not segment.missing
 
 
-async def note_short(log: "CommitLog", segment: Segment) -> None:
+async def note_short(log: WatchedLog, segment: Segment) -> None:
     """Its file is shorter than it should be: what is missing is damage, and nothing more is written behind it."""
     scan = await scan_segment(log.disk, segment.path, segment.base, segment.promised.size)
     if not scan.bad or segment.retired:

@@ -12,19 +12,18 @@ all, for others are fed by the same hand.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
 from bascule import limits
 from bascule.errors import Unavailable
 from bascule.log.chunk import Chunk
 from bascule.log.index import OFFSET, POSITION
-from bascule.log.lookup import floor_position, read_verified, seek
+from bascule.log.lookup import SegmentList, floor_position, read_verified, seek
 from bascule.log.segment import Segment
+from bascule.log.waiters import Waiters
 from bascule.wire import kernels
-
-if TYPE_CHECKING:
-    from bascule.log.commitlog import CommitLog
 
 Wake = Literal["data", "closed", "deleted"]
 _POLL_S = 0.1
@@ -40,7 +39,30 @@ class Healing(Enum):
     """A replica that cannot be asked now may have them."""
 
 
-async def heal(log: "CommitLog", segment: Segment, wait: bool = True) -> Healing:
+OnDamage = Callable[[Segment, bool], Awaitable[Healing]]
+"""Asked by readers that stand before damage in that segment, and whether they wait for what becomes of it. If the
+records come back the segment is retired."""
+
+
+class ReadableLog(SegmentList, Protocol):
+    """A log as it is read."""
+
+    @property
+    def promised_end(self) -> int: ...
+
+    @property
+    def visible_end(self) -> int: ...
+
+    @property
+    def waiters(self) -> Waiters: ...
+
+    @property
+    def on_damage(self) -> OnDamage | None: ...
+
+    def note_damage(self, segment: Segment) -> None: ...
+
+
+async def heal(log: ReadableLog, segment: Segment, wait: bool = True) -> Healing:
     """HEALED exactly if the segment is retired: who looks again for any other reason finds the same, for ever."""
     log.note_damage(segment)
     healing = Healing.LOST if log.on_damage is None else await log.on_damage(segment, wait)
@@ -49,7 +71,7 @@ async def heal(log: "CommitLog", segment: Segment, wait: bool = True) -> Healing
     return Healing.UNKNOWN if healing is Healing.HEALED else healing
 
 
-async def healed_or_lost(log: "CommitLog", segment: Segment) -> Healing:
+async def healed_or_lost(log: ReadableLog, segment: Segment) -> Healing:
     """For consumers: what became of the damage, once that is known. Unavailable if it takes too long."""
     loop = asyncio.get_running_loop()
     until = loop.time() + limits.DAMAGE_PATIENCE_S
@@ -71,7 +93,7 @@ class Reader:
     Without `heals` it steps over damage at once; `skipped` says whether offsets from its place on may be lost there.
     """
 
-    def __init__(self, log: "CommitLog", start: int, uncommitted: bool = False, heals: bool = True) -> None:
+    def __init__(self, log: ReadableLog, start: int, uncommitted: bool = False, heals: bool = True) -> None:
         self._uncommitted = uncommitted
         self._heals = heals
         self.crosses = False
@@ -178,7 +200,7 @@ class ReverseReader:
     given yet.
     """
 
-    def __init__(self, log: "CommitLog", start: int, oldest: int = 0) -> None:
+    def __init__(self, log: ReadableLog, start: int, oldest: int = 0) -> None:
         self._oldest = max(oldest, 0)
         self.next_offset = min(start, log.visible_end - 1, log.promised_end - 1)
         self.count = 0

@@ -27,18 +27,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from bascule import limits
 from bascule.errors import LogError, PeerError, PeerLacks
 from bascule.log.chunk import PREFIX_BYTES, TRAILER_TAG, Chunk, read_chunk, read_record
-from bascule.log.lookup import yielding
+from bascule.log.lookup import SegmentList, yielding
 from bascule.log.recovery import Copy, scan_segment
 from bascule.log.segment import Segment
 from bascule.wire import kernels
-
-if TYPE_CHECKING:
-    from bascule.log.commitlog import CommitLog
 
 _log = logging.getLogger("bascule.log")
 
@@ -55,6 +52,25 @@ _FILLER_BODY = bytes(limits.MIN_RECORD_PAYLOAD_BYTES - limits.RECORD_TRAILER_BYT
 )
 FILLER = b"\xff" + len(_FILLER_BODY).to_bytes(PREFIX_BYTES - 1, "big") + _FILLER_BODY
 """Says where it ends, and verifies nowhere."""
+
+
+class RefilledLog(SegmentList, Protocol):
+    """A log whose damaged segments are replaced."""
+
+    @property
+    def folder(self) -> str: ...
+
+    @property
+    def has_folder(self) -> bool: ...
+
+    @property
+    def changing(self) -> asyncio.Lock: ...
+
+    async def seal(self, segment: Segment) -> None: ...
+
+    def put_back(self, segment: Segment, fresh: Segment) -> None: ...
+
+    async def set_aside(self, segment: Segment, start: int, end: int) -> str | None: ...
 
 
 class Stretch(NamedTuple):
@@ -76,7 +92,7 @@ class Found:
     """The one that has the file now, whatever interrupts a refill."""
 
 
-async def refill(log: "CommitLog", segment: Segment, fetch: Fetch) -> bool:
+async def refill(log: RefilledLog, segment: Segment, fetch: Fetch) -> bool:
     """Heal what is known to be damaged in this segment with a peer's records, as far as it has them. True if that was
     anything: the segment is another one then, which may still lack something. False if the peer is no help: it has
     another log, or a shorter one. Raises PeerLacks if it is damaged where we are, PeerError if it cannot be asked,
@@ -98,7 +114,7 @@ async def refill(log: "CommitLog", segment: Segment, fetch: Fetch) -> bool:
         ) from error
 
 
-async def _heal(log: "CommitLog", segment: Segment, fetch: Fetch, found: Found) -> None:
+async def _heal(log: RefilledLog, segment: Segment, fetch: Fetch, found: Found) -> None:
     """Puts another segment, with more in it, in its place, if the peer can help."""
     if not segment.missing and await segment.file_size() < segment.promised.size:
         # All that is missing at its end is one stretch, wherever readers met it.
@@ -127,7 +143,7 @@ async def _heal(log: "CommitLog", segment: Segment, fetch: Fetch, found: Found) 
 
 
 async def _copied(
-    log: "CommitLog", copy: Copy, stretches: list[Stretch], segment: Segment, fetch: Fetch
+    log: RefilledLog, copy: Copy, stretches: list[Stretch], segment: Segment, fetch: Fetch
 ) -> "list[Fill]":
     """What belongs there is in the copy, synced, as far as the peer has it; nothing if it is no help."""
     position, usable = 0, True
@@ -180,7 +196,7 @@ def _joined(damage: dict[int, int]) -> list[tuple[int, int]]:
 class Fill:
     """One stretch, as a peer has it."""
 
-    def __init__(self, log: "CommitLog", segment: Segment, stretch: Stretch, copy: Copy, fetch: Fetch) -> None:
+    def __init__(self, log: RefilledLog, segment: Segment, stretch: Stretch, copy: Copy, fetch: Fetch) -> None:
         self._log = log
         self._segment = segment
         self._stretch = stretch
@@ -342,7 +358,7 @@ def _last_epoch(records: bytes) -> int:
     return epoch if count and status == _WHOLE else 0
 
 
-async def _stretch(log: "CommitLog", segment: Segment, start: int, end: int) -> Stretch:
+async def _stretch(log: RefilledLog, segment: Segment, start: int, end: int) -> Stretch:
     first = await end_before(segment, start)
     following = log.segment_after(segment)
     follows = await _first_after(segment, end)

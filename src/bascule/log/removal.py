@@ -2,16 +2,12 @@
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from bascule.log.index import OFFSET
-from bascule.log.lookup import seek
+from bascule.log.lookup import SegmentList, seek
 from bascule.log.quarantine import Quarantine
 from bascule.log.segment import Segment
 from bascule.ports import Disk
-
-if TYPE_CHECKING:
-    from bascule.log.commitlog import CommitLog
 
 DELETED_SUFFIX = ".deleted"
 _log = logging.getLogger("bascule.log")
@@ -25,7 +21,7 @@ def least_end(segments: Sequence[Segment], end: int) -> int:
     return last.appended.end if last.appended.end <= end else last.base
 
 
-async def cut_position(log: "CommitLog", segment: Segment, end: int) -> int | None:
+async def cut_position(log: SegmentList, segment: Segment, end: int) -> int | None:
     """Where in its file the records from offset `end` on begin, with a damaged stretch right before them: at the end of
     a log nobody could say what it held. None if there is no such record."""
     found = await seek(log, segment, OFFSET, end)

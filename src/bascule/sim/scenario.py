@@ -5,9 +5,9 @@ import random
 from bascule.limits import NATS_DEFAULT_PAYLOAD_BYTES
 from bascule.log.sync import GROUP, SyncMode
 from bascule.sim import knobs
+from bascule.sim.faults.every import DEFINED_IN
 from bascule.sim.faults.kinds import KINDS
 from bascule.sim.faults.kinds import families as families_of
-from bascule.sim.faults.strikes import DEFINED_IN
 from bascule.sim.plan import Scenario, StreamPlan
 
 assert DEFINED_IN, "the kinds are registered"

@@ -1,23 +1,19 @@
 """Bytes at rest that are not what they were."""
 
-from typing import TYPE_CHECKING
-
 from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.strikes import Faults
 from bascule.sim.history import StreamInfo
 from bascule.sim.host import Host
 from bascule.sim.trace import Part
 from bascule.wire.kernels import decode_records, scan_records
 from bascule.wire.record import FRAME_PREFIX_BYTES, Record
 
-if TYPE_CHECKING:
-    from bascule.sim.faults.strikes import Faults
-
 MAX_FLIPS = 5
 """In one run: each may cost a record, and too few would be left to check."""
 
 
 @fault("flip", weight=4)
-async def flip(faults: "Faults", host: Host) -> None:
+async def flip(faults: Faults, host: Host) -> None:
     """A bit of an index, or of a record that has another one behind it: the very last one, damaged, may look like a
     write that was never finished."""
     paths = [path for path in host.disk.paths() if path.startswith("streams/")]
@@ -29,14 +25,14 @@ async def flip(faults: "Faults", host: Host) -> None:
 
 
 @fault("flip", weight=3)
-async def flip_snapshot(faults: "Faults", host: Host) -> None:
+async def flip_snapshot(faults: Faults, host: Host) -> None:
     """The newest one of Raft, if there is another to fall back on: nothing helps against the loss of both."""
     snapshots = [path for path in host.disk.paths() if path.startswith("raft/") and path.endswith(".snapshot")]
     if len(snapshots) > 1 and not faults.counts["flip_snapshot"]:
         _flip_anywhere(faults, "flip_snapshot", host, snapshots[-1])
 
 
-def _flip_anywhere(faults: "Faults", kind: str, host: Host, path: str) -> None:
+def _flip_anywhere(faults: Faults, kind: str, host: Host, path: str) -> None:
     size = len(host.disk.durable(path))
     if size and host.disk.durable(path) == host.disk.content(path):
         faults.flips += 1
@@ -44,7 +40,7 @@ def _flip_anywhere(faults: "Faults", kind: str, host: Host, path: str) -> None:
         host.disk.flip(path, faults.chance.randrange(size), faults.chance.randrange(8))
 
 
-def _flip_record(faults: "Faults", host: Host, path: str) -> None:
+def _flip_record(faults: Faults, host: Host, path: str) -> None:
     data = host.disk.durable(path)
     good, count, *_ = scan_records(data, 0, len(data), 0)
     if count < 2 or good < len(data) or data != host.disk.content(path)[: len(data)]:
@@ -67,14 +63,14 @@ def _flip_record(faults: "Faults", host: Host, path: str) -> None:
     _destroyed(faults, host, path, part, record.offset)
 
 
-def _destroyed(faults: "Faults", host: Host, path: str, part: Part, offset: int) -> None:
+def _destroyed(faults: Faults, host: Host, path: str, part: Part, offset: int) -> None:
     folder, replicated = path.rpartition("/")[0], faults.world.history.replication(part) > 1
     faults.world.omniscience.destroyed(host, folder, offset)
     if not replicated:
         faults.world.checker.known(part).damaged[offset] = None
 
 
-def part_of(faults: "Faults", record: Record) -> Part | None:
+def part_of(faults: Faults, record: Record) -> Part | None:
     stream: StreamInfo | None = faults.world.history.streams.get(record.stream)
     return None if stream is None else Part(stream.name, stream.incarnation, record.partition)
 

@@ -3,17 +3,14 @@
 import asyncio
 import errno
 import random
-from typing import TYPE_CHECKING
 
 from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
-
-if TYPE_CHECKING:
-    from bascule.sim.faults.strikes import Faults
 
 
 @fault("disk")
-async def slow(faults: "Faults", host: Host) -> None:
+async def slow(faults: Faults, host: Host) -> None:
     faults.note("slow", f"the disk of {host.name} is slow")
     host.disk.sync_delay_s = faults.chance.choice((0.02, 0.3))
     await asyncio.sleep(faults.chance.uniform(0.2, 2.0))
@@ -21,7 +18,7 @@ async def slow(faults: "Faults", host: Host) -> None:
 
 
 @fault("disk", weight=2, needs_sync=True)
-async def eio(faults: "Faults", host: Host) -> None:
+async def eio(faults: Faults, host: Host) -> None:
     rate = faults.chance.choice((0.02, 0.2, 1.0))
     faults.note("eio", f"the disk of {host.name} fails {rate:.0%} of its calls")
     chance = random.Random(faults.chance.random())
@@ -31,7 +28,7 @@ async def eio(faults: "Faults", host: Host) -> None:
 
 
 @fault("misread", weight=5)
-async def misread(faults: "Faults", host: Host) -> None:
+async def misread(faults: Faults, host: Host) -> None:
     """Reads of any file give a wrong bit now and then, and the right one when they are repeated."""
     rate = faults.chance.choice((0.02, 0.2))
     faults.note("misread", f"the disk of {host.name} reads {rate:.0%} wrong")
@@ -50,7 +47,7 @@ async def misread(faults: "Faults", host: Host) -> None:
 
 
 @fault("disk")
-async def full(faults: "Faults", host: Host) -> None:
+async def full(faults: Faults, host: Host) -> None:
     faults.note("full", f"the disk of {host.name} is full")
     host.disk.capacity_bytes = host.disk.used_bytes + faults.chance.randint(0, 2000)
     await asyncio.sleep(faults.chance.uniform(0.2, 2.0))

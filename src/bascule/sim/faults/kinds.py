@@ -4,13 +4,11 @@ again and again, one of their kinds.
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    from bascule.sim.faults.strikes import Faults
-    from bascule.sim.host import Host
-
-Work = Callable[["Faults", "Host"], Coroutine[Any, Any, None]]
+Work = Callable[..., Coroutine[Any, Any, None]]
+"""Takes the `Faults` of a run and the `Host` that is struck; a list of kinds need not know how these are made."""
+W = TypeVar("W", bound=Work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +38,10 @@ def fault(
     needs_sync: bool = False,
     relaxed: bool = False,
     needs_copies: bool = False,
-) -> Callable[[Work], Work]:
+) -> Callable[[W], W]:
     """The fault is named as its function is."""
 
-    def register(work: Work) -> Work:
+    def register(work: W) -> W:
         name = work.__name__
         assert name not in KINDS, f"two faults are named {name}"
         KINDS[name] = Kind(name, family, work, weight, several, needs_sync, relaxed, needs_copies)

@@ -1,21 +1,19 @@
 """Disks that are lost for good, and brokers that come and go."""
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bascule.errors import Status
 from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 from bascule.wire.pb import admin_pb2 as admin
-
-if TYPE_CHECKING:
-    from bascule.sim.faults.strikes import Faults
 
 MAX_JOINS = 2
 
 
 @fault("wipe", weight=4, several=True, needs_sync=True, needs_copies=True)
-async def wipe(faults: "Faults", host: Host) -> None:
+async def wipe(faults: Faults, host: Host) -> None:
     """A disk is lost for good: one at a time, for the contract says no more."""
     if not faults.claim(host):
         return
@@ -28,7 +26,7 @@ async def wipe(faults: "Faults", host: Host) -> None:
 
 
 @fault("early_wipe", weight=4, several=True, needs_sync=True, needs_copies=True)
-async def early_wipe(faults: "Faults", host: Host) -> None:
+async def early_wipe(faults: Faults, host: Host) -> None:
     """The same, whether or not all the others are in sync: two that were have everything that was acked by ALL."""
     if not faults.claim(host, whole=False):
         return
@@ -41,7 +39,7 @@ async def early_wipe(faults: "Faults", host: Host) -> None:
 
 
 @fault("members", weight=2, several=True)
-async def join(faults: "Faults", host: Host) -> None:
+async def join(faults: Faults, host: Host) -> None:
     cluster, brokers = faults.world.cluster, faults.world.scenario.brokers
     if len(cluster.hosts) == brokers and faults.joined < MAX_JOINS:
         faults.joined += 1
@@ -51,7 +49,7 @@ async def join(faults: "Faults", host: Host) -> None:
 
 
 @fault("members", several=True)
-async def drain(faults: "Faults", host: Host) -> None:
+async def drain(faults: Faults, host: Host) -> None:
     faults.note("drain", f"{host.name} is drained")
     await _administer(faults, "DrainBroker", admin.DrainBrokerRequest(broker=host.name))
     await asyncio.sleep(faults.chance.uniform(0.2, 2.0))
@@ -61,7 +59,7 @@ async def drain(faults: "Faults", host: Host) -> None:
 
 
 @fault("members", weight=2, several=True)
-async def remove(faults: "Faults", host: Host) -> None:
+async def remove(faults: Faults, host: Host) -> None:
     """As many stay as there were at first: if none has joined yet one does."""
     cluster = faults.world.cluster
     await join(faults, host)
@@ -81,7 +79,7 @@ async def remove(faults: "Faults", host: Host) -> None:
     faults.harmed = None
 
 
-async def _administer(faults: "Faults", method: str, request: Any, but: Host | None = None) -> bytes | None:
+async def _administer(faults: Faults, method: str, request: Any, but: Host | None = None) -> bytes | None:
     """The answer of some broker, if there is one."""
     others = [other for other in faults.world.cluster.serving() if other is not but]
     if not others:

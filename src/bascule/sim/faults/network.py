@@ -1,18 +1,15 @@
 """Connections that break, hang or carry one way only, and a network that falls apart."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 from bascule.testing.bus import MemoryBus
 
-if TYPE_CHECKING:
-    from bascule.sim.faults.strikes import Faults
-
 
 @fault("network", weight=2)
-async def cut(faults: "Faults", host: Host) -> None:
+async def cut(faults: Faults, host: Host) -> None:
     """One connection is lost, as by a slow-consumer cut, and comes back."""
     bus = _some_bus(faults, host)
     if bus is not None:
@@ -24,7 +21,7 @@ async def cut(faults: "Faults", host: Host) -> None:
 
 
 @fault("network")
-async def outage(faults: "Faults", host: Host) -> None:
+async def outage(faults: Faults, host: Host) -> None:
     faults.splits += 1
     faults.note("outage", "NATS is gone")
     faults.world.nats.disconnect()
@@ -33,7 +30,7 @@ async def outage(faults: "Faults", host: Host) -> None:
 
 
 @fault("network", weight=2)
-async def hold(faults: "Faults", host: Host) -> None:
+async def hold(faults: Faults, host: Host) -> None:
     """A direction of a connection, or both, carries nothing; if that lasts the connection is given up."""
     bus = _some_bus(faults, host)
     if bus is None:
@@ -57,7 +54,7 @@ async def hold(faults: "Faults", host: Host) -> None:
 
 
 @fault("network")
-async def sever(faults: "Faults", host: Host) -> None:
+async def sever(faults: Faults, host: Host) -> None:
     """NATS itself is split: this host does not hear the others, or they do not hear it, or itself."""
     faults.splits += 1
     other = faults.chance.choice(["", *faults.world.cluster.hosts])
@@ -69,14 +66,14 @@ async def sever(faults: "Faults", host: Host) -> None:
 
 
 @fault("network", weight=2, several=True)
-async def isolate(faults: "Faults", host: Host) -> None:
+async def isolate(faults: Faults, host: Host) -> None:
     """Neither hears the other: this host, and the rest."""
     faults.counts["isolate"] += 1
     await _part(faults, [host], [other for other in faults.world.cluster.hosts.values() if other is not host])
 
 
 @fault("network", several=True)
-async def split(faults: "Faults", host: Host) -> None:
+async def split(faults: Faults, host: Host) -> None:
     faults.counts["split"] += 1
     hosts = list(faults.world.cluster.hosts.values())
     faults.chance.shuffle(hosts)
@@ -85,7 +82,7 @@ async def split(faults: "Faults", host: Host) -> None:
     await _part(faults, hosts[:cut], hosts[cut + bridge :])
 
 
-async def _part(faults: "Faults", some: list[Host], others: list[Host]) -> None:
+async def _part(faults: Faults, some: list[Host], others: list[Host]) -> None:
     faults.splits += 1
     pairs = [pair for one in some for two in others for pair in ((one.name, two.name), (two.name, one.name))]
     text = f"{', '.join(host.name for host in some)} | {', '.join(host.name for host in others)}"
@@ -97,5 +94,5 @@ async def _part(faults: "Faults", some: list[Host], others: list[Host]) -> None:
         faults.world.nats.mend(*pair)
 
 
-def _some_bus(faults: "Faults", host: Host) -> MemoryBus | None:
+def _some_bus(faults: Faults, host: Host) -> MemoryBus | None:
     return faults.chance.choice(host.buses) if host.buses else None

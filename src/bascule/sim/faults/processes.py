@@ -2,16 +2,13 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from bascule.errors import PeerError
 from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 from bascule.wire.raft import decode_message
 from bascule.wire.raft_messages import VoteRequest
-
-if TYPE_CHECKING:
-    from bascule.sim.faults.strikes import Faults
 
 AWAY_S = (8.0, 30.0)
 """Longer than every rule that counts seconds."""
@@ -19,14 +16,14 @@ MAX_DRIFT = 0.002
 
 
 @fault("crash", weight=2)
-async def kill(faults: "Faults", host: Host) -> None:
+async def kill(faults: Faults, host: Host) -> None:
     faults.note("kill", f"kill -9 {host.name}")
     faults.kill(host)
     await faults.come_back(host)
 
 
 @fault("crash", weight=3, needs_sync=True)
-async def power(faults: "Faults", host: Host) -> None:
+async def power(faults: Faults, host: Host) -> None:
     if faults.chance.random() < 0.7:
         await faults.ask(host)  # what a client was told at the last moment holds like anything else
     faults.note("power", f"power loss of {host.name}")
@@ -40,7 +37,7 @@ async def power(faults: "Faults", host: Host) -> None:
 
 
 @fault("crash", needs_sync=True)
-async def double(faults: "Faults", host: Host) -> None:
+async def double(faults: Faults, host: Host) -> None:
     """The power goes again while the broker recovers."""
     faults.counts["double"] += 1
     for _ in range(faults.chance.randint(2, 4)):
@@ -49,14 +46,14 @@ async def double(faults: "Faults", host: Host) -> None:
 
 
 @fault("crash")
-async def restart(faults: "Faults", host: Host) -> None:
+async def restart(faults: Faults, host: Host) -> None:
     faults.note("restart", f"clean restart of {host.name}")
     await host.stop()
     host.boot()
 
 
 @fault("crash", several=True)
-async def several(faults: "Faults", host: Host) -> None:
+async def several(faults: Faults, host: Host) -> None:
     hosts = [other for other in faults.world.cluster.hosts.values() if faults.chance.random() < 0.6]
     faults.note("several", f"kill -9 {', '.join(other.name for other in hosts)}")
     for other in hosts:
@@ -66,7 +63,7 @@ async def several(faults: "Faults", host: Host) -> None:
 
 
 @fault("crash", weight=2, several=True, needs_sync=True)
-async def blackout(faults: "Faults", host: Host) -> None:
+async def blackout(faults: Faults, host: Host) -> None:
     """The power of all goes at once, and comes back here and there."""
     faults.note("blackout", "power loss of all")
     hosts = list(faults.world.cluster.hosts.values())
@@ -78,7 +75,7 @@ async def blackout(faults: "Faults", host: Host) -> None:
 
 
 @fault("relaxed", weight=6, several=True, relaxed=True, needs_copies=True)
-async def power_of_one(faults: "Faults", host: Host) -> None:
+async def power_of_one(faults: Faults, host: Host) -> None:
     """Under relaxed sync the power of one broker goes, with what the system had not written: the others have it."""
     if not await faults.claimed(host):
         return
@@ -89,7 +86,7 @@ async def power_of_one(faults: "Faults", host: Host) -> None:
 
 
 @fault("away", weight=4)
-async def away(faults: "Faults", host: Host) -> None:
+async def away(faults: Faults, host: Host) -> None:
     """One is gone for longer than every rule that counts seconds waits."""
     away_s = faults.chance.uniform(*AWAY_S)
     faults.note("away", f"{host.name} is away for {away_s:.1f} s")
@@ -99,7 +96,7 @@ async def away(faults: "Faults", host: Host) -> None:
 
 
 @fault("away", weight=2, several=True)
-async def return_late(faults: "Faults", host: Host) -> None:
+async def return_late(faults: Faults, host: Host) -> None:
     """All go, one after the other or at once, and each comes back when it likes: in every order there is."""
     chance, loop = faults.chance, asyncio.get_running_loop()
     hosts = list(faults.world.cluster.hosts.values())
@@ -118,7 +115,7 @@ async def return_late(faults: "Faults", host: Host) -> None:
         other.boot()
 
 
-async def _leave(faults: "Faults", host: Host) -> None:
+async def _leave(faults: Faults, host: Host) -> None:
     match faults.chance.randrange(3):
         case 0 if not faults.world.scenario.sync.relaxed:
             faults.cut_power(host)
@@ -129,7 +126,7 @@ async def _leave(faults: "Faults", host: Host) -> None:
 
 
 @fault("pause")
-async def pause(faults: "Faults", host: Host) -> None:
+async def pause(faults: Faults, host: Host) -> None:
     pause_s = faults.chance.choice((0.1, 1.0, 6.0))
     faults.note("pause", f"{host.name} stands still for {pause_s} s")
     host.pause()
@@ -138,14 +135,14 @@ async def pause(faults: "Faults", host: Host) -> None:
 
 
 @fault("clock")
-async def clock(faults: "Faults", host: Host) -> None:
+async def clock(faults: Faults, host: Host) -> None:
     jump_ns = int(faults.chance.uniform(-3600, 3600) * 1e9)
     faults.note("clock", f"the clock of {host.name} jumps by {jump_ns / 1e9:.3f} s")
     host.clock.skew_ns += jump_ns
 
 
 @fault("clock", weight=2)
-async def drift(faults: "Faults", host: Host) -> None:
+async def drift(faults: Faults, host: Host) -> None:
     """Its clocks run faster or slower than the others'."""
     rate = 1 + faults.chance.uniform(-MAX_DRIFT, MAX_DRIFT)
     faults.note("drift", f"the clocks of {host.name} run {rate:.5f} times as fast")
@@ -153,7 +150,7 @@ async def drift(faults: "Faults", host: Host) -> None:
 
 
 @fault("contest", weight=2, several=True, needs_sync=True)
-async def contest(faults: "Faults", host: Host) -> None:
+async def contest(faults: Faults, host: Host) -> None:
     """Two rivals that do not hear each other ask the third for its vote; it loses power as soon as it has given it
     to one, and then hears the other: who forgets a vote gives it twice."""
     hosts = list(faults.world.cluster.hosts.values())

@@ -5,15 +5,12 @@ all that still last.
 import asyncio
 from collections import Counter
 
-from bascule.sim.faults import damage, disks, members, network, processes, tail
 from bascule.sim.faults.kinds import KINDS
 from bascule.sim.host import Host
 from bascule.sim.readers import watch
 from bascule.sim.trace import Part
 from bascule.sim.world import World
 
-DEFINED_IN = (processes, network, disks, damage, tail, members)
-"""Modules that register kinds when they are imported."""
 CLAIM_TRIES, CLAIM_EVERY_S = 20, 0.2
 
 

@@ -5,35 +5,32 @@ one replica only after a clean stop, which leaves a mark of where the log ended.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from bascule.sim.faults.damage import part_of, record_starts
 from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 from bascule.sim.trace import Part
 from bascule.wire.kernels import decode_records, scan_records
 from bascule.wire.record import Record
-
-if TYPE_CHECKING:
-    from bascule.sim.faults.strikes import Faults
 
 MAX_LATE_S = 12.0
 MAX_CUT_RECORDS = 3
 
 
 @fault("tail", weight=14, needs_copies=True)
-async def flip_tail(faults: "Faults", host: Host) -> None:
+async def flip_tail(faults: Faults, host: Host) -> None:
     """The last record has a bit that flipped."""
     await _harm(faults, host, "flip_tail")
 
 
 @fault("tail", weight=5, needs_copies=True)
-async def cut_tail(faults: "Faults", host: Host) -> None:
+async def cut_tail(faults: Faults, host: Host) -> None:
     """The file ends within its last records, or before them, although they were synced."""
     await _harm(faults, host, "cut_tail")
 
 
-async def _harm(faults: "Faults", host: Host, kind: str) -> None:
+async def _harm(faults: Faults, host: Host, kind: str) -> None:
     """It goes, alone or with all the others; its log is damaged; it comes back, before or after them."""
     if not await faults.claimed(host):
         return
@@ -53,7 +50,7 @@ async def _harm(faults: "Faults", host: Host, kind: str) -> None:
     await faults.recovered()
 
 
-async def _go(faults: "Faults", host: Host) -> bool:
+async def _go(faults: Faults, host: Host) -> bool:
     """Whether it stopped in good order."""
     if faults.chance.random() < 0.4:
         return await host.stop()
@@ -65,7 +62,7 @@ async def _go(faults: "Faults", host: Host) -> bool:
     return False
 
 
-def _damage(faults: "Faults", host: Host, kind: str, clean: bool) -> None:
+def _damage(faults: Faults, host: Host, kind: str, clean: bool) -> None:
     """Of one partition whose records others have."""
     logs = [path for path in host.disk.paths() if path.startswith("streams/") and path.endswith(".log")]
     last = {path.rpartition("/")[0]: path for path in logs}
@@ -97,7 +94,7 @@ def _damage(faults: "Faults", host: Host, kind: str, clean: bool) -> None:
         return
 
 
-def _allowed(faults: "Faults", host: Host, path: str, part: Part, records: list[Record], clean: bool) -> bool:
+def _allowed(faults: Faults, host: Host, path: str, part: Part, records: list[Record], clean: bool) -> bool:
     world, folder = faults.world, path.rpartition("/")[0]
     if any((part, record.offset) in faults.flipped for record in records):
         return False
