@@ -78,9 +78,11 @@ class Asked:
     def promised(self) -> list[int]:
         return self.replica.leading.promised
 
-    def ask(self, session: int, request_id: int, promised_end: int, leader_session: int = OWN) -> None:
+    def ask(
+        self, session: int, request_id: int, promised_end: int, leader_session: int = OWN, follower: str = "b"
+    ) -> None:
         position = Position(1, 0, EPOCH, END, promised_end, EPOCH)
-        request = FetchRequest(session, leader_session, request_id, 0, request_id, 0, "b", False, [position])
+        request = FetchRequest(session, leader_session, request_id, 0, request_id, 0, follower, False, [position])
         payload = b"".join(encode_checked(MsgType.REPLICATION_REQUEST, [encode_request(request)]))
         self.feeds._on_batch(pack(NatsMessage(b"ns.c1.replicate.a", b"", payload)), 1)
 
@@ -134,6 +136,20 @@ def test_reports_to_an_earlier_life_of_the_leader_do_not_count() -> None:
         assert len(asked.bus.sent) == 2
         asked.ask(1, 7, 9)
         assert asked.promised == [9]
+        asked.feeds.close()
+
+    run(main())
+
+
+def test_a_broker_that_is_no_member_is_neither_believed_nor_answered() -> None:
+    async def main() -> None:
+        asked = Asked()
+        asked.ask(1, 1, 10, follower="stranger")
+        asked.ask(1, 2, 10, leader_session=0, follower="stranger")
+        await asyncio.sleep(1)
+        assert (asked.promised, asked.bus.sent) == ([], [])
+        asked.ask(1, 1, 9)
+        assert asked.promised == [9], "members are"
         asked.feeds.close()
 
     run(main())
