@@ -199,6 +199,34 @@ def test_a_replica_that_lost_its_last_record_does_not_lead_before_the_one_that_h
     run(main())
 
 
+def flip_the_last_but_one(disk: MemoryDisk, path: str) -> None:
+    disk.flip(path, starts(disk.content(path))[-2] + 20, 1)
+
+
+def test_a_replica_whose_damaged_record_went_with_a_cut_does_not_lead_before_the_one_that_has_it_is_back() -> None:
+    """Nothing stands behind the damage any more: the log looks as if it had never been longer."""
+
+    async def main() -> None:
+        members, harmed, whole = await all_killed(flip_the_last_but_one, power=False)
+        behind = next(member for member in members.values() if member not in (harmed, whole))
+        await asyncio.gather(harmed.start(), behind.start())
+        await until(lambda: harmed.broker.replica("s", 0) is not None)
+        replica = harmed.broker.replica("s", 0)
+        assert replica is not None
+        assert replica.log.damaged
+        replica.log.visible_end = 0  # as of a follower that was not told of the high watermark
+        await replica.cut(19)
+        assert (replica.log.end, list(replica.log.damaged)) == (18, [])
+        assert not replica.certain
+        await asyncio.sleep(30)
+        assert not leads(harmed)
+        await whole.start()
+        await until(lambda: len(item_of(members).isr) == 3)
+        assert await leader_of(members, "s").read("s") == [b"%d" % number for number in range(20)]
+
+    run(main())
+
+
 def test_a_replica_that_waits_says_for_whom_and_leads_when_that_one_has_lost_its_disk(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -482,6 +482,8 @@ class CommitLog:
             raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; cannot cut at {end}")
         async with self.changing:
             await self.settled()
+            if self.damaged:  # what stands right before the cut goes too, and may have held what was promised
+                await self.record.doubt_at_once()
             await self.record.lower(least_end(self.segments, end))
             await self._truncate(end)
             self.record.was_cut()
