@@ -33,8 +33,8 @@ async def damaged_from(first: int) -> MemoryDisk:
 
 
 def test_time_and_epoch_are_those_of_the_last_record_also_where_the_last_segment_holds_none() -> None:
-    """Cut where only damage would be left of a segment: a leader that went on from timestamp 0 would break look-ups by time,
-    and a log with epoch 0 would lose every comparison."""
+    """Cut where only damage would be left of a segment: a leader that went on from timestamp 0 would break look-ups by
+    time, and a log with epoch 0 would lose every comparison."""
 
     async def scenario() -> None:
         disk = await damaged_from(5)
