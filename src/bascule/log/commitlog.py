@@ -483,7 +483,8 @@ class CommitLog:
         async with self.changing:
             await self.settled()
             if self.damaged:  # what stands right before the cut goes too, and may have held what was promised
-                await self.record.doubt_at_once()
+                self.record.doubt()
+                await self.record.found(0, unsure=True)
             await self.record.lower(least_end(self.segments, end))
             await self._truncate(end)
             self.record.was_cut()

@@ -179,11 +179,6 @@ class EndRecord:
         if self._ends is not None:
             self._ends.due(self)
 
-    async def doubt_at_once(self) -> None:
-        """The same, durable on return."""
-        self.doubt()
-        await self._store()
-
     def found_stale(self) -> None:
         """What the log promised in the last moments before this start is not known. On record soon, and until somebody
         vouches for it."""
