@@ -15,13 +15,13 @@ from bascule.core.metadata.state import Metadata
 from bascule.core.partition import leader as leader_events
 from bascule.core.raft.machine import Raft
 from bascule.log.commitlog import CommitLog
-from bascule.node.broker import Broker
-from bascule.node.cluster import Cluster
-from bascule.node.controller import STEADY_S
-from bascule.node.following import Following
-from bascule.node.leading import Leading
-from bascule.node.repair import Repair
-from bascule.node.replica import Replica
+from bascule.node.controller.cluster import Cluster
+from bascule.node.controller.controller import STEADY_S
+from bascule.node.partition.following import Following
+from bascule.node.partition.leading import Leading
+from bascule.node.partition.repair import Repair
+from bascule.node.partition.replica import Replica
+from bascule.node.process.broker import Broker
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run

@@ -48,7 +48,7 @@ def test_every_file_is_on_the_map_once() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_files_of_the_source_that_are_named_exist(document: Path) -> None:
-    """Such as node/feeds.py; without its suffix a file or a room, as in core/partition/leader."""
+    """Such as node/replication/feeds.py; without its suffix a file or a room, as in core/partition/leader."""
     named = [code for code in _CODE.findall(prose(document)) if _OWN_FILE.fullmatch(code)]
     missing = [name for name in named if not (SOURCE / name).exists() and not (SOURCE / f"{name}.py").exists()]
     assert missing == []

@@ -14,7 +14,7 @@ from bascule.errors import StartError
 from bascule.limits import MAX_CONNECTIONS, MAX_OPEN_FILES, MIN_DESCRIPTORS, RESERVED_DESCRIPTORS
 from bascule.log.disk import FileDisk
 from bascule.log.files import OpenFile
-from bascule.node.descriptors import WANTED, share_out
+from bascule.node.process.descriptors import WANTED, share_out
 from bascule.ports import Write
 from bascule.testing.probe import call
 from bascule.testing.processes import HOST, BrokerProcess, poll

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bascule.node.deletion import WAIT_S
-from bascule.node.lease import LEASE_S, OVERDUE_S
+from bascule.node.controller.deletion import WAIT_S
+from bascule.node.membership.lease import LEASE_S, OVERDUE_S
 from bascule.testing.probe import Answer, call
 from bascule.testing.processes import HOST, BrokerProcess, NatsProcess, free_port, poll
 from bascule.testing.proxy import Proxy

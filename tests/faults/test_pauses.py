@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from bascule.node.peers import SESSION_S
+from bascule.node.membership.peers import SESSION_S
 from bascule.testing.probe import call
 from bascule.testing.processes import HOST, BrokerProcess, poll, start_broker, start_nats
 from bascule.wire.pb import api_pb2 as api

@@ -11,8 +11,8 @@ from typing import Any, cast
 from bascule.core.metadata.commands import Command
 from bascule.errors import Status
 from bascule.limits import RAFT_MAX_SERVERS
-from bascule.node.controller import CHANGING, Controller
-from bascule.node.subjects import Subjects
+from bascule.node.controller.controller import CHANGING, Controller
+from bascule.node.membership.subjects import Subjects
 from bascule.sim.cluster import Cluster
 from bascule.sim.host import Host
 from bascule.sim.scenario import scenario

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from bascule.errors import Status
-from bascule.node.replica import Replica
+from bascule.node.partition.replica import Replica
 from bascule.testing.bus import MemoryNats
 from bascule.wire.pb import api_pb2 as api
 from tests.unit.test_cluster import Member, isr, leader_of, three, until

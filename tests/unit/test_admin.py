@@ -9,7 +9,7 @@ import pytest
 
 from bascule.core.metadata.commands import Command, DrainBroker, RemoveBroker
 from bascule.errors import Status
-from bascule.node.admin_api import AdminApi
+from bascule.node.api.admin import AdminApi
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk

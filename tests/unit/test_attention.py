@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from bascule.node.attention import Attention
-from bascule.node.deletion import WAIT_S
-from bascule.node.peers import HEARTBEAT_S, SESSION_S
-from bascule.node.raft import ELECTION_TICKS, TICK_S
+from bascule.node.controller.deletion import WAIT_S
+from bascule.node.membership.attention import Attention
+from bascule.node.membership.peers import HEARTBEAT_S, SESSION_S
+from bascule.node.membership.raft import ELECTION_TICKS, TICK_S
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.pb import api_pb2 as api

@@ -13,9 +13,9 @@ import pytest
 from bascule import limits
 from bascule.errors import Status
 from bascule.log.sync import GROUP
-from bascule.node.api import Api
-from bascule.node.assemble import Buses, Settings, assemble
-from bascule.node.environment import Process, StreamDefaults
+from bascule.node.api.liftbridge import Api
+from bascule.node.partition.environment import Process, StreamDefaults
+from bascule.node.process.assemble import Buses, Settings, assemble
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk

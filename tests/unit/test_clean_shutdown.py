@@ -11,8 +11,8 @@ from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import GROUP, SyncMode
 from bascule.log.tail import Tail
-from bascule.node import identity
-from bascule.node.recover import recover
+from bascule.node.process import identity
+from bascule.node.process.recover import recover
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run

@@ -28,7 +28,7 @@ from bascule.wire.kernels import TWIN
 
 @dataclass
 class FakeServer:
-    """Stands where `bascule.node.server` is imported, and keeps what it was asked to run."""
+    """Stands where `bascule.node.process.server` is imported, and keeps what it was asked to run."""
 
     config: Config | None = None
     error: Exception | None = None
@@ -46,9 +46,9 @@ class FakeServer:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeServer]:
     fake = FakeServer()
-    module = types.ModuleType("bascule.node.server")
+    module = types.ModuleType("bascule.node.process.server")
     module.__dict__["run"] = fake.run
-    monkeypatch.setitem(sys.modules, "bascule.node.server", module)
+    monkeypatch.setitem(sys.modules, "bascule.node.process.server", module)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
     loggers = [logging.getLogger(name) for name in ("", "bascule")]
@@ -242,7 +242,7 @@ def test_levels_and_the_switch_for_raft(fake: FakeServer) -> None:
         set_up(load(None, {"HOME": "/"}, overrides).logging, stream)
         logging.getLogger("bascule.node").debug("d")
         logging.getLogger("bascule.node").info("i")
-        logging.getLogger("bascule.node.raft").info("r")
+        logging.getLogger("bascule.node.membership.raft").info("r")
         logging.getLogger("hpack").info("library")
         assert [line.rsplit(" ", 1)[1] for line in stream.getvalue().splitlines()] == expected
 

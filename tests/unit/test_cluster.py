@@ -9,10 +9,10 @@ import pytest
 
 from bascule.errors import Status
 from bascule.log.sync import GROUP, SyncMode
-from bascule.node.api import Api
-from bascule.node.assemble import Buses, Settings, assemble
-from bascule.node.broker import Broker
-from bascule.node.repair import Repair
+from bascule.node.api.liftbridge import Api
+from bascule.node.partition.repair import Repair
+from bascule.node.process.assemble import Buses, Settings, assemble
+from bascule.node.process.broker import Broker
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk

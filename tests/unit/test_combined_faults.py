@@ -12,8 +12,8 @@ from bascule.log.index import read_footer
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode
 from bascule.log.tail import Tail
-from bascule.node import epochs as stored_epochs
-from bascule.node.filewatch import FileWatch
+from bascule.node.partition import epochs as stored_epochs
+from bascule.node.partition.filewatch import FileWatch
 from bascule.ports import Seen, Write
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk

@@ -6,8 +6,8 @@ import errno
 import pytest
 
 from bascule.errors import FailedPrecondition, Status
-from bascule.node.deletion import WAIT_S
-from bascule.node.lease import LEASE_S, Lease
+from bascule.node.controller.deletion import WAIT_S
+from bascule.node.membership.lease import LEASE_S, Lease
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, decode, encode

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bascule.node import epochs as stored_epochs
+from bascule.node.partition import epochs as stored_epochs
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.types import Epoch

@@ -11,8 +11,8 @@ from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import ResourceExhausted, Status
 from bascule.limits import GRPC_SMALL_REQUEST_BYTES, METADATA_NAMES, METADATA_PIECE_BYTES, METADATA_SLICE_ENTRIES
-from bascule.node import descriptions
-from bascule.node.descriptions import Answer, Descriptions
+from bascule.node.api import descriptions
+from bascule.node.api.descriptions import Answer, Descriptions
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.loop import run

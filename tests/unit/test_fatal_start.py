@@ -7,9 +7,9 @@ from contextlib import AsyncExitStack
 import pytest
 
 from bascule.errors import StartError
-from bascule.node import server as server_module
 from bascule.node.config import load
-from bascule.node.server import RunningInfo, Server
+from bascule.node.process import server as server_module
+from bascule.node.process.server import RunningInfo, Server
 
 LIMIT_S = 20.0
 

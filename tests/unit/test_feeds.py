@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bascule.errors import Status
-from bascule.node import feeds, places
+from bascule.node.replication import feeds, places
 from bascule.testing.bus import MemoryNats, Weather
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked

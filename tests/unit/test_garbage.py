@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from bascule.node.garbage import GarbageLog
+from bascule.node.membership.garbage import GarbageLog
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from tests.unit.test_cluster import three, within

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from bascule.errors import InvalidArgument, Status
-from bascule.node.cluster import NewStream
-from bascule.node.feeds import SILENCE_S
-from bascule.node.peers import DOUBLES, SESSION_S
+from bascule.node.controller.cluster import NewStream
+from bascule.node.membership.peers import DOUBLES, SESSION_S
+from bascule.node.replication.feeds import SILENCE_S
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked, encode

@@ -8,8 +8,8 @@ import pytest
 
 from bascule.core.partition.insync import InSync
 from bascule.errors import Status
-from bascule.node import feeds, fetchers
-from bascule.node.feeds import Feed
+from bascule.node.replication import feeds, fetchers
+from bascule.node.replication.feeds import Feed
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked

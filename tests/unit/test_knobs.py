@@ -3,7 +3,7 @@
 import pytest
 
 import bascule.sim.run
-from bascule.node import feeds
+from bascule.node.replication import feeds
 from bascule.sim.knobs import KNOBS, turned
 
 assert bascule.sim.run, "every module of a broker is loaded"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from bascule.core.partition.epochs import EpochHistory
-from bascule.node import feeds as feeds_module
-from bascule.node.feeds import Feeds
-from bascule.node.fetchers import Fetchers
-from bascule.node.subjects import Subjects
+from bascule.node.membership.subjects import Subjects
+from bascule.node.replication import feeds as feeds_module
+from bascule.node.replication.feeds import Feeds
+from bascule.node.replication.fetchers import Fetchers
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, encode_checked
 from bascule.wire.nats import NatsMessage, pack

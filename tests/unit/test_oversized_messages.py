@@ -48,7 +48,7 @@ def test_a_large_batch_of_small_messages_is_not_looked_at_one_by_one(monkeypatch
     def never(batch: bytes) -> None:
         raise AssertionError("a hot path")
 
-    monkeypatch.setattr("bascule.node.leading.messages", never)
+    monkeypatch.setattr("bascule.node.partition.leading.messages", never)
 
     async def scenario() -> None:
         node = await Node(MemoryDisk(), MemoryNats()).start()

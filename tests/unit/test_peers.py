@@ -3,9 +3,9 @@
 import itertools
 
 from bascule.limits import RAFT_MAX_SERVERS
-from bascule.node.attention import Attention
-from bascule.node.peers import DOUBLES, HEARTBEAT_S, SESSION_S, Peer, Peers
-from bascule.node.subjects import Subjects
+from bascule.node.membership.attention import Attention
+from bascule.node.membership.peers import DOUBLES, HEARTBEAT_S, SESSION_S, Peer, Peers
+from bascule.node.membership.subjects import Subjects
 from bascule.wire.envelope import MsgType, encode
 from bascule.wire.nats import NatsMessage, pack
 from bascule.wire.pb import internal_pb2 as pb

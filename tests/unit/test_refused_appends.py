@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from bascule.errors import LogError
-from bascule.node.replica import Replica
+from bascule.node.partition.replica import Replica
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import open_bench
 from bascule.testing.loop import run

@@ -11,8 +11,8 @@ from bascule.core.metadata.commands import PartitionName
 from bascule.errors import CorruptError, PeerLacks
 from bascule.log.reader import Healing
 from bascule.log.sync import GROUP, SyncMode
-from bascule.node.cluster import Cluster
-from bascule.node.peerlogs import PeerLogs
+from bascule.node.controller.cluster import Cluster
+from bascule.node.partition.peerlogs import PeerLogs
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run

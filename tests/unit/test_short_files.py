@@ -20,7 +20,7 @@ from bascule.log.lookup import yielding
 from bascule.log.reader import Healing
 from bascule.log.recovery import scan_segment
 from bascule.log.segment import Segment
-from bascule.node.epochs import _read_from
+from bascule.node.partition.epochs import _read_from
 from bascule.testing.logs import FOLDER, Bench, open_bench
 from bascule.testing.records import split, values
 

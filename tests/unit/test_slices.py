@@ -24,14 +24,14 @@ from bascule.core.metadata.streams import Stream
 from bascule.core.raft.ready import Ready
 from bascule.errors import Status
 from bascule.log.sync import GROUP, SyncScheduler
-from bascule.node import broker as brokers
-from bascule.node import feeds
-from bascule.node import metadata as store_module
-from bascule.node import raft as raft_driver
-from bascule.node.feeds import Feed
-from bascule.node.metadata import MetadataStore
-from bascule.node.raft import RaftDriver
-from bascule.node.replica import Replica
+from bascule.node.membership import metadata as store_module
+from bascule.node.membership import raft as raft_driver
+from bascule.node.membership.metadata import MetadataStore
+from bascule.node.membership.raft import RaftDriver
+from bascule.node.partition.replica import Replica
+from bascule.node.process import broker as brokers
+from bascule.node.replication import feeds
+from bascule.node.replication.feeds import Feed
 from bascule.ports import Clock, Disk, Write
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualLoop, run

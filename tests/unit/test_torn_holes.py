@@ -7,7 +7,7 @@ import pytest
 
 from bascule.errors import PeerError, PeerLacks
 from bascule.log.tail import Tail
-from bascule.node.peerlogs import PeerLogs
+from bascule.node.partition.peerlogs import PeerLogs
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, begin_life, end_life, open_bench
 from bascule.testing.loop import run

@@ -8,9 +8,9 @@ import pytest
 
 from bascule.core.metadata.commands import Command, DiskLost
 from bascule.errors import StartError
-from bascule.node.bootstrap import PROMISE_FILE
-from bascule.node.raft import RaftDriver
-from bascule.node.waiting import Waiting
+from bascule.node.membership.bootstrap import PROMISE_FILE
+from bascule.node.membership.raft import RaftDriver
+from bascule.node.membership.waiting import Waiting
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, decode_checked, encode
@@ -31,7 +31,7 @@ def test_reasons_that_change_to_and_fro_do_not_fill_the_log(caplog: pytest.LogCa
             waiting.say("nobody answers" if number % 2 else "there is no leader")
             await asyncio.sleep(0.02)
 
-    with caplog.at_level(logging.INFO, logger="bascule.node.waiting"):
+    with caplog.at_level(logging.INFO, logger="bascule.node.membership.waiting"):
         run(main())
     assert 2 <= len(caplog.records) <= 11, "ten seconds of it"
 

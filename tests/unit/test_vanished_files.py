@@ -11,7 +11,7 @@ import pytest
 from bascule.errors import LogError
 from bascule.log.disk import FileDisk
 from bascule.log.raftlog import RaftStorage
-from bascule.node.filewatch import FileWatch
+from bascule.node.partition.filewatch import FileWatch
 from bascule.ports import Disk, Write
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, open_bench

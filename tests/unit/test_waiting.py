@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from bascule.node.waiting import SAY_EVERY_S, SAY_FROM_S, WARN_FROM_S, Waiting
+from bascule.node.membership.waiting import SAY_EVERY_S, SAY_FROM_S, WARN_FROM_S, Waiting
 from bascule.ports import Clock
 
 

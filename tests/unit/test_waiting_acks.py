@@ -165,7 +165,7 @@ def test_over_the_bound_acks_are_dropped_and_it_is_said(caplog: pytest.LogCaptur
         await until(lambda: len(caplog.records) > 2)
         assert held(node) > 1 << 19
 
-    with caplog.at_level(logging.ERROR, logger="bascule.node.leading"):
+    with caplog.at_level(logging.ERROR, logger="bascule.node.partition.leading"):
         run(main())
     said = [record.getMessage() for record in caplog.records if "are dropped" in record.getMessage()]
     assert said

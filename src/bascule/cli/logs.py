@@ -12,7 +12,7 @@ from typing import IO
 from bascule.node.config.tree import LoggingConfig
 
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
-RAFT_LOGGER = "bascule.node.raft"
+RAFT_LOGGER = "bascule.node.membership.raft"
 
 
 class OneLineFormatter(logging.Formatter):

@@ -13,7 +13,7 @@ from bascule.cli.tables import print_json
 from bascule.errors import StartError
 
 if TYPE_CHECKING:
-    from bascule.node.recover import Recovery
+    from bascule.node.process.recover import Recovery
 
 SHOWN = 20
 """Partitions of a kind that are listed for people; JSON has them all."""
@@ -48,8 +48,8 @@ def recover(data_dir: str, accept_loss: bool, as_json: bool) -> None:
 
 async def _recover(data_dir: str, accept_loss: bool) -> Recovery:
     from bascule.log.disk import FileDisk
-    from bascule.node.recover import recover
-    from bascule.node.system import SystemRandom
+    from bascule.node.process.recover import recover
+    from bascule.node.process.system import SystemRandom
 
     if not os.path.isdir(os.path.join(data_dir, "raft")):
         raise StartError(f"{data_dir} is not the data folder of a broker: there is nothing to recover")

@@ -26,7 +26,7 @@ from bascule.node.config.values import mask_url
 from bascule.wire.kernels import TWIN
 
 if TYPE_CHECKING:
-    from bascule.node.server import RunningInfo
+    from bascule.node.process.server import RunningInfo
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +120,7 @@ def server(config: str | None, **flags: str | bool | tuple[str, ...] | None) -> 
     set_up(loaded.logging)
     loaded.check_files()
     announce(loaded)
-    from bascule.node.server import run
+    from bascule.node.process.server import run
 
     sys.exit(asyncio.run(run(loaded, ready=_ready)))
 

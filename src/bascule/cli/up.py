@@ -30,7 +30,7 @@ from bascule.wire.nats import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from bascule.cli.local import LocalCluster
-    from bascule.node.server import RunningInfo
+    from bascule.node.process.server import RunningInfo
 
 LOOPBACK = "127.0.0.1"
 LAST_PORT = 65_535
@@ -102,7 +102,7 @@ def up(
         settings.check_files()
         check_shape(Path(settings.data_dir), 1)
         announce(settings)
-        from bascule.node.server import run
+        from bascule.node.process.server import run
 
         sys.exit(asyncio.run(run(settings, ready=_print_json if as_json else _greet)))
 

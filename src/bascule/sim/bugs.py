@@ -13,8 +13,8 @@ from bascule.log.commitlog import CommitLog
 from bascule.log.raftlog import RaftStorage
 from bascule.log.recovery import Scan
 from bascule.log.sync import SyncScheduler
-from bascule.node import feeds
-from bascule.node.replica import Replica
+from bascule.node.partition.replica import Replica
+from bascule.node.replication import feeds
 from bascule.ports import Write
 from bascule.testing.disk import MemoryDisk
 from bascule.wire.raft_messages import Entry, HardState, Snapshot

@@ -3,12 +3,12 @@
 import random
 from collections.abc import Callable, Mapping
 
-from bascule.node import identity
-from bascule.node.admin_api import AdminApi
-from bascule.node.api import Api
-from bascule.node.assemble import Buses, Settings, assemble
-from bascule.node.broker import Broker
-from bascule.node.environment import Process, StreamDefaults
+from bascule.node.api.admin import AdminApi
+from bascule.node.api.liftbridge import Api
+from bascule.node.partition.environment import Process, StreamDefaults
+from bascule.node.process import identity
+from bascule.node.process.assemble import Buses, Settings, assemble
+from bascule.node.process.broker import Broker
 from bascule.sim.host import Handler, Host, SeededRandom
 from bascule.sim.plan import Scenario
 from bascule.sim.trace import Part, Trace, Violation

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from bascule.core.raft.machine import Raft
 from bascule.errors import BasculeError, Status
-from bascule.node.broker import Broker
-from bascule.node.replica import Replica
+from bascule.node.partition.replica import Replica
+from bascule.node.process.broker import Broker
 from bascule.sim.trace import Part, Trace
 from bascule.testing.bus import MemoryBus, MemoryNats
 from bascule.testing.call import MemoryCall

@@ -14,16 +14,9 @@ from types import ModuleType
 
 from bascule import limits
 from bascule.core.metadata.operations import Operations
-from bascule.node import (
-    feeds,
-    fetchers,
-    metadata,
-    opening,
-    peerlogs,
-    peers,
-    repair,
-    replica,
-)
+from bascule.node.membership import metadata, peers
+from bascule.node.partition import opening, peerlogs, repair, replica
+from bascule.node.replication import feeds, fetchers
 
 LIKELY = 0.3
 LAYERS = ("bascule.core.", "bascule.log.", "bascule.node.", "bascule.wire.")

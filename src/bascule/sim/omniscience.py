@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from bascule.core.metadata.streams import Partition
 from bascule.log.commitlog import CommitLog
-from bascule.node.replica import Replica, stream_folder
+from bascule.node.partition.replica import Replica, stream_folder
 from bascule.sim.checkers import Checker
 from bascule.sim.cluster import Cluster
 from bascule.sim.host import Host

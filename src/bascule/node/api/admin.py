@@ -1,0 +1,310 @@
+"""The gRPC service `bascule.Admin`, beside `proto.API`: any broker takes the request, the controller carries it out.
+
+An answer says what is so when it is given. What takes longer than the call allows is answered with how far it has
+come, and asking again goes on with it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from google.protobuf.message import Message
+
+from bascule.core.metadata import plans
+from bascule.core.metadata.plans import Named
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.errors import (
+    BasculeError,
+    BusUnavailable,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    Unavailable,
+)
+from bascule.limits import ADMIN_NAMED_PARTITIONS
+from bascule.net.grpc import Handler
+from bascule.node.api.election import propose_election, was_elected
+from bascule.node.api.liftbridge import receive
+from bascule.node.api.standing import describe, living, waiting
+from bascule.node.partition.environment import Address
+from bascule.node.process.broker import Broker
+from bascule.ports import Call
+from bascule.wire.grpc import frame
+from bascule.wire.pb import admin_pb2 as admin
+from bascule.wire.pb import internal_pb2 as pb
+
+Request = TypeVar("Request", bound=Message)
+Unary = Callable[[Request, Call], Awaitable[Message]]
+
+DEFAULT_S = 5.0
+MARGIN_S = 0.3
+"""Left of a call's time to say how far things have come."""
+POLL_S = 0.05
+BARRIER_S = 1.0
+
+
+class AdminApi:
+    def __init__(self, broker: Broker, address: Address) -> None:
+        self._broker = broker
+        self._cluster = broker.cluster
+        self._address = address
+
+    def methods(self) -> Mapping[str, Handler]:
+        methods: dict[str, Handler] = {
+            "ClusterStatus": self._unary(admin.ClusterStatusRequest, self.cluster_status),
+            "DescribeStream": self._unary(admin.DescribeStreamRequest, self.describe_stream),
+            "DrainBroker": self._unary(admin.DrainBrokerRequest, self.drain_broker),
+            "UndrainBroker": self._unary(admin.UndrainBrokerRequest, self.undrain_broker),
+            "RemoveBroker": self._unary(admin.RemoveBrokerRequest, self.remove_broker),
+            "ElectLeader": self._unary(admin.ElectLeaderRequest, self.elect_leader),
+        }
+        return {f"/bascule.Admin/{name}": handler for name, handler in methods.items()}
+
+    def _unary(self, request_type: type[Request], method: Unary[Request]) -> Handler:
+        async def handle(call: Call) -> None:
+            if self._broker.stopping:
+                raise Unavailable("the broker is stopping")
+            response = await method(await receive(call, request_type), call)
+            call.write(frame(response.SerializeToString()))
+
+        return handle
+
+    # --- looking ---------------------------------------------------------------------------------------------
+
+    async def cluster_status(self, request: admin.ClusterStatusRequest, call: Call) -> admin.ClusterStatusResponse:
+        current = await self._catch_up(call)
+        cluster, metadata = self._cluster, self._cluster.metadata
+        waits = await waiting(self._broker)
+        found = plans.health(metadata, self._alive, self._broker.environment.defaults.min_isr_of, waits)
+        return admin.ClusterStatusResponse(
+            controller=cluster.raft.raft.leader,
+            current=current,
+            members=[self._member(each) for each in cluster.servers],
+            partitions=sum(len(stream.partitions) for stream in metadata.streams.values()),
+            underReplicated=_refs(found.under_replicated),
+            offline=_refs(found.offline),
+            belowMinIsr=_refs(found.below_min_isr),
+            underReplicatedCount=len(found.under_replicated),
+            offlineCount=len(found.offline),
+            belowMinIsrCount=len(found.below_min_isr),
+            broker=cluster.config.broker_id,
+        )
+
+    async def _catch_up(self, call: Call) -> bool:
+        """Whether a majority has confirmed what this broker is about to say."""
+        barrier = pb.PropagatedRequest(op=pb.BARRIER)
+        try:
+            index = await self._cluster.change(barrier, min(BARRIER_S, _time_of(call) / 2))
+            async with asyncio.timeout(BARRIER_S):
+                await self._cluster.raft.applied(index)
+        except (BasculeError, TimeoutError):
+            return False
+        return True
+
+    @property
+    def _alive(self) -> tuple[str, ...]:
+        return living(self._cluster)
+
+    def _member(self, name: str) -> admin.Member:
+        cluster, own = self._cluster, self._cluster.config.broker_id
+        membership, brokers = cluster.raft.membership, cluster.metadata.brokers
+        peer = next((each for each in cluster.peers.alive() if each.id == name), None)
+        partitions = [item for stream in cluster.metadata.streams.values() for item in stream]
+        member = admin.Member(
+            id=name,
+            voter=name in membership.voters,
+            alive=name == own or peer is not None,
+            controller=cluster.raft.raft.leader == name,
+            draining=name in brokers.draining,
+            removing=name in brokers.removing,
+            incarnation=membership.incarnation_of(name),
+            partitions=sum(name in item.replicas for item in partitions),
+            leaderships=sum(name == item.leader for item in partitions),
+        )
+        if name == own:
+            member.host, member.port = self._address.host, self._address.port
+            member.boot, member.leaving = cluster.peers.boot, cluster.peers.leaving
+        elif peer is not None:
+            member.host, member.port, member.boot, member.leaving = peer.host, peer.port, peer.boot, peer.leaving
+        return member
+
+    async def describe_stream(self, request: admin.DescribeStreamRequest, call: Call) -> admin.DescribeStreamResponse:
+        current = await self._catch_up(call)
+        self._broker.check_settled()
+        response = await describe(self._broker, self._stream(request.stream))
+        response.current = current
+        return response
+
+    def _stream(self, name: str) -> Stream:
+        stream = self._cluster.metadata.stream(name)
+        if stream is None:
+            raise NotFound(f"no such stream: {name}")
+        return stream
+
+    # --- draining --------------------------------------------------------------------------------------------
+
+    async def drain_broker(self, request: admin.DrainBrokerRequest, call: Call) -> admin.DrainBrokerResponse:
+        broker = _named(request.broker)
+        deadline = _deadline(call)
+        await self._ask(pb.DRAIN_BROKER, pb.AdminOp(broker=broker), call)
+        while not self._is_drained(broker) and _now() < deadline:
+            await asyncio.sleep(POLL_S)
+        metadata, away = self._cluster.metadata, self._away
+        response = admin.DrainBrokerResponse(
+            done=self._is_drained(broker),
+            kept=_refs(plans.kept(metadata, broker, away)),
+            controller=self._cluster.raft.raft.leader,
+        )
+        if request.stop and response.done and not response.kept:
+            response.stopping = await self._stop(broker, deadline)
+        return response
+
+    async def _stop(self, broker: str, deadline: float) -> bool:
+        """It says that it stops, or is away already. It may not have heard yet that it drains."""
+        while broker in self._alive:
+            try:
+                await self._broker.inquiries.stop(broker)
+                return True
+            except (DeadlineExceeded, BusUnavailable, FailedPrecondition):
+                if _now() >= deadline:
+                    return False
+                await asyncio.sleep(POLL_S)
+        return True
+
+    @property
+    def _away(self) -> list[str]:
+        alive = self._alive
+        return [each for each in self._cluster.servers if each not in alive]
+
+    def _is_drained(self, broker: str) -> bool:
+        """It leads nothing that another could lead, and is not the controller if another could be."""
+        metadata, away = self._cluster.metadata, self._away
+        if broker not in metadata.brokers.draining or broker in plans.due(metadata, away):
+            return False
+        fit = [
+            each
+            for each in self._cluster.raft.membership.voters
+            if each != broker and each not in away and each not in metadata.brokers.draining
+        ]
+        return not fit or self._cluster.raft.raft.leader not in ("", broker)
+
+    async def undrain_broker(self, request: admin.UndrainBrokerRequest, call: Call) -> admin.UndrainBrokerResponse:
+        await self._ask(pb.UNDRAIN_BROKER, pb.AdminOp(broker=_named(request.broker)), call)
+        return admin.UndrainBrokerResponse()
+
+    # --- removing --------------------------------------------------------------------------------------------
+
+    async def remove_broker(self, request: admin.RemoveBrokerRequest, call: Call) -> admin.RemoveBrokerResponse:
+        broker = _named(request.broker)
+        if broker == self._cluster.config.broker_id:
+            others = [f"{peer.host}:{peer.port}" for peer in self._cluster.peers.alive()]
+            raise FailedPrecondition(
+                f"this is {broker} itself, which would end before it could answer: ask another broker"
+                + (f", as with --server {others[0]}" if others else "")
+            )
+        lost = plans.removal_losses(self._cluster.metadata, broker) if request.force else []
+        deadline = _deadline(call)
+        while True:
+            await self._ask(pb.REMOVE_BROKER, pb.AdminOp(broker=broker, force=request.force), call)
+            if self._is_gone(broker):
+                return admin.RemoveBrokerResponse(done=True, lost=_refs(lost))
+            if _now() >= deadline:
+                break
+            await asyncio.sleep(POLL_S)
+        members = plans.Members(self._cluster.servers, alive=self._alive)
+        waiting = plans.removal_waits(self._cluster.metadata, members, broker)
+        return admin.RemoveBrokerResponse(done=False, waiting=_refs(waiting))
+
+    def _is_gone(self, broker: str) -> bool:
+        log = self._cluster.raft.raft.log
+        return broker not in self._cluster.servers and log.membership_index <= log.commit
+
+    # --- electing --------------------------------------------------------------------------------------------
+
+    async def elect_leader(self, request: admin.ElectLeaderRequest, call: Call) -> admin.ElectLeaderResponse:
+        await self._catch_up(call)
+        stream = self._stream(request.stream)
+        item = self._partition(stream, request.partition)
+        if request.acceptLoss and (done := was_elected(item, request.replica, self._alive)):
+            return done
+        op = pb.AdminOp()
+        op.replicas.add(stream=stream.name, partition=item.id, replica=request.replica)
+        await self._ask(pb.ELECT_LEADER, op, call)
+        item = self._partition(self._stream(stream.name), item.id)
+        election = await propose_election(self._broker, stream, item, request.replica)
+        if not request.acceptLoss:
+            return election
+        seen = bool(request.inSync or request.eligible)
+        op = pb.AdminOp(
+            inSync=request.inSync if seen else item.isr,
+            eligible=request.eligible if seen else item.eligible,
+            force=True,
+        )
+        op.replicas.add(stream=stream.name, partition=item.id, replica=election.leader)
+        deadline = _deadline(call)
+        try:
+            await self._ask(pb.ELECT_LEADER, op, call)
+        except FailedPrecondition:
+            # The controller that did it may have died before it said so, and the next one finds it done.
+            now = self._partition(self._stream(stream.name), item.id)
+            if now.unclean_epoch == item.unclean_epoch or was_elected(now, election.leader, self._alive) is None:
+                raise
+        await self._led(stream.name, item.id, deadline)
+        election.done = True
+        election.statement = election.statement.replace(" would lead ", " leads ", 1)
+        election.epoch = self._partition(self._stream(stream.name), item.id).epoch
+        return election
+
+    async def _led(self, stream: str, partition: int, deadline: float) -> None:
+        """Returns when the new leader leads, so that it can be used at once; or when time is up: it will."""
+        while _now() < deadline:
+            leader = self._partition(self._stream(stream), partition).leader
+            there = await self._broker.inquiries.positions(leader, stream, [partition])
+            if there is not None and any(each.leads for each in there.positions):
+                return
+            await asyncio.sleep(POLL_S)
+
+    def _partition(self, stream: Stream, number: int) -> Partition:
+        item = stream.partition(number)
+        if item is None:
+            raise NotFound(f"no such partition: stream {stream.name} has {len(stream.partitions)}, counted from 0")
+        return item
+
+    # --- asking the controller -------------------------------------------------------------------------------
+
+    async def _ask(self, kind: "pb.Op", op: pb.AdminOp, call: Call) -> None:
+        """Returns when this broker knows of the outcome."""
+        request = pb.PropagatedRequest(op=kind, adminOp=op)
+        index = await self._cluster.change(request, max(_time_of(call) - MARGIN_S, POLL_S))
+        try:
+            async with asyncio.timeout(_time_of(call)):
+                await self._cluster.raft.applied(index)
+        except TimeoutError:
+            raise Unavailable("it is decided, but this broker has not heard of it yet: ask again") from None
+
+
+def _named(broker: str) -> str:
+    if not broker:
+        raise InvalidArgument("no broker is named")
+    return broker
+
+
+def _time_of(call: Call) -> float:
+    remaining = call.time_remaining()
+    return DEFAULT_S if remaining is None else max(remaining, 0.0)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _deadline(call: Call) -> float:
+    return _now() + _time_of(call) - MARGIN_S
+
+
+def _refs(named: Sequence[Named]) -> Iterable[admin.PartitionRef]:
+    return [
+        admin.PartitionRef(stream=each.stream, partition=each.partition, reason=each.reason)
+        for each in named[:ADMIN_NAMED_PARTITIONS]
+    ]

@@ -1,0 +1,257 @@
+"""What FetchMetadata says of streams, as bytes: made in rounds, a slice at a time, once for all who ask.
+
+A round serves everybody who asked before it began, as a group commit does: it takes the metadata as it is then, which
+are immutable values, and describes each stream once, however many asked and however often they named it. So an answer
+is of one version of the metadata, never older than its question, and a thousand clients that ask at once cost little
+more than one. Between slices the event loop is let go.
+
+What the metadata says of a partition is kept encoded until it changes; so are its positions here, if it is held here.
+
+An answer is a list of pieces that all who asked for it share. Whoever takes one slowly holds it in memory, so that
+there is a bound on that for the broker: past it the one who has taken longest is told to ask again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+
+from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.streams import Key, Partition, Stream
+from bascule.errors import Internal, ResourceExhausted
+from bascule.limits import (
+    METADATA_ANSWER_BYTES,
+    METADATA_HELD_BYTES,
+    METADATA_PIECE_BYTES,
+    METADATA_SLICE_ENTRIES,
+    METADATA_TAKE_S,
+)
+from bascule.node.partition.replica import Replica
+from bascule.ports import Call
+from bascule.wire.grpc import frame_head
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.pure.protobuf import bytes_field, number_field, varint
+
+logger = logging.getLogger(__name__)
+
+_KEY, _VALUE = 0x08, 0x12
+_STREAM, _PARTITION = 0x12, 0x22
+"""Tags: of a map entry, of a stream in the response, and of a partition in a stream."""
+
+Positions = tuple[int, int, int, int] | None
+"""Of the replica here: the ends of what is committed and of the log, when the first and the latest message came."""
+
+_NEVER = api.PartitionEventTimestamps()
+
+
+class Answer:
+    """Streams of one version of the metadata, in pieces that are never changed."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.takers = 0
+        self._open: list[bytes] = []
+        self._open_bytes = 0
+
+    @property
+    def too_large(self) -> bool:
+        return self.size > METADATA_ANSWER_BYTES
+
+    def add(self, data: bytes) -> None:
+        self.size += len(data)
+        self._open.append(data)
+        self._open_bytes += len(data)
+        if self._open_bytes >= METADATA_PIECE_BYTES:
+            self.end()
+
+    def end(self) -> None:
+        if self._open:
+            self.pieces.append(b"".join(self._open))
+            self._open, self._open_bytes = [], 0
+
+
+class Descriptions:
+    def __init__(self, metadata: Callable[[], Metadata], find: Callable[[Key], Replica | None]) -> None:
+        self._metadata = metadata
+        self._find = find
+        self._asked: dict[tuple[str, ...], asyncio.Future[Answer]] = {}
+        self._rounds: asyncio.Task[None] | None = None
+        self._kept: dict[str, _Kept] = {}
+        self._slice = 0
+        self._takers: dict[object, tuple[Answer, asyncio.Timeout]] = {}
+        self._held_bytes = 0
+
+    async def of(self, names: tuple[str, ...]) -> Answer:
+        """These streams in this order, each name once; () stands for all of them, by name."""
+        asked = self._asked.get(names)
+        if asked is None:
+            asked = self._asked[names] = asyncio.get_running_loop().create_future()
+        if self._rounds is None:
+            self._rounds = asyncio.get_running_loop().create_task(self._run())
+        try:
+            answer = await asyncio.shield(asked)  # several wait for it: who gives up must not cancel it
+        except asyncio.CancelledError:
+            if not asked.cancelled():
+                raise  # it is this call that was cancelled
+            raise Internal("the streams could not be described; the log of this broker says why") from None
+        if answer.too_large:
+            raise ResourceExhausted(
+                f"the answer would be larger than {METADATA_ANSWER_BYTES} bytes: ask for fewer streams at a time"
+            )
+        return answer
+
+    async def send(self, call: Call, head: bytes, answer: Answer) -> None:
+        """One response message: `head`, then the streams, piece by piece as the client takes them."""
+        taker = object()
+        try:
+            async with asyncio.timeout(METADATA_TAKE_S) as patience:
+                self._hold(taker, answer, patience)
+                call.write(frame_head(len(head) + answer.size) + head)
+                for piece in answer.pieces:
+                    await call.send(piece)
+        except TimeoutError:
+            raise ResourceExhausted("the answer was not taken in time, and others wait for theirs: ask again") from None
+        finally:
+            self._release(taker)
+
+    def _hold(self, taker: object, answer: Answer, patience: asyncio.Timeout) -> None:
+        self._takers[taker] = (answer, patience)
+        self._held_bytes += 0 if answer.takers else answer.size
+        answer.takers += 1
+        while self._held_bytes > METADATA_HELD_BYTES and len(self._takers) > 1:
+            slowest = next(iter(self._takers))
+            self._takers[slowest][1].reschedule(asyncio.get_running_loop().time())
+            self._release(slowest)
+
+    def _release(self, taker: object) -> None:
+        answer, _ = self._takers.pop(taker, (None, None))
+        if answer is not None:
+            answer.takers -= 1
+            self._held_bytes -= 0 if answer.takers else answer.size
+        assert self._held_bytes >= 0, "an answer was let go of twice"
+
+    # --- rounds -----------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            while self._asked:
+                asked, self._asked = self._asked, {}
+                try:
+                    await self._round(asked)
+                except Exception:
+                    logger.exception("streams could not be described")
+                finally:
+                    for waits in asked.values():
+                        waits.cancel()  # no effect on those that were answered
+        finally:
+            self._rounds = None
+
+    async def _round(self, asked: dict[tuple[str, ...], "asyncio.Future[Answer]"]) -> None:
+        streams = dict(self._metadata().streams)
+        described: dict[str, list[bytes]] = {}
+        for names, waits in asked.items():
+            answer = Answer()
+            for name in names or sorted(streams):
+                if name not in described:
+                    described[name] = await self._describe(name, streams.get(name))
+                for piece in described[name]:
+                    answer.add(piece)
+                await self._let_go(1)
+                if answer.too_large:
+                    break
+            answer.end()
+            if not waits.done():
+                waits.set_result(answer)
+        for name in [name for name in self._kept if name not in streams]:
+            del self._kept[name]
+
+    async def _let_go(self, done: int) -> None:
+        self._slice += done
+        if self._slice >= METADATA_SLICE_ENTRIES:
+            self._slice = 0
+            await asyncio.sleep(0)
+
+    async def _describe(self, name: str, stream: Stream | None) -> list[bytes]:
+        if stream is None:
+            unknown = api.StreamMetadata(name=name, error=api.StreamMetadata.UNKNOWN_STREAM)
+            return [bytes_field(_STREAM, unknown.SerializeToString())]
+        kept = self._kept.get(name)
+        if kept is None or kept.creation_index != stream.creation_index:
+            kept = self._kept[name] = _Kept(stream)
+        pieces: list[bytes] = []
+        for first in range(0, len(stream.partitions), METADATA_SLICE_ENTRIES):
+            items = stream.partitions[first : first + METADATA_SLICE_ENTRIES]
+            pieces.append(b"".join(self._entries(kept, stream.creation_index, items)))
+            await self._let_go(len(items))
+        size = len(kept.head) + sum(map(len, pieces))
+        return [bytes((_STREAM,)) + varint(size) + kept.head, *pieces]
+
+    def _entries(self, kept: "_Kept", creation_index: int, items: Iterable[Partition]) -> Iterable[bytes]:
+        find, entry = self._find, kept.entry
+        for item in items:
+            replica = find((creation_index, item.id))
+            yield entry(item, None if replica is None else positions_of(replica))
+
+
+def positions_of(replica: Replica) -> Positions:
+    return replica.hw_end, replica.log.end, replica.first_received, replica.latest_received
+
+
+class _Kept:
+    """A stream and its partitions as they were encoded last."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.creation_index = stream.creation_index
+        self.head = api.StreamMetadata(
+            name=stream.name, subject=stream.subject, creationTimestamp=stream.creation_timestamp
+        ).SerializeToString()
+        self._entries: list[tuple[Partition, bytes, Positions, bytes] | None] = [None] * len(stream.partitions)
+
+    def entry(self, item: Partition, positions: Positions) -> bytes:
+        """Of the map of partitions. Two encodings of one message, one after the other, are that message."""
+        kept = self._entries[item.id]
+        if kept is not None and kept[0] is item:
+            if kept[2] == positions:
+                return kept[3]
+            fixed = kept[1]
+        else:
+            fixed = _fixed(item)
+        value = bytes_field(_VALUE, fixed + _moving(positions))
+        data = bytes_field(_PARTITION, number_field(_KEY, item.id) + value)
+        self._entries[item.id] = (item, fixed, positions, data)
+        return data
+
+
+def describe_partition(item: Partition, positions: Positions) -> api.PartitionMetadata:
+    """With the local log's positions; a broker without the partition reports it as empty (-1)."""
+    return api.PartitionMetadata.FromString(_fixed(item) + _moving(positions))
+
+
+def _fixed(item: Partition) -> bytes:
+    """What the metadata says."""
+    return api.PartitionMetadata(
+        id=item.id,
+        leader=item.leader,
+        replicas=item.replicas,
+        isr=item.isr,
+        eligible=item.eligible,
+        paused=item.paused,
+        readonly=item.readonly,
+        pauseTimestamps=_NEVER,
+        readonlyTimestamps=_NEVER,
+    ).SerializeToString()
+
+
+def _moving(positions: Positions) -> bytes:
+    """What the log here says."""
+    if positions is None:
+        return _NOT_HERE
+    hw_end, end, first, latest = positions
+    return api.PartitionMetadata(
+        highWatermark=hw_end - 1,
+        newestOffset=end - 1,
+        messagesReceivedTimestamps=api.PartitionEventTimestamps(firstTimestamp=first, latestTimestamp=latest),
+    ).SerializeToString()
+
+
+_NOT_HERE = _moving((0, 0, 0, 0))

@@ -1,0 +1,69 @@
+"""An election of a leader that is not in sync: who it would be, and what is known about what it costs.
+
+A replica that lives knows its own log, and how far its leader had told it that messages were committed. What a leader
+committed after it last spoke to that replica nobody alive knows: the statement says so, and does not guess.
+"""
+
+from bascule.core.metadata import plans
+from bascule.core.metadata.administration import name_of
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.errors import Unavailable
+from bascule.node.api.standing import living, positions, replicas, waits_for
+from bascule.node.process.broker import Broker
+from bascule.wire.pb import admin_pb2 as admin
+
+
+def was_elected(item: Partition, replica: str, alive: tuple[str, ...]) -> admin.ElectLeaderResponse | None:
+    """The answer to who asks again, because the first one was lost on its way; None if nothing was done yet."""
+    if item.unclean_epoch != item.leader_epoch or item.leader not in alive or replica not in ("", item.leader):
+        return None
+    return admin.ElectLeaderResponse(
+        done=True,
+        leader=item.leader,
+        statement=f"{item.leader} was elected at epoch {item.unclean_epoch} and leads; nothing was done now",
+        epoch=item.epoch,
+    )
+
+
+async def propose_election(broker: Broker, stream: Stream, item: Partition, replica: str) -> admin.ElectLeaderResponse:
+    alive = living(broker.cluster)
+    known = await positions(broker, stream, (item,))
+    candidates = plans.electable(item, stream.name, alive, replica, bool(waits_for(item, known)))
+    described = replicas(item, alive, known)
+    answered = [each for each in described if each.answered and each.broker in candidates]
+    chosen = [each for each in answered if each.broker == replica] if replica else answered
+    if not chosen:
+        raise Unavailable("no live replica says where its log ends; ask again")
+    leader = max(chosen, key=lambda each: (each.lastEpoch, each.end, each.broker))
+    known_end = max(each.highWatermarkEnd for each in answered)
+    loss = max(0, known_end - leader.end)
+    return admin.ElectLeaderResponse(
+        leader=leader.broker,
+        leaderEnd=leader.end,
+        knownCommittedEnd=known_end,
+        certainLoss=loss,
+        statement=_statement(name_of(stream.name, item.id), item, leader, answered, loss),
+        replicas=described,
+        inSync=item.isr,
+        eligible=item.eligible,
+    )
+
+
+def _statement(
+    name: str, item: Partition, leader: admin.Replica, answered: list[admin.Replica], certain_loss: int
+) -> str:
+    away = [each for each in item.complete if each not in (other.broker for other in answered)]
+    whole = f"was on {', '.join(item.complete)}, and of these {', '.join(away) or 'nobody'} is away"
+    parts = [
+        f"{leader.broker} would lead {name} with the messages below offset {leader.end}; everything that was committed "
+        f"{whole if item.complete else 'was on disks that are lost'}"
+    ]
+    if certain_loss:
+        parts.append(f"{certain_loss} messages that were committed are lost for certain")
+    longer = [each for each in answered if (each.lastEpoch, each.end) > (leader.lastEpoch, leader.end)]
+    parts += [f"{each.broker} has more, up to offset {each.end}" for each in longer]
+    parts.append(
+        f"every message from offset {leader.end} on that was acked is lost, how many those are nobody alive knows"
+    )
+    parts.append("when the old replicas come back they cut what differs, and set it aside")
+    return "; ".join(parts)

@@ -1,0 +1,228 @@
+"""The gRPC API: requests checked in the protocol's order, answers in its exact codes and texts."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from bascule.core.metadata.streams import StreamConfig
+from bascule.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+    Unimplemented,
+)
+from bascule.limits import GRPC_MAX_MESSAGE_BYTES, GRPC_SMALL_REQUEST_BYTES, MAX_PARTITIONS, METADATA_NAMES
+from bascule.net.call import Call as GrpcCall
+from bascule.net.grpc import Handler
+from bascule.node.api.descriptions import Descriptions, describe_partition, positions_of
+from bascule.node.api.subscribe import subscribe
+from bascule.node.controller.cluster import NewStream
+from bascule.node.membership.peers import SESSION_S
+from bascule.node.partition.environment import RESERVED_STREAMS, Address
+from bascule.node.process.broker import Broker
+from bascule.ports import Call
+from bascule.wire.grpc import frame, too_large
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.subjects import valid_stream_name, valid_stream_subject
+
+Request = TypeVar("Request", bound=Message)
+Unary = Callable[[Request, Call], Awaitable[Message]]
+
+LATER = (
+    "PauseStream",
+    "SetStreamReadonly",
+    "SetCursor",
+    "FetchCursor",
+    "JoinConsumerGroup",
+    "LeaveConsumerGroup",
+    "FetchConsumerGroupAssignments",
+    "ReportConsumerGroupCoordinator",
+)
+
+
+class Api:
+    def __init__(self, broker: Broker, address: Address) -> None:
+        self._broker = broker
+        self._address = address
+        self._descriptions = Descriptions(lambda: broker.cluster.metadata, broker.replica_of)
+
+    def methods(self) -> Mapping[str, Handler]:
+        publisher = self._broker.publisher
+        methods: dict[str, Handler] = {
+            "CreateStream": self._unary(api.CreateStreamRequest, self.create_stream),
+            "DeleteStream": self._unary(api.DeleteStreamRequest, self.delete_stream),
+            "FetchMetadata": self.fetch_metadata,
+            "FetchPartitionMetadata": self._unary(api.FetchPartitionMetadataRequest, self.fetch_partition_metadata),
+            "Publish": self._unary(api.PublishRequest, publisher.publish, GRPC_MAX_MESSAGE_BYTES),
+            "PublishToSubject": self._unary(
+                api.PublishToSubjectRequest, publisher.publish_to_subject, GRPC_MAX_MESSAGE_BYTES
+            ),
+            "PublishAsync": publisher.publish_async,
+            "Subscribe": self.subscribe,
+            **{name: _not_yet(name) for name in LATER},
+        }
+        for name in ("FetchMetadata", "FetchPartitionMetadata", "Publish", "PublishAsync", "Subscribe"):
+            methods[name] = self._settled(methods[name])
+        return {f"/proto.API/{name}": handler for name, handler in methods.items()}
+
+    def _unary(
+        self, request_type: type[Request], method: Unary[Request], most: int = GRPC_SMALL_REQUEST_BYTES
+    ) -> Handler:
+        async def handle(call: Call) -> None:
+            if self._broker.stopping:
+                raise Unavailable("the broker is stopping")
+            request = await receive(call, request_type, most)
+            response = await method(request, call)
+            call.write(frame(response.SerializeToString()))
+
+        return handle
+
+    def _settled(self, handler: Handler) -> Handler:
+        """What is answered out of the metadata is answered once that is known."""
+
+        async def handle(call: GrpcCall) -> None:
+            self._broker.check_settled()
+            await handler(call)
+
+        return handle
+
+    # --- streams ------------------------------------------------------------------------------------------------
+
+    async def create_stream(self, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
+        await self._broker.cluster.create_stream(self._new_stream(request), call.time_remaining())
+        return api.CreateStreamResponse()
+
+    def _new_stream(self, request: api.CreateStreamRequest) -> NewStream:
+        if not request.name:
+            raise InvalidArgument("Name cannot be empty")
+        if not valid_stream_subject(request.subject):
+            raise InvalidArgument("Subject is invalid")
+        if request.name in RESERVED_STREAMS:
+            raise InvalidArgument("Stream is reserved")
+        if reason := valid_stream_name(request.name):
+            raise InvalidArgument(f"Name is invalid: {reason}")
+        config = StreamConfig.from_wire(request)
+        if config.encryption:
+            raise FailedPrecondition(
+                "Failed on preconditions for stream's encryption handler: this version cannot encrypt yet"
+            )
+        factor = request.replicationFactor or 1
+        if factor < -1:
+            raise InvalidArgument(f"Invalid replicationFactor {factor}")
+        partitions = request.partitions or 1
+        if not 1 <= partitions <= MAX_PARTITIONS:
+            raise InvalidArgument(f"Invalid partitions {partitions}: from 1 to {MAX_PARTITIONS} are possible")
+        if partitions > 1 and request.subject.rsplit(".", 1)[-1] == ">":
+            raise InvalidArgument("Subject is invalid")
+        if request.subject.encode().startswith(self._broker.environment.cluster_prefix):
+            raise InvalidArgument(
+                f"Subject is invalid: {self._broker.environment.namespace}. is the cluster's own namespace"
+            )
+        _check_group(request.group)
+        _check_config(config)
+        return NewStream(request.name, request.subject, request.group, partitions, factor, config)
+
+    async def delete_stream(self, request: api.DeleteStreamRequest, call: Call) -> api.DeleteStreamResponse:
+        if request.name in RESERVED_STREAMS:
+            raise InvalidArgument("Stream is reserved")
+        await self._broker.cluster.delete_stream(request.name, call.time_remaining())
+        return api.DeleteStreamResponse()
+
+    # --- metadata -----------------------------------------------------------------------------------------------
+
+    async def fetch_metadata(self, call: Call) -> None:
+        """Each stream once, in the order of its first mention. Large answers leave as the client takes them."""
+        if self._broker.stopping:
+            raise Unavailable("the broker is stopping")
+        request = await receive(call, api.FetchMetadataRequest)
+        if max(len(request.streams), len(request.groups)) > METADATA_NAMES:
+            raise ResourceExhausted(f"at most {METADATA_NAMES} streams and groups can be asked for at a time")
+        answer = await self._descriptions.of(tuple(dict.fromkeys(request.streams)))
+        head = api.FetchMetadataResponse(
+            brokers=[self._describe_self(), *self._describe_others()],
+            groupMetadata=[
+                api.ConsumerGroupMetadata(groupId=group, error=api.ConsumerGroupMetadata.UNKNOWN_GROUP)
+                for group in dict.fromkeys(request.groups)
+            ],
+        )
+        await self._descriptions.send(call, head.SerializeToString(), answer)
+
+    def _describe_self(self) -> api.Broker:
+        held, led = self._broker.cluster.store.counts(self._broker.environment.broker_id)
+        return api.Broker(
+            id=self._broker.environment.broker_id,
+            host=self._address.host,
+            port=self._address.port,
+            partitionCount=held,
+            leaderCount=led,
+        )
+
+    def _describe_others(self) -> list[api.Broker]:
+        return [
+            api.Broker(
+                id=peer.id,
+                host=peer.host,
+                port=peer.port,
+                partitionCount=peer.partition_count,
+                leaderCount=peer.leader_count,
+            )
+            for peer in self._broker.cluster.peers.alive()
+            if peer.id in self._broker.cluster.servers
+        ]
+
+    async def fetch_partition_metadata(
+        self, request: api.FetchPartitionMetadataRequest, call: Call
+    ) -> api.FetchPartitionMetadataResponse:
+        partition = self._broker.cluster.metadata.partition(request.stream, request.partition)
+        if partition is None:
+            raise NotFound("partition not found")
+        replica = self._broker.replica(request.stream, request.partition)
+        if replica is None or replica.leading is None or partition.paused:
+            raise FailedPrecondition("The request should be sent to partition leader")
+        if not await self._broker.confirm_leads(replica):
+            raise FailedPrecondition("The request should be sent to partition leader")
+        await replica.settled(SESSION_S)
+        return api.FetchPartitionMetadataResponse(metadata=describe_partition(replica.partition, positions_of(replica)))
+
+    # --- reading ------------------------------------------------------------------------------------------------
+
+    async def subscribe(self, call: Call) -> None:
+        if self._broker.stopping:
+            raise Unavailable("the broker is stopping")
+        await subscribe(self._broker, await receive(call, api.SubscribeRequest), call)
+
+
+async def receive(call: Call, request_type: type[Request], most: int = GRPC_SMALL_REQUEST_BYTES) -> Request:
+    data = await call.receive()
+    if data is None:
+        raise Internal("the call ended before its request arrived")
+    if len(data) > most:
+        raise too_large(len(data), most)
+    try:
+        return request_type.FromString(data)
+    except DecodeError as error:
+        raise Internal(f"grpc: error unmarshalling request: {error}") from error
+
+
+def _check_group(group: str) -> None:
+    """It becomes a NATS queue name on the SUB line."""
+    if any(char.isspace() or ord(char) < 0x20 or ord(char) == 0x7F for char in group) or len(group.encode()) > 200:
+        raise InvalidArgument("Group is invalid: at most 200 bytes, without blanks or control characters")
+
+
+def _check_config(config: StreamConfig) -> None:
+    for name in config.__slots__:
+        value: Any = getattr(config, name)
+        if isinstance(value, int) and value < 0:
+            raise InvalidArgument(f"Invalid {name} {value}: it cannot be negative")
+
+
+def _not_yet(name: str) -> Handler:
+    async def handle(call: Call) -> None:
+        raise Unimplemented(f"{name} is not implemented in this version")
+
+    return handle

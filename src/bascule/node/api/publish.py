@@ -1,0 +1,363 @@
+"""Publish, PublishAsync and PublishToSubject: gRPC in, NATS out, acks back.
+
+A publish always goes through NATS, because other streams may listen on the subject. These store it too, and ack it,
+but a publish that names a stream is answered by that stream (`routes.py`). PublishAsync works per read: one
+kernel call turns all requests that arrived into one NATS write; requests that need another answer (unknown stream,
+readonly, too large, NATS away) come back singled out and are answered one by one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+
+from google.protobuf.message import DecodeError
+
+from bascule.errors import (
+    BasculeError,
+    BusUnavailable,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    UnknownOutcome,
+)
+from bascule.limits import (
+    GRPC_MAX_MESSAGE_BYTES,
+    MAX_CORRELATION_ID_BYTES,
+    MAX_SUBJECT_BYTES,
+    PUBLISH_OUTSTANDING_ACKS,
+    PUBLISH_SINGLY,
+    SUBSCRIBER_BUFFER_BYTES,
+)
+from bascule.node.partition.environment import Environment
+from bascule.node.partition.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Table
+from bascule.ports import Call
+from bascule.wire.envelope import MsgType
+from bascule.wire.envelope import decode as decode_envelope
+from bascule.wire.envelope import encode as encode_envelope
+from bascule.wire.grpc import frame
+from bascule.wire.kernels import route_publishes
+from bascule.wire.nats import messages
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.subjects import usable_subject
+
+logger = logging.getLogger(__name__)
+
+CLOSE_WAIT_S = 5.0
+"""How long a half-closed PublishAsync waits for outstanding acks, as the Go server does."""
+STALLED_ACKS_S = 5.0
+"""Acks missing for this long are not coming (a lost NATS connection): the stream goes on."""
+
+Code = api.PublishAsyncError.Code
+_MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
+_LONG_CORRELATION_ID = f"correlationId is too long: it takes at most {MAX_CORRELATION_ID_BYTES} bytes as UTF-8"
+
+_ACK_FAILURES: dict[int, tuple[type[BasculeError], str]] = {
+    api.Ack.INCORRECT_OFFSET: (UnknownOutcome, "incorrect expected offset"),
+    api.Ack.TOO_LARGE: (InvalidArgument, "message exceeds max replication size"),
+    api.Ack.ENCRYPTION: (Internal, "encryption failed on partition"),
+}
+"""Made anew each time: an error that is raised twice keeps the frames of both, with all they hold."""
+
+
+RefusalReason = Callable[[str, int], str | None]
+"""Why a partition of this broker takes no writes, asked by stream and partition."""
+
+
+class RefusedError(Exception):
+    """One publish that cannot go out, with both of its answers."""
+
+    def __init__(self, code: api.PublishAsyncError.Code, error: BasculeError) -> None:
+        super().__init__(str(error))
+        self.code = code
+        self.error = error
+
+
+class Publisher:
+    def __init__(self, environment: Environment, refusal: RefusalReason) -> None:
+        self._routes = environment.routes
+        self._refusal = refusal
+        self._bus = environment.publishes_bus
+        self._inboxes = environment.inboxes
+        self._singly = asyncio.Lock()
+
+    # --- unary ------------------------------------------------------------------------------------------------
+
+    async def publish(self, request: api.PublishRequest, call: Call) -> api.PublishResponse:
+        if not request.stream:
+            raise InvalidArgument("no stream provided")
+        try:
+            subject, suffix = self._route_of(request)
+        except RefusedError as refused:
+            raise refused.error from None
+        message = _message_of(request, subject)
+        ack = await self._publish_and_wait(subject, suffix, message, call)
+        if ack is None:
+            return api.PublishResponse()
+        if ack.ackError:
+            raise self._not_confirmed(request, ack.ackError)
+        return api.PublishResponse(ack=ack)
+
+    def _not_confirmed(self, request: api.PublishRequest, ack_error: int) -> BasculeError:
+        """A leader that could not store a message had sent it to its followers already, and one of these may lead next:
+        nobody knows what becomes of it."""
+        failure, text = _ACK_FAILURES.get(ack_error, (UnknownOutcome, ""))
+        if text:
+            return failure(text)
+        reason = self._refusal(request.stream, request.partition) or "its leader could not store it, and logs why"
+        return UnknownOutcome(
+            f"unknown error: the message may be stored in partition {request.partition} or not, read before you send "
+            f"it again: {reason}"
+        )
+
+    async def publish_to_subject(
+        self, request: api.PublishToSubjectRequest, call: Call
+    ) -> api.PublishToSubjectResponse:
+        subject = request.subject.encode()
+        if not usable_subject(subject):
+            raise InvalidArgument(
+                f"Subject is invalid: a message goes to one subject of at most {MAX_SUBJECT_BYTES} bytes, "
+                "without blanks, control characters, wildcards or empty tokens"
+            )
+        message = api.Message(
+            key=request.key,
+            value=request.value,
+            subject=request.subject,
+            headers=request.headers,
+            ackInbox=request.ackInbox,
+            correlationId=request.correlationId,
+            ackPolicy=request.ackPolicy,
+        )
+        if len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES:
+            raise InvalidArgument(_LONG_CORRELATION_ID)
+        ack = await self._publish_and_wait(subject, b"", message, call)
+        return api.PublishToSubjectResponse(ack=ack)
+
+    async def _publish_and_wait(
+        self, subject: bytes, suffix: bytes, message: api.Message, call: Call
+    ) -> api.Ack | None:
+        """The first ack that answers; None at once if the caller asked for none or set no deadline (as clients
+        expect). Then the message names no inbox of ours: nobody would be there for the ack."""
+        if message.ackInbox and not usable_subject(message.ackInbox.encode()):
+            raise InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
+        if message.ackPolicy == api.NONE or call.time_remaining() is None:
+            self._send(subject, message)
+            return None
+        if message.ackInbox:
+            return await self._through_foreign_inbox(subject, suffix, message)
+        arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+        def on_frames(frames: bytes, count: int) -> None:
+            if not arrived.done():
+                arrived.set_result(frames)
+
+        inbox = self._inboxes.open(on_frames, unary=True)
+        try:
+            message.ackInbox = (inbox + suffix).decode()
+            self._send(subject, message)
+            frames = await arrived
+            return api.Ack.FromString(frames[5 : 5 + int.from_bytes(frames[1:5], "big")])
+        finally:
+            self._inboxes.close(inbox, unanswered=not arrived.done() or arrived.cancelled())
+
+    async def _through_foreign_inbox(self, subject: bytes, suffix: bytes, message: api.Message) -> api.Ack:
+        """The caller named an inbox of its own: listen there too while the call lasts."""
+        arrived: asyncio.Future[api.Ack] = asyncio.get_running_loop().create_future()
+
+        def on_batch(batch: bytes, count: int) -> None:
+            for ack in _acks(batch):
+                if not arrived.done() and self._routes.answers(ack.stream.encode(), suffix):
+                    arrived.set_result(ack)
+
+        subscription = self._bus.subscribe(message.ackInbox.encode(), on_batch)
+        try:
+            await self._bus.flush()
+            self._send(subject, message)
+            return await arrived
+        except BusUnavailable as error:
+            raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
+        finally:
+            subscription.unsubscribe()
+
+    def _send(self, subject: bytes, message: api.Message) -> None:
+        payload = encode_envelope(MsgType.PUBLISH, message.SerializeToString())
+        if len(payload) > self._bus.max_payload:
+            raise UnknownOutcome("failed to publish to NATS: nats: maximum payload exceeded")
+        try:
+            # A stream's own subject may hold wildcards; NATS takes it literally, and it was checked at CreateStream.
+            self._bus.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload))
+        except BusUnavailable as error:
+            raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
+
+    def _route_of(self, request: api.PublishRequest) -> tuple[bytes, bytes]:
+        """The subject and the suffix of the ack inbox, after the checks every publish passes, in the protocol's
+        order."""
+        routes = self._routes.table.get(request.stream.encode())
+        if routes is None:
+            raise RefusedError(Code.NOT_FOUND, NotFound(f"no such stream: {request.stream}"))
+        route = routes[request.partition] if 0 <= request.partition < len(routes) else None
+        if route is None:
+            raise RefusedError(Code.NOT_FOUND, NotFound(f"no such partition: {request.partition}"))
+        subject, flags, suffix = route
+        if flags & READONLY:
+            raise RefusedError(Code.READONLY, FailedPrecondition(f"readonly partition: {request.partition}"))
+        if flags & NEEDS_ACK_POLICY and request.ackPolicy not in (api.LEADER, api.ALL):
+            text = "stream with concurrency control must have AckPolicy set"
+            raise RefusedError(Code.BAD_REQUEST, InvalidArgument(text))
+        if flags & REFUSES_WRITES:
+            reason = self._refusal(request.stream, request.partition)
+            raise RefusedError(Code.INTERNAL, Internal(f"partition {request.partition} takes no writes: {reason}"))
+        if len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES:
+            raise RefusedError(Code.BAD_REQUEST, InvalidArgument(_LONG_CORRELATION_ID))
+        return subject, suffix
+
+    # --- streaming ----------------------------------------------------------------------------------------------
+
+    async def publish_async(self, call: Call) -> None:
+        session = _Session(call)
+        inbox = self._inboxes.open(session.on_frames, unary=False)
+        try:
+            call.send_headers()
+            carry = b""
+            while (data := await call.receive_frames()) is not None:
+                carry, singled_out, problem = self._route(
+                    session, inbox, carry + data if carry else data, self._routes.table
+                )
+                await self._publish_each(session, inbox, singled_out)
+                if problem is not None:
+                    raise problem
+                await session.room()
+                await self._bus.drained()
+            await session.settled(CLOSE_WAIT_S)
+        finally:
+            self._inboxes.close(inbox, unanswered=session.unanswered)
+
+    def _route(
+        self, session: "_Session", inbox: bytes, data: bytes, table: Table
+    ) -> tuple[bytes, list[bytes], BasculeError | None]:
+        """One read: route what is whole. What is left: the unfinished rest, requests that need an answer of their own,
+        and what is wrong with the stream as a whole."""
+        consumed, commands, _, awaiting, exceptions, problem = route_publishes(
+            data, 0, len(data), table, inbox, self._bus.max_payload, GRPC_MAX_MESSAGE_BYTES
+        )
+        if commands:
+            try:
+                self._bus.send(commands)
+            except BusUnavailable:
+                # With no routes every request comes back singled out, and is told so.
+                return self._route(session, inbox, data, {})
+            session.outstanding += awaiting
+        return data[consumed:], exceptions, _problem(problem, data, consumed) if problem else None
+
+    async def _publish_each(self, session: "_Session", inbox: bytes, requests: list[bytes]) -> None:
+        """One by one, some in a turn of the event loop, over all streams: a read may hold 200,000 of them."""
+        for first in range(0, len(requests), PUBLISH_SINGLY):
+            async with self._singly:
+                for request in requests[first : first + PUBLISH_SINGLY]:
+                    self._publish_singly(session, inbox, api.PublishRequest.FromString(request))
+                session.send_refusals()
+                await asyncio.sleep(0)
+            await session.room()
+
+    def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
+        try:
+            subject, suffix = self._route_of(request)
+            message = _message_of(request, subject)
+            message.ackInbox = (inbox + suffix).decode()
+            self._send(subject, message)
+            session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
+        except RefusedError as refused:
+            session.refuse(request, refused.code, str(refused))
+        except BasculeError as error:
+            session.refuse(request, Code.INTERNAL, str(error))
+
+
+class _Session:
+    """One PublishAsync stream: counts the acks still to come, so that neither side buffers without bound."""
+
+    def __init__(self, call: Call) -> None:
+        self.outstanding = 0
+        self._gave_up = False
+        self._call = call
+        self._refusals: list[bytes] = []
+        self._changed = asyncio.Event()
+
+    @property
+    def unanswered(self) -> bool:
+        """Acks may wait for this call somewhere."""
+        return self._gave_up or self.outstanding > 0
+
+    def on_frames(self, frames: bytes, count: int) -> None:
+        # A message may be acked twice, by a leader and the one that follows it, and acks that were given up may come
+        # after all: the count never runs below zero.
+        self.outstanding = max(0, self.outstanding - count)
+        self._changed.set()
+        if not self._call.ended:
+            self._call.write(frames)
+
+    def refuse(self, request: api.PublishRequest, code: api.PublishAsyncError.Code, message: str) -> None:
+        response = api.PublishResponse(
+            correlationId=request.correlationId,
+            asyncError=api.PublishAsyncError(code=code, message=message),
+            ack=api.Ack(),
+        )
+        self._refusals.append(frame(response.SerializeToString()))
+
+    def send_refusals(self) -> None:
+        refusals, self._refusals = self._refusals, []
+        if refusals and not self._call.ended:
+            self._call.write(b"".join(refusals))
+
+    async def room(self) -> None:
+        """Returns when more may be read: acks are neither too many nor stuck behind a client that does not read."""
+        if self._call.queued_bytes > SUBSCRIBER_BUFFER_BYTES:
+            await self._call.drained()
+        if self.outstanding > PUBLISH_OUTSTANDING_ACKS:
+            await self._until(PUBLISH_OUTSTANDING_ACKS // 2, STALLED_ACKS_S)
+
+    async def settled(self, timeout_s: float) -> None:
+        await self._until(0, timeout_s)
+
+    async def _until(self, most: int, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.outstanding > most:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            self._gave_up = True
+            self.outstanding = 0
+
+
+def _acks(batch: bytes) -> Iterator[api.Ack]:
+    for message in messages(batch):
+        payload = decode_envelope(message.payload, MsgType.ACK)
+        if payload is not None:
+            try:
+                yield api.Ack.FromString(payload)
+            except DecodeError:
+                continue
+
+
+def _message_of(request: api.PublishRequest, subject: bytes) -> api.Message:
+    return api.Message(
+        offset=request.expectedOffset,
+        key=request.key,
+        value=request.value,
+        stream=request.stream,
+        subject=subject.decode(),
+        headers=request.headers,
+        ackInbox=request.ackInbox,
+        correlationId=request.correlationId,
+        ackPolicy=request.ackPolicy,
+    )
+
+
+def _problem(problem: int, data: bytes, consumed: int) -> BasculeError:
+    if problem == _TOO_LARGE:
+        size = int.from_bytes(data[consumed + 1 : consumed + 5], "big")
+        return ResourceExhausted(f"grpc: received message larger than max ({size} vs. {GRPC_MAX_MESSAGE_BYTES})")
+    if problem == _COMPRESSED:
+        return Internal("grpc: compressed flag set with identity or empty encoding")
+    return Internal("grpc: error unmarshalling request: not a valid PublishRequest")

@@ -1,0 +1,167 @@
+"""Subscribe: byte ranges of the log, straight to the client.
+
+The positions are worked out once, at the start; after that a subscription is a loop of "read whole records below the
+high watermark, send them, wait". What is sent is what is on disk: no message is decoded or built here.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from bascule.errors import (
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from bascule.limits import SUBSCRIBER_READ_BYTES
+from bascule.log.commitlog import CommitLog
+from bascule.log.reader import Reader
+from bascule.node.membership.peers import SESSION_S
+from bascule.node.partition.replica import Replica
+from bascule.node.process.broker import Broker
+from bascule.ports import Call
+from bascule.wire.pb import api_pb2 as api
+
+HANDSHAKE = bytes(5)
+"""An empty framed Message: "you are subscribed". Clients drop it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The offsets a subscription covers: from `start`, and never any at or past `stop_end` (None: for ever)."""
+
+    start: int
+    stop_end: int | None
+
+
+async def subscribe(broker: Broker, request: api.SubscribeRequest, call: Call) -> None:
+    if request.consumer.groupId and not request.consumer.consumerId:
+        raise InvalidArgument("Consumer id cannot be empty when group id is provided")
+    if broker.cluster.metadata.partition(request.stream, request.partition) is None:
+        raise NotFound("No such partition")
+    replica = broker.replica(request.stream, request.partition)
+    if replica is None or (replica.leading is None and not request.readISRReplica):
+        raise FailedPrecondition("Server not partition leader")
+    if replica.leading is None and request.consumer.groupId:
+        raise InvalidArgument("Consumer groups not compatible with ReadISRReplica")
+    if replica.leading is not None and not await _may_start(broker, replica, request):
+        raise FailedPrecondition("Server not partition leader")
+    with replica.group_members.join(request.consumer) as replaced:
+        if request.reverse:
+            await _serve_reverse(replica.log, request, call, replaced)
+        else:
+            await _serve(replica, request, call, replaced)
+
+
+async def _may_start(broker: Broker, replica: Replica, request: api.SubscribeRequest) -> bool:
+    """Where "newest" or "now" decides what is sent, an old leader must not answer: it would end too early, or begin too
+    early for a client that has seen more than it has."""
+    start = request.startOffset if request.startPosition == api.OFFSET else 0
+    timeless = request.startPosition in (api.OFFSET, api.EARLIEST) and not request.reverse and start <= replica.log.end
+    if timeless and request.stopPosition in (api.STOP_ON_CANCEL, api.STOP_OFFSET):
+        return True
+    if not await broker.confirm_leads(replica):
+        return False
+    if request.reverse:  # from the newest that is committed; forwards the newest of all is waited for
+        await replica.settled(SESSION_S)
+    return True
+
+
+async def _serve(replica: Replica, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]") -> None:
+    span = await _span(replica, request)
+    reader = replica.log.reader(span.start)
+    replaced.add_done_callback(lambda _: replica.log.waiters.wake())
+    await call.send(HANDSHAKE)
+    while not replaced.done():
+        records = await reader.read(SUBSCRIBER_READ_BYTES, span.stop_end)
+        if records:
+            await call.send(records)
+        elif span.stop_end is not None and reader.next_offset >= span.stop_end:
+            raise ResourceExhausted("Stop offset reached")
+        else:
+            await _more(replica.log, reader)
+
+
+async def _serve_reverse(
+    log: CommitLog, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
+) -> None:
+    """Newest to oldest; a stop position is then the oldest message wanted."""
+    if log.visible_end <= log.start:
+        raise Internal("Failed to create stream reader: segment not found")
+    start = min(await _start(log, request), log.visible_end - 1)
+    stop = await _stop(log, request)
+    if stop is not None and stop > start:
+        raise InvalidArgument(f"Stop offset is after start offset: {stop} > {start}")
+    reader = log.reverse_reader(start, oldest=0 if stop is None else stop)
+    await call.send(HANDSHAKE)
+    while not replaced.done():
+        records = await reader.read(SUBSCRIBER_READ_BYTES)
+        if not records:
+            raise ResourceExhausted("Stop offset reached")
+        await call.send(records)
+
+
+async def _more(log: CommitLog, reader: Reader) -> None:
+    """Returns when it is worth reading again; raises if it never will be."""
+    match await reader.wait():
+        case "deleted":
+            raise NotFound("commit log was deleted")
+        case "closed":
+            raise Unavailable("commit log was closed")
+
+
+async def _span(replica: Replica, request: api.SubscribeRequest) -> Span:
+    log = replica.log
+    start = await _start(log, request)
+    stop = await _stop(log, request)
+    if request.stopPosition == api.STOP_ON_CANCEL and replica.partition.readonly:
+        stop = log.end - 1
+    if stop is None:
+        return Span(_reachable(log, start), None)
+    if stop < start:
+        raise InvalidArgument(f"Stop offset is before start offset: {stop} < {start}")
+    return Span(_reachable(log, start), stop + 1)
+
+
+def _reachable(log: CommitLog, start: int) -> int:
+    """Below the oldest record: the oldest. Past the end: the next one to come. In between, exactly what was asked,
+    committed yet or not: a client that resumes after a fail-over must not be sent what it already has."""
+    return max(log.start, min(start, log.end))
+
+
+async def _start(log: CommitLog, request: api.SubscribeRequest) -> int:
+    match request.startPosition:
+        case api.NEW_ONLY:
+            return log.end
+        case api.OFFSET:
+            return max(0, request.startOffset)
+        case api.EARLIEST:
+            return log.start
+        case api.LATEST:
+            return max(0, log.end - 1)
+        case api.TIMESTAMP:
+            return await log.offset_at_or_after(request.startTimestamp)
+        case unknown:
+            raise InvalidArgument(f"Unknown StartPosition {unknown}")
+
+
+async def _stop(log: CommitLog, request: api.SubscribeRequest) -> int | None:
+    """The last offset wanted, None for no end."""
+    match request.stopPosition:
+        case api.STOP_ON_CANCEL:
+            return None
+        case api.STOP_OFFSET:
+            return None if request.stopOffset == -1 else request.stopOffset
+        case api.STOP_LATEST:
+            if log.end <= log.start:
+                raise ResourceExhausted("Stream is empty")
+            return log.end - 1
+        case api.STOP_TIMESTAMP:
+            stop = await log.offset_at_or_before(request.stopTimestamp)
+            if stop is None:
+                raise Internal("Failed to lookup offset for timestamp: timestamp is before the beginning of the log")
+            return stop
+        case unknown:
+            raise InvalidArgument(f"Unknown StopPosition {unknown}")

@@ -1,0 +1,422 @@
+"""What the Raft leader does for the cluster: lets brokers in, fences expired ones, and carries out what others ask.
+
+Only a leader that has committed in its own term listens; so an answer always comes from the one whose word counts. A
+broker that is silent for a session, or comes back as another life, loses what it led. New brokers come in as learners;
+when they have caught up and were heard for a while they become voters, in pairs, so that the number of voters stays
+odd, as far as `raft.max.quorum.size` allows.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Protocol
+
+from google.protobuf.message import DecodeError
+
+from bascule.core.liveness import Liveness
+from bascule.core.metadata.commands import BrokerDied, Command, DiskLost
+from bascule.errors import BasculeError, BusUnavailable, FailedPrecondition, Status, Unavailable
+from bascule.limits import RAFT_MAX_SERVERS
+from bascule.node.membership.peers import HEARTBEAT_S, SESSION_S, Peer
+from bascule.node.membership.raft import RaftDriver
+from bascule.node.membership.subjects import Subjects, succeeds
+from bascule.ports import Bus, Clock, Subscription
+from bascule.wire.envelope import MsgType, decode_checked, encode
+from bascule.wire.nats import messages, pub
+from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.raft_messages import Membership
+from bascule.wire.subjects import usable_id, usable_subject, usable_token
+
+logger = logging.getLogger(__name__)
+
+STRANGER_S = 2.0
+"""A broker alone that hears another cluster for so long ends."""
+RESCUE_EVERY_S = 0.5
+STEADY_S = 5.0
+"""A broker that merely appears is heard for so long before it may become a voter."""
+GRACE_S = 1.5 * HEARTBEAT_S
+"""What a new controller gives those at least whom it has not heard for long: its own process may have stood still."""
+DOUBLE_S = 4 * SESSION_S
+"""A broker that asks to join under the id of a live member for so long is another broker."""
+CHANGING = "the membership is changing"
+
+
+class Administrator(Protocol):
+    """What was decided about single brokers, what is asked about them, and the chores that follow from it."""
+
+    async def execute(self, request: pb.PropagatedRequest) -> int:
+        """What an administrator asks for. The index of the command that did it."""
+
+    def upkeep(self) -> None:
+        """Called with every heartbeat of the controller."""
+
+    def tell(self, broker: str) -> bool:
+        """Whether this broker, no member, was one and was removed; it is told so."""
+
+    def removed(self, broker: str, incarnation: str) -> bool:
+        """Whether this life of a broker is never let in again."""
+
+    def refusal(self, broker: str, incarnation: str) -> str:
+        """Why this life of a broker is not let in; empty if it is."""
+
+
+class Controller:
+    def __init__(
+        self,
+        raft: RaftDriver,
+        bus: Bus,
+        clock: Clock,
+        subjects: Subjects,
+        max_quorum: int,
+        wanted: tuple[str, ...],
+        submit: Callable[[Command], Awaitable[None]],
+        execute: Callable[[pb.PropagatedRequest], Awaitable[int]],
+        orphaned_by: Callable[[tuple[str, ...]], list[str]],
+        holds: Callable[[str], bool],
+        partitions: Callable[[], int],
+        last_heard: Callable[[str], int],
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        """`orphaned_by` names who of the dead still leads something that one of those alive could; `holds` says whether
+        a broker has replicas of anything, `partitions` how many this broker holds, and `last_heard` when this broker
+        last heard another one, or began to listen."""
+        self._raft = raft
+        self._bus = bus
+        self._clock = clock
+        self._subjects = subjects
+        self._max_quorum = max_quorum
+        self._wanted = wanted
+        """Those the configuration names as voters."""
+        self._submit = submit
+        self._execute = execute
+        self._liveness = Liveness(int(SESSION_S * 1e9), int(GRACE_S * 1e9))
+        self._leaving: dict[str, None] = {}
+        self._burying: dict[str, None] = {}
+        self._strangers: dict[str, int] = {}
+        """Other clusters, and since when they are heard."""
+        self._doubles: dict[tuple[str, str], int] = {}
+        """Broker and incarnation of those who ask to join under the name of a live member, and since when."""
+        self._orphaned_by = orphaned_by
+        self._holds = holds
+        self._partitions = partitions
+        self._last_heard = last_heard
+        self._on_fatal = on_fatal
+        self._next_rescue_at = 0
+        self._disks_lost: dict[tuple[str, str], None] = {}
+        """Broker and incarnation: what is on record, so that it may join."""
+        self._recording: dict[tuple[str, str], None] = {}
+        """Broker and incarnation: what is being put on record."""
+        self._subscriptions: list[Subscription] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self.administrator: Administrator
+
+    def start(self, administrator: Administrator) -> None:
+        """Before Raft does: from then on this broker may become the controller."""
+        self.administrator = administrator
+
+    @property
+    def active(self) -> bool:
+        return bool(self._subscriptions)
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        return tuple(server for server in self._raft.membership.everyone if server != self._raft.raft.id)
+
+    def role_changed(self) -> None:
+        if self._raft.is_leader and not self.active:
+            self._begin()
+        elif not self._raft.is_leader and self.active:
+            self.stop()
+
+    def _begin(self) -> None:
+        logger.info("this broker is the controller, term %d", self._raft.raft.term)
+        self._disks_lost, self._leaving, self._doubles = {}, {}, {}  # of an earlier term of ours
+        heard = {broker: self._last_heard(broker) for broker in self._others}
+        self._liveness.begin(heard, self._clock.monotonic_ns())
+        propagate = self._subjects.within("raft.metadata.propagate")
+        self._subscriptions.append(self._bus.subscribe(self._subjects.shared("raft.metadata.join"), self._on_join))
+        self._subscriptions.append(self._bus.subscribe(propagate, self._on_propagate))
+        self._tick()
+
+    def stop(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.unsubscribe()
+        self._subscriptions = []
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- who lives -------------------------------------------------------------------------------------------
+
+    def heard(self, peer: Peer) -> None:
+        if not self.active or peer.id == self._raft.raft.id:
+            return
+        if peer.id not in self._others:
+            if not self.administrator.tell(peer.id):
+                logger.debug("broker %s speaks as a member of this cluster and is none", peer.id)
+            return
+        if peer.leaving:
+            self._leaving[peer.id] = None
+        else:
+            self._leaving.pop(peer.id, None)
+        if self._liveness.heard(peer.id, peer.boot, self._clock.monotonic_ns()):
+            logger.warning("broker %s has restarted (another boot id): what it led goes to others first", peer.id)
+            self._spawn(self._bury(peer.id))
+
+    def heard_stranger(self, peer: Peer) -> None:
+        """A broker of another cluster in this namespace, perhaps under the id of a member. Nothing it says counts. Of
+        the two clusters the one with a single broker ends, for it was most likely founded by mistake, by a broker that
+        lost its disk; of two such the one with less behind it."""
+        if not self.active:
+            return
+        now = self._clock.monotonic_ns()
+        news = peer.cluster not in self._strangers
+        first = self._strangers.setdefault(peer.cluster, now)
+        if len(self._strangers) > RAFT_MAX_SERVERS:
+            del self._strangers[next(iter(self._strangers))]
+        text = (
+            f"broker {peer.id} of another cluster ({peer.cluster}, brokers: {peer.members}) uses namespace "
+            f"{self._subjects.namespace} too"
+        )
+        if news:
+            logger.error("%s, and is not listened to; this is cluster %s", text, self._subjects.cluster)
+        theirs = (peer.members, peer.partition_count, peer.commit, peer.cluster)
+        ours = (1, self._partitions(), self._raft.raft.log.commit, self._subjects.cluster)
+        recovered = succeeds(self._subjects.cluster, peer.cluster)
+        if not self._others and not recovered and ours < theirs and now - first >= int(STRANGER_S * 1e9):
+            self._on_fatal(
+                f"{text}, and this broker is alone in cluster {self._subjects.cluster}. If it was to be a member of "
+                "the other one (it lost its disk and founded this one by mistake), empty its data folder and start it "
+                "again: it joins. What was stored here since is lost with the folder, so look at it first. Otherwise "
+                "set another clustering.namespace"
+            )
+
+    def forget(self, broker: str) -> None:
+        """It is no member any more."""
+        self._liveness.left(broker)
+        self._leaving.pop(broker, None)
+
+    def unsure(self, broker: str) -> bool:
+        """Whether it lives shows within a session; or it is dead, and that is being recorded."""
+        return self._liveness.unsure(broker) or broker in self._burying
+
+    def stays(self, broker: str) -> bool:
+        """It lives, and has not said that it is about to stop."""
+        own = broker == self._raft.raft.id
+        return own or (self._liveness.alive(broker) and broker not in self._leaving)
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._tick)
+        for broker in self._liveness.expired(self._clock.monotonic_ns()):
+            if broker in self._leaving:
+                logger.info("broker %s has stopped, as it said", broker)
+            else:
+                logger.warning("broker %s has not been heard of for %.1f s: it counts as dead", broker, SESSION_S)
+            self._burying[broker] = None
+            self._spawn(self._bury(broker))
+        self._rescue()
+        self._demote()
+        self._promote()
+        self.administrator.upkeep()
+
+    def living(self) -> tuple[str, ...]:
+        """Who may lead something."""
+        return tuple(server for server in self._raft.membership.everyone if self.stays(server))
+
+    def _rescue(self) -> None:
+        """A partition whose whole in-sync set was gone gets a leader when the first of it is back."""
+        now, living = self._clock.monotonic_ns(), self.living()
+        if len(living) == len(self._raft.membership.everyone) or now < self._next_rescue_at:
+            return
+        self._next_rescue_at = now + int(RESCUE_EVERY_S * 1e9)
+        for broker in self._orphaned_by(living):
+            if not self._liveness.alive(broker) and broker != self._raft.raft.id:
+                self._spawn(self._bury(broker))
+
+    async def _bury(self, broker: str) -> None:
+        """Until it is recorded, or another controller's business: what the dead one led has no leader before."""
+        self._burying[broker] = None
+        try:
+            while self.active:
+                try:
+                    await self._submit(BrokerDied(broker, self.living()))
+                    return
+                except BasculeError as error:
+                    logger.warning("that %s is dead is not recorded yet, and is tried again: %s", broker, error)
+                    await asyncio.sleep(HEARTBEAT_S)
+        finally:
+            self._burying.pop(broker, None)
+
+    # --- members ---------------------------------------------------------------------------------------------
+
+    def _promote(self) -> None:
+        """Learners that are there become voters, so that the number of voters is odd wherever it can be: of an even
+        number one more, of one two at once, of more two one after the other."""
+        membership = self._raft.membership
+        voters = len(membership.voters)
+        room = (self._max_quorum or RAFT_MAX_SERVERS) - voters
+        ready = [learner for learner in membership.learners if self._is_ready(learner)]
+        wanted = 1 if voters % 2 == 0 else 2
+        if len(ready) < wanted or room < wanted:
+            return
+        ready.sort(key=lambda learner: learner not in self._wanted)
+        proposed = membership.with_voter(ready[0])
+        if voters == 1:
+            proposed = proposed.with_voter(ready[1])
+        self._try_membership(proposed)
+
+    def _is_ready(self, learner: str) -> bool:
+        """Fit to vote: it has everything, and was heard for a while, for a broker that merely appears may be gone the
+        next moment. Those that the configuration names need not wait, nor one that lost its disk and with it a vote:
+        until it has that again the others can do without nobody."""
+        if self._refusal(learner, self._raft.membership.incarnation_of(learner)) or learner in self._leaving:
+            return False
+        heard_ns = self._liveness.heard_for(learner, self._clock.monotonic_ns())
+        belongs = learner in self._wanted or (self._lacks_a_vote and self._holds(learner))
+        steady = heard_ns is not None and (belongs or heard_ns >= int(STEADY_S * 1e9))
+        return steady and self._raft.raft.caught_up(learner)
+
+    @property
+    def _lacks_a_vote(self) -> bool:
+        return len(self._raft.membership.voters) % 2 == 0
+
+    def _demote(self) -> None:
+        """A voter that says it stops, and holds nothing, gives its vote back if an odd number is left: it may never
+        come back, and the others must not need it."""
+        membership = self._raft.membership
+        if len(membership.voters) % 2:
+            return
+        for voter in membership.voters:
+            if voter in self._leaving and voter != self._raft.raft.id and not self._holds(voter):
+                self._try_membership(membership.with_learner(voter))
+                return
+
+    def _refusal(self, broker: str, incarnation: str) -> str:
+        return self.administrator.refusal(broker, incarnation)
+
+    def _try_membership(self, membership: Membership) -> None:
+        try:
+            self._raft.propose_membership(membership)
+        except (Unavailable, FailedPrecondition) as error:
+            logger.debug("membership stays for now: %s", error)
+
+    def _on_join(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            payload = decode_checked(message.payload, MsgType.RAFT_JOIN_REQUEST)
+            if payload is None or not usable_subject(message.reply):
+                continue
+            try:
+                request = pb.RaftJoinRequest.FromString(bytes(payload))
+            except DecodeError:
+                continue
+            if request.cluster not in ("", self._subjects.cluster):
+                continue
+            if not usable_id(request.nodeID):
+                answer = pb.RaftJoinResponse(error=f"{request.nodeID!r} cannot be the id of a broker", final=True)
+            elif not usable_token(request.incarnation):
+                answer = pb.RaftJoinResponse(error=f"{request.incarnation!r} is no incarnation", final=True)
+            elif self._is_double(request):
+                error = (
+                    f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
+                )
+                answer = pb.RaftJoinResponse(error=error, final=True)
+            else:
+                answer = pb.RaftJoinResponse(error=self._join(request), final=self._was_removed(request))
+            answer.cluster = self._subjects.cluster
+            self._reply(message.reply, MsgType.RAFT_JOIN_RESPONSE, answer)
+
+    def _join(self, request: pb.RaftJoinRequest) -> str:
+        """Empty once it is a member; else what it waits for."""
+        if reason := self._refusal(request.nodeID, request.incarnation):
+            return reason
+        membership = self._raft.membership
+        known = request.nodeID in membership.everyone
+        if known and membership.incarnation_of(request.nodeID) == request.incarnation:
+            # Not before that is sure: a membership that the next leader does not know of lets nobody in.
+            log = self._raft.raft.log
+            return "" if log.membership_index <= log.commit else CHANGING
+        if known and (request.nodeID == self._raft.raft.id or self._liveness.alive(request.nodeID)):
+            return f"a broker named {request.nodeID} is in the cluster and was heard just now"
+        life = (request.nodeID, request.incarnation)
+        if life not in self._disks_lost:
+            # Once: recorded again when it has joined, it would cost a broker its place in every in-sync set.
+            if life not in self._recording and len(self._recording) < RAFT_MAX_SERVERS:
+                self._recording[life] = None
+                self._spawn(self._record_loss(*life))
+            return "its empty disk is put on record first"
+        try:
+            base = membership.without(request.nodeID) if request.nodeID in membership.voters else membership
+            if base is not membership:
+                self._raft.propose_membership(base)
+            else:
+                self._raft.propose_membership(membership.with_learner(request.nodeID, request.incarnation))
+        except (Unavailable, FailedPrecondition) as error:
+            return str(error)
+        return CHANGING
+
+    def _was_removed(self, request: pb.RaftJoinRequest) -> bool:
+        return self.administrator.removed(request.nodeID, request.incarnation)
+
+    def _is_double(self, request: pb.RaftJoinRequest) -> bool:
+        """A broker that lost its disk asks while its last life is still heard, for a session at most. One that asks for
+        longer while a broker of its name goes on is another one."""
+        name, life = request.nodeID, (request.nodeID, request.incarnation)
+        membership = self._raft.membership
+        named = name in membership.everyone and membership.incarnation_of(name) != request.incarnation
+        if not named or not (name == self._raft.raft.id or self._liveness.alive(name)):
+            self._doubles.pop(life, None)
+            return False
+        now = self._clock.monotonic_ns()
+        first = self._doubles.setdefault(life, now)
+        if len(self._doubles) > RAFT_MAX_SERVERS:
+            del self._doubles[next(iter(self._doubles))]
+        return now - first >= int(DOUBLE_S * 1e9)
+
+    async def _record_loss(self, broker: str, incarnation: str) -> None:
+        """Who comes without a state has no data either, whatever the metadata remembers of a broker of that name."""
+        try:
+            await self._submit(DiskLost(broker, self.living()))
+            self._disks_lost[broker, incarnation] = None
+            while len(self._disks_lost) > RAFT_MAX_SERVERS:  # whoever is forgotten asks again
+                del self._disks_lost[next(iter(self._disks_lost))]
+        except BasculeError as error:
+            logger.warning("the lost disk of %s is not recorded yet: %s", broker, error)
+        finally:
+            self._recording.pop((broker, incarnation), None)
+
+    # --- what others ask -------------------------------------------------------------------------------------
+
+    def _on_propagate(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            payload = decode_checked(message.payload, MsgType.PROPAGATED_REQUEST)
+            if payload is None or not usable_subject(message.reply):
+                continue
+            try:
+                request = pb.PropagatedRequest.FromString(bytes(payload))
+            except DecodeError:
+                continue
+            self._spawn(self._carry_out(request, message.reply))
+
+    async def _carry_out(self, request: pb.PropagatedRequest, reply: bytes) -> None:
+        response = pb.PropagatedResponse(op=request.op)
+        try:
+            response.index = await self._execute(request)
+        except BasculeError as error:
+            response.index = self._raft.raft.log.commit
+            response.error.code, response.error.msg = error.status, str(error)
+        except Exception as error:
+            logger.exception("a request of another broker failed")
+            response.error.code, response.error.msg = Status.INTERNAL, str(error)
+        self._reply(reply, MsgType.PROPAGATED_RESPONSE, response)
+
+    def _reply(self, subject: bytes, kind: MsgType, message: "pb.PropagatedResponse | pb.RaftJoinResponse") -> None:
+        try:
+            self._bus.send(pub(subject, encode(kind, message.SerializeToString(), crc=True)))
+        except BusUnavailable:
+            pass  # the asker asks again
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))

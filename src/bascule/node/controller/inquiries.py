@@ -1,0 +1,166 @@
+"""What one broker is asked or told by another in the name of an administrator: where its replicas stand, to stop, and
+that it was removed. On a subject of its own, `raft.metadata.admin.<broker>` of the cluster.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Iterable
+
+from google.protobuf.message import DecodeError
+
+from bascule.errors import BasculeError, BusUnavailable, DeadlineExceeded, FailedPrecondition, Status, by_status
+from bascule.limits import ADMIN_NAMED_PARTITIONS
+from bascule.node.controller.cluster import Cluster
+from bascule.node.membership.garbage import GarbageLog
+from bascule.node.partition.environment import Environment
+from bascule.node.partition.replica import Replica
+from bascule.wire.envelope import MsgType, decode_checked, encode
+from bascule.wire.nats import NatsMessage, messages, pub
+from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.subjects import usable_subject
+
+logger = logging.getLogger(__name__)
+
+ASK_S = 1.0
+STOP_SOON_S = 0.1
+"""Between the word that it will stop and the stop: the word has to get out."""
+
+
+class Inquiries:
+    def __init__(
+        self,
+        environment: Environment,
+        cluster: Cluster,
+        find: Callable[[str, int], Replica | None],
+        every: Callable[[], Iterable[Replica]],
+    ) -> None:
+        self._environment = environment
+        self._cluster = cluster
+        self._find = find
+        self._every = every
+        self._garbage = GarbageLog(logger, "an inquiry")
+
+    def listen(self) -> None:
+        self._cluster.bus.subscribe(self._subject(self._environment.broker_id), self._on_batch)
+
+    def _subject(self, broker: str) -> bytes:
+        return self._cluster.subjects.within(f"raft.metadata.admin.{broker}")
+
+    # --- asking ----------------------------------------------------------------------------------------------
+
+    async def positions(self, broker: str, stream: str, partitions: Iterable[int]) -> pb.PositionsResponse | None:
+        """Where that broker's replicas of a stream stand; None if it does not say."""
+        request = pb.PositionsRequest(stream=stream, partitions=partitions)
+        if broker == self._environment.broker_id:
+            return self._positions(request)
+        kinds = (MsgType.PARTITION_STATUS_REQUEST, MsgType.PARTITION_STATUS_RESPONSE)
+        try:
+            data = await self._cluster.requests.ask(
+                self._subject(broker), kinds[0], request.SerializeToString(), kinds[1], ASK_S
+            )
+            return pb.PositionsResponse.FromString(data)
+        except (DeadlineExceeded, BusUnavailable, DecodeError):
+            return None
+
+    async def stop(self, broker: str) -> None:
+        """It says that it will; raises why it will not."""
+        if broker == self._environment.broker_id:
+            self._stop()
+            return
+        request = pb.PropagatedRequest(op=pb.STOP_BROKER)
+        request.adminOp.broker = broker
+        kinds = (MsgType.PROPAGATED_REQUEST, MsgType.PROPAGATED_RESPONSE)
+        data = await self._cluster.requests.ask(
+            self._subject(broker), kinds[0], request.SerializeToString(), kinds[1], ASK_S
+        )
+        response = pb.PropagatedResponse.FromString(data)
+        if response.HasField("error"):
+            raise by_status(Status(response.error.code), response.error.msg)
+
+    def tell_removed(self, broker: str, incarnation: str) -> None:
+        request = pb.PropagatedRequest(op=pb.WAS_REMOVED)
+        request.adminOp.broker, request.adminOp.incarnation = broker, incarnation
+        self._send(self._subject(broker), encode(MsgType.PROPAGATED_REQUEST, request.SerializeToString(), crc=True))
+
+    # --- being asked -----------------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            try:
+                self._answer(message)
+            except DecodeError as error:
+                self._garbage.say(error)
+
+    def _answer(self, message: NatsMessage) -> None:
+        inquiry = decode_checked(message.payload, MsgType.PARTITION_STATUS_REQUEST)
+        if inquiry is not None and usable_subject(message.reply):
+            positions = self._positions(pb.PositionsRequest.FromString(bytes(inquiry)))
+            self._send(
+                message.reply, encode(MsgType.PARTITION_STATUS_RESPONSE, positions.SerializeToString(), crc=True)
+            )
+        order = decode_checked(message.payload, MsgType.PROPAGATED_REQUEST)
+        if order is None:
+            return
+        request = pb.PropagatedRequest.FromString(bytes(order))
+        if request.op == pb.WAS_REMOVED:
+            self._was_removed(request.adminOp)
+        elif request.op == pb.STOP_BROKER and usable_subject(message.reply):
+            response = pb.PropagatedResponse(op=request.op)
+            try:
+                self._stop()
+            except BasculeError as error:
+                response.error.code, response.error.msg = error.status, str(error)
+            self._send(message.reply, encode(MsgType.PROPAGATED_RESPONSE, response.SerializeToString(), crc=True))
+
+    async def waiting(self, broker: str) -> dict[tuple[str, int], tuple[str, ...]]:
+        """The partitions that broker is named leader of, and does not lead before it has heard others; with those."""
+        told = await self.positions(broker, "", ())
+        positions = told.positions if told is not None else ()
+        return {(each.stream, each.partition): tuple(each.waitsFor) for each in positions if each.waitsFor}
+
+    def _positions(self, request: pb.PositionsRequest) -> pb.PositionsResponse:
+        response = pb.PositionsResponse(sync=str(self._environment.scheduler.mode))
+        if request.stream:
+            asked = [self._find(request.stream, number) for number in request.partitions]
+        else:
+            waiting = (replica for replica in self._every() if replica.repair.waits_for)
+            asked = list(itertools.islice(waiting, ADMIN_NAMED_PARTITIONS))
+        for replica in asked:
+            if replica is not None:
+                response.positions.add(
+                    stream=replica.stream.name,
+                    partition=replica.partition.id,
+                    end=replica.log.end,
+                    hwEnd=replica.hw_end,
+                    lastEpoch=replica.epochs.last_epoch,
+                    leads=replica.leading is not None,
+                    waitsFor=replica.repair.waits_for,
+                )
+        return response
+
+    def _stop(self) -> None:
+        own = self._environment.broker_id
+        if own not in self._cluster.metadata.brokers.draining:
+            raise FailedPrecondition(f"{own} does not drain: drain it first, then stop it")
+        on_stop = self._environment.process.on_stop
+        if on_stop is None:
+            raise FailedPrecondition(f"{own} cannot be stopped from here: stop its process")
+        logger.warning("stopping: an administrator drained this broker and asked for it")
+        asyncio.get_running_loop().call_later(STOP_SOON_S, on_stop)
+
+    def _was_removed(self, op: pb.AdminOp) -> None:
+        """Believed only while no Raft leader is heard, for a member hears one: a false word must not end a broker. It
+        is said again until it is heeded."""
+        own = (self._environment.broker_id, self._cluster.config.incarnation)
+        if (op.broker, op.incarnation) == own and not self._cluster.raft.raft.leader:
+            self._environment.process.on_fatal(
+                f"broker {own[0]} was removed from the cluster by an administrator: its replicas are on other brokers. "
+                "To have it back as a new member, empty its data folder and start it without --raft-bootstrap-seed"
+            )
+
+    def _send(self, subject: bytes, payload: bytes) -> None:
+        try:
+            self._cluster.bus.send(pub(subject, payload))
+        except BusUnavailable:
+            pass  # asked, or told, again

@@ -1,0 +1,251 @@
+"""The brokers of the cluster as this one hears them: each says four times a second who it is and where it serves.
+
+The heartbeat is an unasked ServerInfoResponse; a ServerInfoRequest makes everyone say it at once, so that a broker
+that just started knows the others without waiting.
+
+A heartbeat that comes late or twice is passed over: whoever plays back what was said earlier must not keep a dead
+broker alive, nor make two lives out of one.
+
+A broker that does not hear its own voice is deaf: its connection to NATS works one way only, so that it can serve
+nobody while it seems to live. It then speaks to itself alone, until it hears that; to the others it is silent.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from bascule.errors import BusUnavailable
+from bascule.limits import RAFT_MAX_SERVERS
+from bascule.node.membership.attention import TURN_S, Attention
+from bascule.node.membership.subjects import Subjects
+from bascule.ports import Bus
+from bascule.wire.envelope import MsgType, decode_checked, encode
+from bascule.wire.nats import messages, pub
+from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.subjects import usable_token
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = TURN_S
+SESSION_S = 1.5
+DEAF_S = 0.8
+DOUBLES = 8
+"""Heartbeats of another broker under our own id, after a session of ours, that make it sure. Who was there before the
+other one waits for twice as many: the copy ends, not the original. They count if they say that they hear us: an echo of
+an earlier life cannot."""
+PAST_LIVES = 64
+"""Of one broker, remembered with their last heartbeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    id: str
+    host: str
+    port: int
+    boot: str
+    partition_count: int
+    leader_count: int
+    leaving: bool
+    beat: int = 0
+    hears: str = ""
+    cluster: str = ""
+    commit: int = 0
+    members: int = 0
+    """Of the cluster it is in."""
+
+
+Describe = Callable[[bool], Peer]
+"""This broker as it is now; told whether it is about to stop."""
+
+
+class Peers:
+    def __init__(
+        self,
+        subjects: Subjects,
+        bus: Bus,
+        attention: Attention,
+        describe: Describe,
+        on_double: Callable[[str], None],
+    ) -> None:
+        """`on_double` is told that another broker runs under our id."""
+        self._on_heard: Callable[[Peer], None]
+        self._on_stranger: Callable[[Peer], None]
+        self._on_double = on_double
+        self._subjects = subjects
+        self._subject = subjects.shared("raft.metadata.info")
+        self._bus = bus
+        self._clock = attention
+        self._describe = describe
+        self.leaving = False
+        self._heard: dict[str, tuple[Peer, int]] = {}
+        self._past: dict[str, dict[str, int]] = {}
+        """By broker, its lives, each with the number of its last heartbeat."""
+        self._beats = 0
+        self._other_life = ""
+        self._own_heard_at = 0
+        self._started_at = 0
+        self._doubles = 0
+        self._double_heard_at = 0
+        self._was_here_first = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, on_heard: Callable[[Peer], None], on_stranger: Callable[[Peer], None]) -> None:
+        """`on_stranger` is called with what a broker of another cluster says; nothing else comes of it."""
+        self._on_heard, self._on_stranger = on_heard, on_stranger
+        self._bus.subscribe(self._subject, self._on_batch)
+        self._bus.subscribe(self._own_subject, self._on_batch)
+        self._own_heard_at = self._started_at = self._clock.monotonic_ns()
+        request = pb.ServerInfoRequest(id=self._me().id).SerializeToString()
+        self._send(encode(MsgType.SERVER_INFO_REQUEST, request, crc=True), self._subject)
+        self._beat()
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def alive(self) -> list[Peer]:
+        """The others, as far as they were heard within a session, by id."""
+        oldest = self._clock.monotonic_ns() - int(SESSION_S * 1e9)
+        own = self._me().id
+        return [peer for name, (peer, at) in sorted(self._heard.items()) if at >= oldest and name != own]
+
+    def last_heard(self, broker: str) -> int:
+        """When, by the clock that only goes up; when we began to listen, if it was never heard."""
+        return self._heard[broker][1] if broker in self._heard else self._started_at
+
+    @property
+    def boot(self) -> str:
+        """Of this broker: another life, another token."""
+        return self._me().boot
+
+    @property
+    def _own_subject(self) -> bytes:
+        return self._subject + b"." + self._me().id.encode()
+
+    @property
+    def _deaf(self) -> bool:
+        return self._clock.monotonic_ns() - self._own_heard_at > int(DEAF_S * 1e9)
+
+    def say(self) -> None:
+        """Now, not at the next beat."""
+        me = self._me()
+        self._beats += 1
+        message = pb.ServerInfoResponse(
+            id=me.id,
+            host=me.host,
+            port=me.port,
+            boot=me.boot,
+            partitionCount=me.partition_count,
+            leaderCount=me.leader_count,
+            leaving=me.leaving,
+            beat=self._beats,
+            hears=self._other_life,
+            cluster=self._subjects.cluster,
+            commit=me.commit,
+            members=me.members,
+        )
+        subject = self._own_subject if self._deaf else self._subject
+        self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString(), crc=True), subject)
+
+    def leave(self) -> None:
+        """Say, now and from now on, that this broker is about to stop."""
+        self.leaving = True
+        self.say()
+
+    def _me(self) -> Peer:
+        return self._describe(self.leaving)
+
+    def _heard_own_id(self, peer: Peer) -> None:
+        """Another boot under our id is our last life's echo, or, if it hears us and goes on, another broker."""
+        if peer.boot == self.boot:
+            self._own_heard_at = self._clock.monotonic_ns()
+            return
+        self._other_life = peer.boot
+        if peer.hears != self.boot:
+            return
+        now, session_ns = self._clock.monotonic_ns(), int(SESSION_S * 1e9)
+        age_ns = now - self._started_at
+        if not self._doubles or now - self._double_heard_at > session_ns:
+            self._doubles, self._was_here_first = 0, age_ns > session_ns
+        self._double_heard_at = now
+        self._doubles += 1
+        if self._doubles >= DOUBLES * (1 + self._was_here_first) and age_ns > session_ns:
+            self._on_double(
+                f"another broker with the id {peer.id} runs at {peer.host}:{peer.port}: two of one id would undo each "
+                "other's work; give this one another clustering.server.id and an empty data folder"
+            )
+
+    def _beat(self) -> None:
+        self._clock.turned()
+        self.say()
+        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
+
+    def _send(self, payload: bytes, subject: bytes) -> None:
+        try:
+            self._bus.send(pub(subject, payload))
+        except BusUnavailable:
+            pass  # nobody hears us, and that is what silence means
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        now = self._clock.monotonic_ns()
+        for message in messages(batch):
+            if decode_checked(message.payload, MsgType.SERVER_INFO_REQUEST) is not None:
+                self.say()
+                continue
+            payload = decode_checked(message.payload, MsgType.SERVER_INFO_RESPONSE)
+            if payload is None:
+                continue
+            try:
+                info = pb.ServerInfoResponse.FromString(bytes(payload))
+            except DecodeError:
+                continue
+            if usable_token(info.id):
+                self._heard_of(_peer(info), now)
+
+    def _heard_of(self, peer: Peer, now: int) -> None:
+        if peer.cluster != self._subjects.cluster:
+            self._on_stranger(peer)
+            return
+        if peer.id == self._me().id:
+            self._heard_own_id(peer)
+        elif self._is_old(peer):
+            return
+        self._heard.pop(peer.id, None)
+        self._heard[peer.id] = (peer, now)
+        if len(self._heard) > RAFT_MAX_SERVERS:
+            silent = next(iter(self._heard))  # for longest
+            del self._heard[silent]
+            self._past.pop(silent, None)
+        self._on_heard(peer)
+
+    def _is_old(self, peer: Peer) -> bool:
+        lives = self._past.get(peer.id, {})
+        if peer.beat <= lives.get(peer.boot, 0):
+            return True
+        self._past[peer.id] = lives
+        lives.pop(peer.boot, None)  # the order is that of the last words
+        lives[peer.boot] = peer.beat
+        if len(lives) > PAST_LIVES:
+            del lives[next(iter(lives))]
+        return False
+
+
+def _peer(info: pb.ServerInfoResponse) -> Peer:
+    return Peer(
+        info.id,
+        info.host,
+        info.port,
+        info.boot,
+        info.partitionCount,
+        info.leaderCount,
+        info.leaving,
+        info.beat,
+        info.hears,
+        info.cluster,
+        info.commit,
+        info.members,
+    )

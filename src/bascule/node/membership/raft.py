@@ -1,0 +1,301 @@
+"""Raft on this broker: the machine of `core.raft` joined to its storage, to NATS and to the clock.
+
+One task carries out what the machine is ready for: persist, then send, then apply. Peers' messages and ticks may come
+in meanwhile; they show in the next round. A proposal is answered when its entry has been applied here, or when
+another entry stands in its place.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from bascule.core.raft.machine import NotLeaderError, Raft
+from bascule.core.raft.ready import Ready
+from bascule.errors import BusUnavailable, InvalidArgument, LogError, PeerError, Unavailable
+from bascule.limits import APPLY_SLICE
+from bascule.log.raftlog import RaftStorage
+from bascule.node.membership.garbage import GarbageLog
+from bascule.node.membership.metadata import MetadataStore, in_slices
+from bascule.node.membership.subjects import Subjects
+from bascule.ports import Bus
+from bascule.wire.nats import messages, pub
+from bascule.wire.raft import decode_message, encode_message
+from bascule.wire.raft_messages import Membership, Snapshot
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 0.1
+ALONE_TICK_S = 1.0
+"""Of a leader with nobody to lead: it costs the machine nothing."""
+ELECTION_TICKS = 5
+HEARTBEAT_TICKS = 2
+RETRY_PERSIST_S = 1.0
+
+
+class RaftDriver:
+    def __init__(
+        self,
+        raft: Raft,
+        storage: RaftStorage,
+        bus: Bus,
+        subjects: Subjects,
+        store: MetadataStore,
+        snapshot_threshold: int,
+        on_fatal: Callable[[str], None],
+    ) -> None:
+        self.raft = raft
+        self._on_role: Callable[[], None]
+        self._on_fatal = on_fatal
+        self.storage = storage
+        self.trouble = ""
+        """Why nothing can be stored now; empty if it can."""
+        self._bus = bus
+        self._subjects = subjects
+        self._store = store
+        self._snapshot_threshold = snapshot_threshold
+        self._wake = asyncio.Event()
+        self._proposals: dict[int, tuple[int, asyncio.Future[None]]] = {}
+        self._reads: dict[int, asyncio.Future[int]] = {}
+        self._next_read = 0
+        self._known_leader: tuple[str, bool] = ("", False)
+        self._task: asyncio.Task[None] | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._applied = asyncio.Event()
+        self._garbage = GarbageLog(logger, "a message to Raft")
+
+    async def found(self, membership: Membership) -> None:
+        """Begin a new cluster with this membership, before `start`. Raises OSError or LogError: then there is none."""
+        assert self._task is None, "Raft has started"
+        await self.storage.save(self.raft.hard_state, [], Snapshot(0, 0, membership))
+        self.raft.found(membership)
+
+    def start(self, on_role: Callable[[], None]) -> None:
+        """`on_role` is called when this broker became or ceased to be the leader, or learned of another one."""
+        self._on_role = on_role
+        self._bus.subscribe(self._subject(self.raft.id), self._on_batch)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._tick()
+
+    async def stop(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _subject(self, server: str) -> bytes:
+        return self._subjects.within(f"raft.metadata.{server}")
+
+    # --- what others ask -------------------------------------------------------------------------------------
+
+    @property
+    def is_leader(self) -> bool:
+        """Leading, and sure of it: an entry of the own term is committed."""
+        return self.raft.is_leader and self.raft.committed_in_own_term
+
+    @property
+    def membership(self) -> Membership:
+        return self.raft.membership
+
+    @property
+    def alone(self) -> bool:
+        """No other server is needed to decide anything."""
+        return self.raft.membership.voters == (self.raft.id,)
+
+    async def propose(self, command: bytes) -> int:
+        """The index at which it was applied here. NotLeaderError if it cannot be, or was not."""
+        self.raft.bound_messages(self._bus.max_payload)
+        index = self.raft.propose(command)
+        if index in self._proposals:
+            self._fail(index)  # of an earlier term of ours: its entry is gone
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._proposals[index] = (self.raft.term, done)
+        self._wake.set()
+        await done
+        return index
+
+    def propose_membership(self, membership: Membership) -> None:
+        self.raft.propose_membership(membership)
+        self._wake.set()
+
+    def transfer(self, target: str) -> None:
+        self.raft.transfer(target)
+        self._wake.set()
+
+    async def current(self) -> int:
+        """The index of everything committed before the call, once it is applied here. Only the leader can know."""
+        self._next_read += 1
+        context = self._next_read
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._reads[context] = done
+        try:
+            self.raft.read(context)
+            self._wake.set()
+            index = await done
+        finally:
+            self._reads.pop(context, None)
+        await self.applied(index)
+        return index
+
+    async def applied(self, index: int) -> None:
+        while self.raft.log.applied < index:
+            self._applied.clear()
+            await self._applied.wait()
+
+    # --- the loop --------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        try:
+            self.raft.tick()
+            self._notice_loss()
+        except Exception as error:
+            self._end(error)
+            return
+        self._wake.set()
+        alone = self.raft.is_leader and self.raft.membership.everyone == (self.raft.id,)
+        self._ticker = asyncio.get_running_loop().call_later(ALONE_TICK_S if alone else TICK_S, self._tick)
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            try:
+                self.raft.step(decode_message(message.payload))
+            except PeerError as error:
+                self._garbage.say(error)
+            except Exception as error:
+                self._end(error)
+                return
+        self._notice_loss()
+        self._wake.set()
+
+    async def _run(self) -> None:
+        try:
+            await self._carry_out()
+        except Exception as error:
+            self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        """A broker without its Raft, or whose Raft no longer ticks, would go on as if all were well: it ends instead,
+        and says why."""
+        logger.error("Raft ended", exc_info=error)
+        self._on_fatal(f"Raft ended unexpectedly: {error!r}; start the broker again, and report this")
+
+    async def _carry_out(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            self.raft.bound_messages(self._bus.max_payload)
+            while ready := self.raft.ready():
+                await self._persist(ready)
+                self._send(ready)
+                await self._apply(ready)
+                self.raft.advance(ready)
+                self._answer(ready)
+                self._applied.set()
+                await self._compact()
+            self._notice_role()
+
+    async def _apply(self, ready: Ready) -> None:
+        """Some at a time: a broker that comes back is let into a thousand in-sync sets by as many commands. In between
+        the metadata is what the commands so far made of it, and nobody who waits for one of them has an answer yet."""
+        weight = await self._store.restore(ready.snapshot) if ready.snapshot is not None else 0
+        for entry in ready.committed:
+            if weight >= APPLY_SLICE:
+                weight = 0
+                await asyncio.sleep(0)
+            weight += await self._store.apply(entry)
+        if weight >= APPLY_SLICE:
+            await asyncio.sleep(0)  # the next Ready may have as much, and wait for nothing else
+
+    async def _persist(self, ready: Ready) -> None:
+        while ready.must_persist:
+            try:
+                await self.storage.save(ready.hard_state, ready.entries, ready.snapshot)
+                self.trouble = ""
+                return
+            except (OSError, LogError) as error:
+                self.trouble = f"the metadata log of the controller cannot be written: {error}"
+                logger.error("the metadata log cannot be written, nothing is decided here until it can: %s", error)
+                await self._reopen_storage()
+
+    async def _reopen_storage(self) -> None:
+        """A save that failed may be there or not: the storage looks, and the same save again changes nothing."""
+        while True:
+            await asyncio.sleep(RETRY_PERSIST_S)
+            try:
+                await self.storage.open()
+                return
+            except (OSError, LogError) as error:
+                logger.debug("the metadata log still cannot be opened: %s", error)
+
+    async def _compact(self) -> None:
+        log = self.raft.log
+        if log.applied - log.snapshot.index < self._snapshot_threshold:
+            return
+        index, data = log.applied, await in_slices(self._store.metadata.snapshotting())
+        if log.snapshot.index >= index or log.pending_snapshot is not None:
+            return  # the leader sent a newer one meanwhile
+        snapshot = self.raft.compact(index, data)
+        try:
+            await self.storage.compact(snapshot)
+        except (OSError, LogError) as error:
+            logger.warning("no metadata snapshot this time, the log is kept whole: %s", error)
+            return
+        self.raft.compacted(snapshot)
+
+    def _send(self, ready: Ready) -> None:
+        for message in ready.messages:
+            try:
+                payload = encode_message(message)
+                if len(payload) > self._bus.max_payload:
+                    logger.error(
+                        "Raft cannot send %s %d bytes at a time, for NATS takes %d (max_payload): let it take more",
+                        message.target,
+                        len(payload),
+                        self._bus.max_payload,
+                    )
+                    continue
+                self._bus.send(pub(self._subject(message.target), payload))
+            except BusUnavailable:
+                return  # peers ask again
+            except InvalidArgument as error:
+                logger.warning("nothing can be sent to server %r: %s", message.target, error)
+
+    def _answer(self, ready: Ready) -> None:
+        if ready.snapshot is not None:
+            for index in [index for index in self._proposals if index <= ready.snapshot.index]:
+                self._fail(index)
+        for entry in ready.committed:
+            term, done = self._proposals.pop(entry.index, (0, None))
+            if done is None or done.done():
+                continue
+            if term == entry.term:
+                done.set_result(None)
+            else:
+                done.set_exception(NotLeaderError("another leader took over; the change was not made"))
+        for context, index in ready.reads:
+            if (read := self._reads.get(context)) and not read.done():
+                read.set_result(index)
+        for context in ready.lost_reads:
+            if (read := self._reads.get(context)) and not read.done():
+                read.set_exception(NotLeaderError("this server is no longer the leader"))
+
+    def _fail(self, index: int) -> None:
+        _, done = self._proposals.pop(index)
+        if not done.done():
+            done.set_exception(Unavailable("another leader took over; whether the change was made is not known"))
+
+    def _notice_loss(self) -> None:
+        """Who is deposed answers nobody from that moment on, however long its disk keeps it from the next round. To
+        begin, on the other hand, waits until everything committed has been applied."""
+        if self._known_leader[1] and not self.is_leader:
+            self._notice_role()
+
+    def _notice_role(self) -> None:
+        now = (self.raft.leader, self.is_leader)
+        if now != self._known_leader:
+            self._known_leader = now
+            if not self.raft.is_leader:
+                # They may be committed yet, or never: nobody is to wait for that, least of all those in line behind.
+                for index in list(self._proposals):
+                    self._fail(index)
+            self._on_role()

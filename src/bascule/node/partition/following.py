@@ -1,0 +1,175 @@
+"""A partition this broker follows: joins the follower machine to the log and to the fetcher of its leader's broker."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Protocol
+
+from bascule.core.partition.follower import (
+    Answered,
+    Append,
+    Cut,
+    Distrust,
+    Effect,
+    Expose,
+    Failed,
+    Follower,
+    Promised,
+    Reopened,
+    WasCut,
+)
+from bascule.errors import LogError
+from bascule.log.segment import Segment
+from bascule.node.partition.ports import Fetching, PartitionReplica
+from bascule.wire.replication import Answer, Kind, Position
+
+logger = logging.getLogger(__name__)
+
+CUT_AGAIN_S = 5.0
+
+
+class FollowingReplica(PartitionReplica, Protocol):
+    vouched_for: bool
+    """This start has shown that the log lacks nothing that was promised."""
+
+    @property
+    def certain_end(self) -> int:
+        """Everything below is committed for good: no leader may ask us to cut there."""
+
+    @property
+    def unhealed(self) -> list[Segment]:
+        """Damaged segments that another replica may have whole."""
+
+    def follows(self, role: "Following") -> bool:
+        """Whether this is its role still."""
+
+    def begin_cut(self, work: Coroutine[object, object, None]) -> None: ...
+
+    async def cut(self, end: int) -> None: ...
+
+
+class Following:
+    def __init__(self, replica: FollowingReplica, fetchers: Fetching) -> None:
+        partition, log = replica.partition, replica.log
+        self.leader = partition.leader
+        self.key = replica.key
+        self._replica = replica
+        self._fetchers = fetchers
+        self._log = log
+        self._cut_failed = False
+        self._machine = Follower(
+            *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, replica.certain_end
+        )
+        self._caught_up_end: int | None = None
+        """Where our log and the leader's ended alike."""
+        if log.failed is not None:
+            self.failed()
+
+    def start(self) -> None:
+        self._fetchers.follow(self)
+
+    def stop(self) -> None:
+        self._fetchers.unfollow(self)
+
+    @property
+    def hw_end(self) -> int:
+        return self._machine.hw_end
+
+    @property
+    def position(self) -> Position | None:
+        """Where to fetch from, or that the disk is failing; None while there is nothing to ask for."""
+        failing = self._machine.failed or self._cut_failed
+        if self._machine.cutting and not failing:
+            return None
+        position = self._machine.position._replace(failing=failing)
+        if self._log.damaged and (unhealed := self._replica.unhealed):
+            # What is not whole is not promised, as long as another replica may have it.
+            sound_end = min(segment.base for segment in unhealed)
+            position = position._replace(promised_end=min(position.promised_end, sound_end))
+        return position
+
+    def answered(self, answer: Answer) -> bool:
+        """False if it brought records that were not taken."""
+        effects = self._machine.step(Answered(answer))
+        self._execute(effects)
+        machine = self._machine
+        self._log.set_committed_end(machine.hw_end)
+        if answer.kind is Kind.DATA and not (machine.cutting or machine.failed) and machine.end >= answer.leader_end:
+            if self._caught_up_end is None:
+                self._caught_up_end = machine.end
+            self._vouch()
+        return not answer.records or (not machine.failed and any(isinstance(each, Append) for each in effects))
+
+    def _vouch(self) -> None:
+        """A log that has *stored* what its leader has lacks nothing. Received is not enough: what it may lack it would
+        lack again if its disk failed now, and would lead without."""
+        reached = self._caught_up_end
+        if reached is not None and self._log.promised_end >= reached and not self._replica.unhealed:
+            self._replica.vouched_for = True
+
+    def promised(self, end: int) -> None:
+        self._execute(self._machine.step(Promised(end)))
+        self._vouch()
+        self._fetchers.changed(self)
+
+    def damaged(self) -> None:
+        """What is not whole is promised no more: the leader has to know."""
+        self._fetchers.changed(self)
+
+    def healed(self) -> None:
+        """Damage was healed, or no replica has what is missing."""
+        self._vouch()
+        self._fetchers.changed(self)
+
+    def failed(self) -> None:
+        """The log fell back to what it had promised, and takes nothing until it is opened again. Whoever waits for us
+        has to know."""
+        self._caught_up_end = None
+        self._machine.step(Failed(self._log.end))
+        self._fetchers.changed(self)
+
+    def reopened(self) -> None:
+        if self._machine.failed:
+            self._machine.step(Reopened(self._log.end))
+            self._fetchers.start_over(self)
+
+    def _execute(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Append(records, count, next_offset, last_timestamp):
+                    try:
+                        self._log.append(records, count, next_offset, last_timestamp)
+                    except LogError:
+                        assert self._machine.failed, "a log that refuses an append has failed, and has told us so"
+                    assert self._machine.end == self._log.end, "a follower stands where its log ends"
+                case Expose(hw_end):
+                    self._log.set_visible_end(hw_end)
+                case Cut(end):
+                    self._caught_up_end = None
+                    self._replica.begin_cut(self._cut(end))
+                case Distrust(reason):
+                    logger.error("%s: not taken from %s: %s", self._replica.name, self.leader, reason)
+
+    async def _cut(self, end: int) -> None:
+        logger.warning(
+            "%s: the logs of this broker and of %s differ; truncating %d records from offset %d on, into quarantine/",
+            self._replica.name,
+            self.leader,
+            self._log.end - end,
+            end,
+        )
+        while True:
+            try:
+                await self._replica.cut(end)
+                break
+            except (LogError, OSError, ValueError) as error:
+                logger.error("%s cannot be truncated, and takes no records until it is: %s", self._replica.name, error)
+            self._cut_failed = True
+            self._fetchers.changed(self)  # whoever waits for us has to know
+            await asyncio.sleep(CUT_AGAIN_S)
+            if not self._replica.follows(self):
+                return  # whoever leads now says where to cut
+        self._cut_failed = False
+        if self._replica.follows(self):
+            self._machine.step(WasCut(self._log.end))
+            self._fetchers.start_over(self)

@@ -1,0 +1,298 @@
+"""A partition this broker leads: joins the leader machine to the log, the NATS subscription, the acks and the replicas.
+
+Everything here runs per batch, in the event loop's thread, in this order: NATS delivers a batch -> the machine
+decides -> the log takes the records -> followers are fed -> (the group commit syncs them) -> the log promises -> the
+machine pays acks and exposes the records to readers.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from bascule.core.partition.insync import InSync
+from bascule.core.partition.leader import (
+    Append,
+    AskExpand,
+    AskShrink,
+    DropAcks,
+    Effect,
+    Event,
+    Expose,
+    Failed,
+    Identity,
+    IsrChanged,
+    Leader,
+    Reopened,
+    SendAcks,
+    SetReadonly,
+    Tick,
+)
+from bascule.core.partition.owed import OwedAcks
+from bascule.errors import AckError, BusUnavailable, LogError
+from bascule.node.membership.garbage import CountedLog
+from bascule.node.partition.environment import RESERVED_STREAMS, Environment
+from bascule.node.partition.ports import PartitionBroker, PartitionReplica
+from bascule.ports import Subscription
+from bascule.wire.kernels import encode_acks
+from bascule.wire.nats import messages
+from bascule.wire.owed import with_error
+from bascule.wire.record import ack_prefix, origin
+from bascule.wire.subjects import partition_subject
+
+logger = logging.getLogger(__name__)
+
+
+class LeadingReplica(PartitionReplica, Protocol):
+    def received(self, now: int) -> None:
+        """Messages came at this time."""
+
+
+class Leading:
+    def __init__(
+        self,
+        environment: Environment,
+        broker: PartitionBroker,
+        replica: LeadingReplica,
+        on_settled: Callable[[], None],
+    ) -> None:
+        self._replica = replica
+        self._log = replica.log
+        self._environment = environment
+        self._broker = broker
+        self._feeds = broker.feeds
+        self._name = replica.name
+        self._on_settled = on_settled
+        self._subject = partition_subject(replica.stream.subject, replica.partition.id).encode()
+        self._stream = replica.stream.name.encode()
+        self._ack_prefix = ack_prefix(replica.stream.name, replica.stream.subject)
+        self._subscription: Subscription | None = None
+        self._machine = self._make_machine()
+        self._known_epoch = replica.partition.epoch
+        self._too_large, self._readonly = CountedLog(logger), CountedLog(logger)
+        self._lease = environment.lease
+        self._noted = -1
+        self._ends: list[tuple[int, int]] = []
+        """Where the log ended when the first batch came after a question to the controller, by that one's number."""
+
+    def _make_machine(self) -> Leader:
+        environment, stream, partition = self._environment, self._replica.stream, self._replica.partition
+        defaults = environment.defaults
+        identity = Identity(
+            origin=origin(stream.name, partition.id),
+            subject=self._subject,
+            epoch=partition.leader_epoch,
+            max_message_bytes=defaults.max_message_bytes,
+            optimistic_concurrency=defaults.optimistic_concurrency_of(stream.config),
+            refused_prefix=b"" if stream.name in RESERVED_STREAMS else environment.cluster_prefix,
+            max_lag_ns=defaults.max_lag_ns,
+        )
+        in_sync = InSync(
+            environment.broker_id,
+            partition.replicas,
+            partition.isr,
+            defaults.min_isr_of(stream.config),
+            self._log.visible_end,
+            self._log.end,
+            partition.eligible,
+        )
+        in_sync.start_watching(environment.attention.monotonic_ns())
+        owed, log = OwedAcks(self._name, environment.owed), self._log
+        machine = Leader(identity, in_sync, log.end, log.last_timestamp, owed, log.committed_end)
+        machine.step(SetReadonly(partition.readonly))
+        return machine
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Recommit what the log kept, then take messages. The caller flushes the bus to know NATS agreed."""
+        self.promised(self._log.promised_end)
+        self.listen()
+
+    def listen(self) -> None:
+        if self._subscription is None:
+            group = self._replica.stream.group.encode()
+            self._subscription = self._environment.streams_bus.subscribe(self._subject, self._on_batch, group)
+
+    def stop_listening(self) -> None:
+        if self._subscription is not None:
+            self._subscription.unsubscribe()
+            self._subscription = None
+
+    def close(self) -> None:
+        """Leads no more: nothing is taken, and nobody who waits for an ack gets it from us."""
+        self.stop_listening()
+        self._machine.owed.close()
+
+    # --- what others ask and say -----------------------------------------------------------------------------
+
+    @property
+    def hw_end(self) -> int:
+        return self._machine.in_sync.hw_end
+
+    @property
+    def below_min_isr(self) -> bool:
+        return self._machine.in_sync.below_min_isr
+
+    @property
+    def settled(self) -> bool:
+        return self._machine.settled
+
+    @property
+    def refuses(self) -> bool:
+        """Its log failed, and what was lost may be on followers, until there is another leader or another epoch."""
+        return self._machine.failed
+
+    @property
+    def epoch(self) -> int:
+        return self._machine.identity.epoch
+
+    def step(self, event: Event) -> None:
+        self._execute(self._machine.step(event))
+
+    def promised(self, end: int) -> None:
+        self._execute(self._machine.promised(end))
+
+    def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
+        """A follower has everything below `end`, and promises everything below `promised_end`."""
+        self._execute(self._machine.fetched(replica, end, promised_end, now))
+
+    def watch(self, now: int) -> None:
+        """Time passes: who lags is asked out of the in-sync set. Once a second, so mostly there is nothing to look
+        at."""
+        if self._machine.in_sync.due(now):
+            self.step(Tick(now, self._feeds.heard(self._replica.key, self.epoch)))
+
+    def failed(self) -> None:
+        self._feeds.went_back(self._replica)
+        self.step(Failed(self._log.promised_end))
+
+    def reopened(self) -> None:
+        if self._machine.failed:
+            self.step(Reopened(self._log.end, self._log.last_timestamp))
+
+    def changed(self) -> None:
+        """The metadata changed around us, and we still lead."""
+        partition = self._replica.partition
+        self.step(SetReadonly(partition.readonly))
+        if partition.epoch == self._known_epoch:
+            return
+        self._known_epoch = partition.epoch
+        was_below, before = self._machine.in_sync.below_min_isr, self._machine.in_sync.isr
+        now = self._environment.attention.monotonic_ns()
+        self.step(IsrChanged(partition.isr, partition.replicas, now, partition.eligible))
+        if partition.isr == before:
+            return
+        below = self._machine.in_sync.below_min_isr
+        logger.log(
+            logging.WARNING if below and not was_below else logging.INFO,
+            "%s: in sync are %s of %s%s%s",
+            self._name,
+            ", ".join(partition.isr),
+            ", ".join(partition.replicas),
+            f"; eligible to lead: {', '.join(partition.eligible)}" if partition.eligible else "",
+            "; these are too few, and nothing is committed until more have caught up" if below else "",
+        )
+
+    # --- events to effects --------------------------------------------------------------------------------------
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        now = self._environment.clock.time_ns()
+        if self._machine.readonly:
+            self._readonly.count(
+                f"{self._name} is readonly: messages that come by NATS are dropped, {count} now", count
+            )
+        else:
+            self._replica.received(now)
+        if self._noted != self._lease.asked:
+            self._note_end()
+        effects = self._machine.arrived(batch, now, not self._lease.over())
+        if len(batch) > self._machine.identity.max_message_bytes:
+            self._count_too_large(batch, count, effects)
+        self._execute(effects)
+
+    def _count_too_large(self, batch: bytes, count: int, effects: list[Effect]) -> None:
+        """Whoever sent one without an ack inbox learns nothing, so the log of the broker must say it."""
+        if count == sum(effect.count for effect in effects if isinstance(effect, Append)):
+            return  # the common case: all of it was stored, and nothing is looked at one by one
+        most = self._machine.identity.max_message_bytes
+        sizes = [len(message.payload) for message in messages(batch) if len(message.payload) > most]
+        if sizes:
+            total = self._too_large.total + len(sizes)
+            self._too_large.count(
+                f"{self._name}: {len(sizes)} messages over the limit not stored, the largest has {max(sizes)} bytes, "
+                f"the most is {most} (clustering.replication.max.bytes). Whoever sent one without an ack inbox is not "
+                f"told; {total} since this broker leads the partition",
+                len(sizes),
+            )
+
+    def _note_end(self) -> None:
+        self._noted = self._lease.asked
+        self._ends = [each for each in self._ends if each[0] >= self._lease.heard]
+        self._ends.append((self._noted, self._log.end))
+
+    @property
+    def taken_since_contact(self) -> int | None:
+        """From this offset on everything came after the last question that the controller answered."""
+        return next((end for number, end in self._ends if number >= self._lease.heard and end < self._log.end), None)
+
+    def _execute(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Append(records, count, next_offset, last_timestamp):
+                    self._append(records, count, next_offset, last_timestamp)
+                case SendAcks(owed):
+                    self._send_acks(owed)
+                case Expose(hw_end):
+                    self._log.set_visible_end(hw_end)
+                    self._feeds.has_news(self._replica)
+                    if self._machine.settled:
+                        self._on_settled()
+                case DropAcks(partition, nbytes):
+                    logger.error(
+                        "%s: acks wait for its in-sync set or its disk, over the bound of %d bytes for this broker; %d "
+                        "bytes of them are dropped. Its messages stay stored, but their publishers are not told. See "
+                        "why it commits nothing (bascule stream info)",
+                        partition,
+                        self._environment.owed.most,
+                        nbytes,
+                    )
+                case AskShrink(replica):
+                    logger.warning("%s: %s does not keep up: it is to leave the in-sync set", self._name, replica)
+                    self._broker.ask_isr(self._replica, effect)
+                case AskExpand():
+                    self._broker.ask_isr(self._replica, effect)
+
+    def _append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
+        self._feeds.prepare()
+        end = self._log.end  # the first record may be past it, if offsets were shown that this log lacks
+        try:
+            self._log.append(records, count, next_offset, last_timestamp)
+        except LogError:
+            assert self._machine.failed, "a log that refuses an append has failed, and has told us so"
+            assert self._machine.end == self._log.end, "a leader stands where its log ends"
+            return
+        assert self._machine.end == self._log.end == next_offset, "a leader stands where its log ends"
+        self._replica.epochs.begin(self.epoch, end)
+        self._feeds.appended(self._replica, records, end, next_offset)
+
+    def _send_acks(self, owed: bytes) -> None:
+        environment = self._environment
+        bus = environment.publishes_bus
+        if self._lease.over():
+            # Stored here, but perhaps for a stream that is gone.
+            owed = with_error(owed, AckError.UNKNOWN)
+        commands, local = encode_acks(
+            owed,
+            self._ack_prefix,
+            self._subject,
+            environment.clock.time_ns(),
+            environment.inboxes.prefix,
+            bus.max_payload,
+        )
+        if commands:
+            try:
+                bus.send(commands)
+            except BusUnavailable as error:
+                logger.warning("%s: acks of stored messages could not be sent: %s", self._name, error)
+        for token, frames, count in local:
+            environment.inboxes.deliver(token, self._stream, frames, count)

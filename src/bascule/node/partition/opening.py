@@ -1,0 +1,61 @@
+"""Partitions opened when a broker starts, or a stream is made: some at a time, each as soon as another is done.
+
+A broker may have ten thousand. It says once a second how far it is, and one line at the end, not one for each.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.node.partition.environment import Environment
+from bascule.node.partition.ports import PartitionBroker
+from bascule.node.partition.replica import Replica
+
+logger = logging.getLogger(__name__)
+
+OPEN_AT_ONCE = 16
+"""Each may hold a piece of its log in memory while it is verified."""
+PROGRESS_NS = 1_000_000_000
+
+
+class Opening:
+    def __init__(
+        self,
+        environment: Environment,
+        broker: PartitionBroker,
+        partitions: Sequence[tuple[Stream, Partition]],
+        opened: Callable[[Replica], None],
+    ) -> None:
+        self._environment = environment
+        self._broker = broker
+        self._count = len(partitions)
+        self._waiting = iter(partitions)
+        self._opened = opened
+        self._done = 0
+        self._failed: list[BaseException] = []
+        self._began = self._said_at = environment.clock.monotonic_ns()
+
+    async def run(self) -> None:
+        """Every partition that can be opened is. Raises the first reason why one could not be."""
+        await asyncio.gather(*(self._work() for _ in range(min(OPEN_AT_ONCE, self._count))))
+        took_ns = self._environment.clock.monotonic_ns() - self._began
+        if took_ns >= PROGRESS_NS:
+            logger.info("%d partitions opened in %.1f s", self._count - len(self._failed), took_ns / 1e9)
+        if self._failed:
+            raise self._failed[0]
+
+    async def _work(self) -> None:
+        for stream, partition in self._waiting:
+            try:
+                self._opened(await Replica.open(self._environment, self._broker, stream, partition))
+            except Exception as error:
+                self._failed.append(error)
+            self._done += 1
+            self._say()
+
+    def _say(self) -> None:
+        now = self._environment.clock.monotonic_ns()
+        if now - self._said_at >= PROGRESS_NS and self._done < self._count:
+            self._said_at = now
+            logger.info("opening partitions: %d of %d", self._done, self._count)

@@ -1,0 +1,202 @@
+"""A broker put together from its ports: where all parts meet, for the server, the tests and the simulator alike.
+
+Every part is given what it needs when it is made, or when it starts; nothing is set from outside later. What two parts
+need of each other one of them has as a protocol, or as a function of something made before both: the dictionary of the
+replicas, which replication reads and the broker fills; the Raft driver, which knows the members."""
+
+import logging
+from dataclasses import dataclass
+
+from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.streams import Key
+from bascule.core.partition.owed import OwedBound
+from bascule.core.raft.machine import Raft, RaftConfig
+from bascule.log import ballast, cleanshutdown
+from bascule.log.cleanshutdown import CleanShutdown
+from bascule.log.promised import PromisedEnds
+from bascule.log.raftlog import RaftStorage
+from bascule.log.sync import SyncMode, SyncScheduler
+from bascule.node.controller.cluster import Cluster, ClusterConfig
+from bascule.node.membership import raft as raft_driver
+from bascule.node.membership.attention import Attention
+from bascule.node.membership.bootstrap import Bootstrap, Founder
+from bascule.node.membership.lease import Lease
+from bascule.node.membership.metadata import MetadataStore
+from bascule.node.membership.peers import Describe, Peer, Peers
+from bascule.node.membership.raft import RaftDriver
+from bascule.node.membership.requests import Requests
+from bascule.node.membership.subjects import Subjects
+from bascule.node.partition.environment import Address, Environment, Process, StreamDefaults
+from bascule.node.partition.inboxes import Inboxes
+from bascule.node.partition.peerlogs import PeerLogs
+from bascule.node.partition.replica import Replica
+from bascule.node.partition.routes import Routes
+from bascule.node.process.broker import Broker
+from bascule.node.replication.feeds import Feeds
+from bascule.node.replication.fetchers import Fetchers
+from bascule.ports import Bus, Clock, Disk, Random
+from bascule.wire.kernels import crc32c
+from bascule.wire.raft_messages import Entry, HardState, Snapshot
+
+logger = logging.getLogger(__name__)
+
+RAFT_FOLDER = "raft"
+
+
+@dataclass(frozen=True, slots=True)
+class Buses:
+    """Four connections, so that a slow-consumer cut of one never takes the heartbeat with it."""
+
+    control: Bus
+    streams: Bus
+    publishes: Bus
+    replication: Bus
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What of the configuration shapes a broker and its place in the cluster."""
+
+    broker_id: str
+    namespace: str
+    seed: bool
+    peers: tuple[str, ...]
+    max_quorum: int
+    snapshot_threshold: int
+    min_replication_factor: int
+    fetch_timeout_s: float
+    defaults: StreamDefaults
+
+
+async def assemble(
+    settings: Settings,
+    disk: Disk,
+    clock: Clock,
+    random: Random,
+    buses: Buses,
+    mode: SyncMode,
+    address: Address,
+    process: Process,
+) -> Broker:
+    own, namespace = settings.broker_id, settings.namespace
+    clean = await cleanshutdown.read(disk)
+    ends = await _load_ends(disk, clean, mode)
+    storage = RaftStorage(disk, RAFT_FOLDER, ends.record(RAFT_FOLDER))
+    hard_state, snapshot, entries = await _open_storage(storage, disk, ends, random)
+    metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
+    store = MetadataStore(metadata)
+    raft = _raft(own, hard_state, snapshot, entries, random)
+    subjects = Subjects(namespace, raft.membership.cluster)
+    driver = RaftDriver(raft, storage, buses.control, subjects, store, settings.snapshot_threshold, process.on_fatal)
+    boot = random.token()
+    session, attention, routes = _session(boot), Attention(clock), Routes()
+    replicas: dict[Key, Replica] = {}
+
+    def members() -> tuple[str, ...]:
+        return driver.membership.everyone
+
+    describe = _describe(own, boot, address, store, raft)
+    peers = Peers(subjects, buses.control, attention, describe, process.on_fatal)
+
+    def alive() -> list[str]:
+        return [peer.id for peer in peers.alive()]
+
+    bus = buses.replication
+    feeds = Feeds(own, subjects, bus, attention, session, replicas.get, members, buses.publishes.push)
+    fetchers = _fetchers(settings, subjects, bus, session)
+    repairs = Requests(namespace, f"{own}.repair", bus, random)
+    peer_logs = PeerLogs(own, subjects, bus, repairs, replicas.get, members, alive)
+    environment = Environment(
+        broker_id=own,
+        namespace=namespace,
+        disk=disk,
+        clock=clock,
+        attention=attention,
+        random=random,
+        streams_bus=buses.streams,
+        publishes_bus=buses.publishes,
+        scheduler=SyncScheduler(disk, clock, mode, on_pressure=buses.streams.hold, on_told=fetchers.push),
+        routes=routes,
+        inboxes=Inboxes(namespace, own, random, routes),
+        owed=OwedBound(),
+        lease=Lease(clock, lambda: driver.alone),
+        defaults=settings.defaults,
+        ends=ends,
+        process=process,
+        after_clean_shutdown=clean is not None and clean.everything,
+    )
+    config = _cluster_config(settings, hard_state.incarnation)
+    founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
+    bootstrap = Bootstrap(subjects, founder, buses.control, disk, clock)
+    requests = Requests(namespace, own, buses.control, random)
+    cluster = Cluster(
+        config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock, attention, process
+    )
+    return Broker(environment, cluster, replicas, feeds, fetchers, peer_logs)
+
+
+def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft: Raft) -> Describe:
+    """What this broker says of itself with every heartbeat."""
+
+    def describe(leaving: bool) -> Peer:
+        held, led = store.counts(own)
+        return Peer(
+            own,
+            address.host,
+            address.port,
+            boot,
+            held,
+            led,
+            leaving,
+            commit=raft.log.commit,
+            members=len(raft.membership.everyone),
+        )
+
+    return describe
+
+
+async def _load_ends(disk: Disk, clean: CleanShutdown | None, mode: SyncMode) -> PromisedEnds:
+    ends = PromisedEnds(disk, synced=mode.syncs)
+    await ends.load(clean.ends if clean else None)
+    return ends
+
+
+def _raft(own: str, hard_state: HardState, snapshot: Snapshot, entries: list[Entry], random: Random) -> Raft:
+    config = RaftConfig(own, election_ticks=raft_driver.ELECTION_TICKS, heartbeat_ticks=raft_driver.HEARTBEAT_TICKS)
+    return Raft(config, hard_state, snapshot, entries, lambda low, high: int(random.uniform(low, high + 1)))
+
+
+def _cluster_config(settings: Settings, incarnation: str) -> ClusterConfig:
+    return ClusterConfig(
+        settings.broker_id,
+        incarnation,
+        settings.peers,
+        settings.max_quorum,
+        settings.min_replication_factor,
+        settings.defaults.min_isr,
+    )
+
+
+async def _open_storage(
+    storage: RaftStorage, disk: Disk, ends: PromisedEnds, random: Random
+) -> tuple[HardState, Snapshot, list[Entry]]:
+    """What Raft had stored. What a clean shutdown left is taken over, and then anything may be written."""
+    hard_state, snapshot, entries, fresh = await storage.open()
+    await ballast.with_room(disk, ends.begin)
+    await cleanshutdown.remove(disk)
+    await ballast.keep(disk)
+    if fresh:
+        # Before it says or does anything: whoever loses its disk after that is another one.
+        hard_state = HardState(incarnation=random.token())
+        await storage.save(hard_state, [], snapshot)
+    return hard_state, snapshot, entries
+
+
+def _fetchers(settings: Settings, subjects: Subjects, bus: Bus, session: int) -> Fetchers:
+    max_lag_s = settings.defaults.max_lag_ns / 1e9
+    return Fetchers(settings.broker_id, subjects, bus, settings.fetch_timeout_s, session, max_lag_s)
+
+
+def _session(boot: str) -> int:
+    """The boot id as a number, for messages of fixed width; never 0."""
+    return crc32c(boot.encode()) << 32 | crc32c(boot[::-1].encode()) | 1

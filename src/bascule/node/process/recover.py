@@ -1,0 +1,116 @@
+"""A cluster begun anew from what one broker has on its disk, when the others are lost for good (as etcd's
+`--force-new-cluster`). Offline: the broker must not run.
+
+What Raft stored is replaced by one snapshot: the metadata with every command this broker has stored, committed or not;
+a membership of this broker alone, in a new incarnation, under a new cluster id. The other disks are on record as lost,
+so that nothing waits for them and nobody who comes back under an old name counts as in sync. The index leaps far ahead:
+leader epochs are indexes, and no epoch of the old cluster may ever be given again. Brokers of the old cluster are not
+listened to: the new id is in every subject. The id also names the one before it, so that they can be told.
+
+Records are not touched. A replica here that was in sync leads; one that was not waits for somebody who accepts what it
+lacks (`bascule cluster elect … --accept-loss`).
+"""
+
+from dataclasses import dataclass
+
+from bascule.core.metadata.administration import name_of
+from bascule.core.metadata.commands import DiskLost, decode
+from bascule.core.metadata.state import Metadata
+from bascule.errors import StartError
+from bascule.limits import RECOVERED_INDEX_LEAP
+from bascule.log import cleanshutdown
+from bascule.log.promised import PromisedEnds
+from bascule.log.raftlog import RaftStorage
+from bascule.node.membership.subjects import succeeding
+from bascule.node.process import identity
+from bascule.ports import Disk, Random
+from bascule.wire.raft import decode_membership
+from bascule.wire.raft_messages import Entry, EntryKind, HardState, Membership, Snapshot
+
+RAFT_FOLDER = "raft"
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a recovery from this folder comes to."""
+
+    broker_id: str
+    old_cluster: str
+    cluster: str
+    others: tuple[str, ...]
+    """Whose disks count as lost."""
+    whole: tuple[str, ...]
+    """Partitions of which this broker has everything that was acked, as far as it knows."""
+    doubtful: tuple[str, ...]
+    """It holds them and was not in sync: nobody leads until somebody accepts what is missing."""
+    gone: tuple[str, ...]
+    """It does not hold them."""
+    index: int
+    """The last change of the metadata that this broker knows of; later ones are lost."""
+
+
+async def recover(disk: Disk, random: Random, *, accept_loss: bool) -> Recovery:
+    """With `accept_loss` it is done; else nothing is changed. StartError if the folder is not one to recover from."""
+    own = await identity.load(disk)
+    storage = RaftStorage(disk, RAFT_FOLDER)
+    hard_state, snapshot, entries, _ = await storage.open()
+    membership = next((each for each in reversed(_memberships(snapshot, entries)) if each.everyone), None)
+    if own is None or membership is None:
+        raise StartError("this data folder is of no broker that was ever in a cluster: there is nothing to recover")
+    metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
+    for entry in entries:
+        if entry.kind is EntryKind.COMMAND:
+            metadata.apply(entry.index, decode(entry.data))
+    cluster = succeeding(membership.cluster, random.token())
+    found = _describe(metadata, own, membership, cluster, entries[-1].index if entries else snapshot.index)
+    if accept_loss:
+        index = found.index + RECOVERED_INDEX_LEAP
+        for other in found.others:
+            index += 1
+            metadata.apply(index, DiskLost(other, (own,)))
+        metadata.index = index
+        incarnation = random.token()
+        alone = Membership((own,), (), ((own, incarnation),), cluster)
+        term = hard_state.term + 1
+        await _forget_confirmed(disk)
+        await storage.save(
+            HardState(term, "", index, incarnation), [], Snapshot(index, term, alone, metadata.snapshot())
+        )
+    return found
+
+
+async def _forget_confirmed(disk: Disk) -> None:
+    """What was confirmed to the old cluster counts no more: the log may be the shorter for it."""
+    clean = await cleanshutdown.read(disk)
+    ends = PromisedEnds(disk)
+    await ends.load(clean.ends if clean else None)
+    ends.record(RAFT_FOLDER).reset()
+    await ends.begin()
+    if clean is not None:
+        kept = {folder: end for folder, end in clean.ends.items() if folder != RAFT_FOLDER}
+        await cleanshutdown.leave(disk, clean.everything, kept)
+
+
+def _memberships(snapshot: Snapshot, entries: list[Entry]) -> list[Membership]:
+    later = [decode_membership(entry.data) for entry in entries if entry.kind is EntryKind.MEMBERSHIP]
+    return [snapshot.membership, *later]
+
+
+def _describe(metadata: Metadata, own: str, membership: Membership, cluster: str, index: int) -> Recovery:
+    others = dict.fromkeys(server for server in membership.everyone if server != own)
+    kinds: dict[str, list[str]] = {"whole": [], "doubtful": [], "gone": []}
+    for name in sorted(metadata.streams):
+        for item in metadata.streams[name]:
+            others.update(dict.fromkeys(each for each in item.replicas if each != own))
+            kind = "whole" if own in (*item.isr, *item.eligible) else "doubtful" if own in item.replicas else "gone"
+            kinds[kind].append(name_of(name, item.id))
+    return Recovery(
+        own,
+        membership.cluster,
+        cluster,
+        tuple(sorted(others)),
+        tuple(kinds["whole"]),
+        tuple(kinds["doubtful"]),
+        tuple(kinds["gone"]),
+        index,
+    )

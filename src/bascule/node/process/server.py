@@ -1,0 +1,330 @@
+"""The life of a server process: lock the folder, reach NATS, recover, serve, and stop without losing anything.
+
+Start and stop mirror each other: what was acquired last is let go first. Each step puts its undoing on a stack, so a
+start that fails half-way leaves no process, socket or lock behind.
+"""
+
+import asyncio
+import logging
+import shutil
+import signal
+import ssl
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from bascule.errors import ConfigError, StartError, Status, Unavailable
+from bascule.log.disk import FileDisk
+from bascule.log.sync import SyncMode
+from bascule.net.call import Call
+from bascule.net.embedded import EmbeddedNats, OnDeath
+from bascule.net.grpc import GrpcServer
+from bascule.net.health import Health
+from bascule.net.kept import KeptNats
+from bascule.net.listen import check_free
+from bascule.net.nats import Connection, NatsOptions
+from bascule.net.tls import client_context, server_context
+from bascule.node.api.admin import AdminApi
+from bascule.node.api.liftbridge import Api
+from bascule.node.config import Address, Config
+from bascule.node.membership.bootstrap import PROMISE_FILE
+from bascule.node.partition.environment import Process, StreamDefaults
+from bascule.node.process import identity
+from bascule.node.process.assemble import Buses, Settings, assemble
+from bascule.node.process.broker import Broker
+from bascule.node.process.descriptors import claim
+from bascule.node.process.heap import freeze_grown, freeze_objects, keep_freed_memory
+from bascule.node.process.system import SystemClock, SystemRandom
+from bascule.wire.kernels import TWIN
+from bascule.wire.nats import DEFAULT_PORT
+
+logger = logging.getLogger(__name__)
+
+STOP_GRACE_S = 5.0
+HAND_OVER_S = 10.0
+THREAD_SWITCH_S = 0.0005
+"""A sync thread that is done waits this long at most for a busy event loop; the default is ten times that."""
+SERVICE = "proto.API"
+
+
+@dataclass(frozen=True, slots=True)
+class RunningInfo:
+    """What a person or a test wants to know once the server serves."""
+
+    broker_id: str
+    host: str
+    port: int
+    nats_url: str
+    data_dir: str
+
+
+@dataclass(slots=True)
+class _Advertised:
+    """Where clients are sent; the port is filled in once it is bound."""
+
+    host: str = ""
+    port: int = 0
+
+    def set(self, address: Address) -> None:
+        self.host, self.port = address.host, address.port
+
+
+async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT. The exit code: 0 after a clean stop."""
+    sys.setswitchinterval(THREAD_SWITCH_S)
+    keep_freed_memory()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    async with AsyncExitStack() as stack:
+
+        def end() -> None:
+            stop.set()
+            starting.cancel()  # no effect once it has started
+
+        server = Server(config, end)
+        starting = loop.create_task(server.start(stack))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, end)
+        try:
+            info = await starting
+        except asyncio.CancelledError:
+            if server.fatal:
+                raise StartError(server.fatal) from None
+            if not stop.is_set():
+                raise
+            logger.info("stopped before it served")
+            return 0
+        freeze_objects()
+        if ready is not None:
+            ready(info)
+        await stop.wait()
+        if server.fatal:
+            raise StartError(server.fatal)
+        logger.info("stopping: no new calls; what has arrived is synced and acked first")
+        await server.stop()
+    logger.info("stopped")
+    return 0
+
+
+class Server:
+    def __init__(self, config: Config, end: Callable[[], None]) -> None:
+        """`end` ends the process as a signal does: `stop` is called if it serves."""
+        self._config = config
+        self._end = end
+        self._health = Health()
+        self.fatal = ""
+        """Why this server cannot go on."""
+        self._serving = self._stopping = False
+        self._broker: Broker
+        self._grpc: GrpcServer
+
+    async def start(self, stack: AsyncExitStack) -> RunningInfo:
+        """A start that fails leaves no process, socket or lock behind, and no folder that was not there before."""
+        folder = Path(self._config.data_dir)
+        failed = False
+
+        def leave_no_folder() -> None:
+            # What was promised to other founders is kept, and so is a place in a cluster.
+            if failed and folder.exists() and not self._in_cluster and not (folder / PROMISE_FILE).exists():
+                shutil.rmtree(folder, ignore_errors=True)
+
+        if not folder.exists():
+            stack.callback(leave_no_folder)  # called last: what is closed before may still write there
+        try:
+            return await self._start(stack)
+        except Exception:
+            failed = True
+            raise
+
+    @property
+    def _in_cluster(self) -> bool:
+        broker: Broker | None = getattr(self, "_broker", None)
+        return broker is not None and bool(broker.cluster.subjects.cluster)
+
+    async def _start(self, stack: AsyncExitStack) -> RunningInfo:
+        config = self._config
+        _refuse_what_is_not_there_yet(config)
+        _warn_of_what_has_no_effect_yet(config)
+        config.check_files()
+        tls = _server_tls(config)
+        await check_free(config.bind.host, config.bind.port)
+        descriptors = claim()
+        disk = FileDisk(config.data_dir, descriptors.files)
+        stack.callback(disk.close)
+        disk.lock()
+        clock, random = SystemClock(), SystemRandom()
+        broker_id = await identity.settle(disk, random, config.clustering.server_id)
+        nats_servers = await self._nats_servers(stack)
+        control, streams, publishes, replication = [
+            await self._connect(stack, nats_servers, broker_id, purpose)
+            for purpose in ("control", "streams", "publishes", "replication")
+        ]
+        bind = config.bind
+        advertised = _Advertised()
+        advertised.set(config.advertised(bind.port))
+        self._broker = await assemble(
+            _settings(config, broker_id),
+            disk,
+            clock,
+            random,
+            Buses(control, streams, publishes, replication),
+            _sync_mode(config),
+            advertised,
+            self._process(),
+        )
+        stack.push_async_callback(self._broker.environment.scheduler.close)
+        stack.push_async_callback(self._broker.close)
+        methods = {**Api(self._broker, advertised).methods(), **AdminApi(self._broker, advertised).methods()}
+        # To enter a cluster may take for ever: whoever asks meanwhile is told what this broker waits for.
+        not_yet = dict.fromkeys(methods, self._not_started)
+        self._health.set("", serving=False)
+        self._health.set(SERVICE, serving=False)
+        self._grpc = GrpcServer({**not_yet, **self._health.methods()}, max_connections=descriptors.connections)
+        port = await self._grpc.start(bind.host, bind.port, tls)
+        stack.push_async_callback(self._grpc.close, Status.UNAVAILABLE, "the broker has stopped", 0.0)
+        address = config.advertised(port)
+        advertised.set(address)
+        await self._broker.start()
+        self._grpc.serve({**methods, **self._health.methods()})
+        self._serving = True
+        self._on_files(self._broker.files.gone)
+        info = RunningInfo(broker_id, address.host, address.port, nats_servers[0], config.data_dir)
+        logger.info(
+            "broker %s serves on %s:%d, data in %s, sync %s, kernels %s",
+            broker_id,
+            bind.host,
+            port,
+            config.data_dir,
+            config.streams.sync,
+            TWIN,
+        )
+        return info
+
+    async def _not_started(self, call: Call) -> None:
+        raise Unavailable(self._broker.cluster.waits or "this broker is starting, and does not serve yet")
+
+    def _process(self) -> Process:
+        return Process(
+            on_fatal=self._on_fatal,
+            on_stop=self._end,
+            on_grown=freeze_grown,
+            on_files=self._on_files,
+            on_role=lambda term, leads: None,  # the controller says in the log that it is one
+        )
+
+    def _on_fatal(self, reason: str) -> None:
+        self.fatal = reason
+        asyncio.get_running_loop().call_soon(self._end)  # a start that fails by the same error says it itself
+
+    def _on_files(self, gone: str) -> None:
+        """A broker without its data folder serves nothing that could be relied on."""
+        if self._serving:
+            self._health.set_all(serving=not gone and not self._stopping)
+
+    async def stop(self) -> None:
+        """Health first, so that nobody comes any more; then what arrived is synced and acked; then the calls end
+        with UNAVAILABLE, which makes clients resume elsewhere or later."""
+        self._stopping = True
+        self._health.set_all(serving=False)
+        await self._broker.hand_over(HAND_OVER_S)
+        self._grpc.drain()
+        await self._broker.stop()
+        await self._grpc.close(Status.UNAVAILABLE, "the broker is stopping", STOP_GRACE_S)
+
+    async def _nats_servers(self, stack: AsyncExitStack) -> tuple[str, ...]:
+        config = self._config.nats
+        if not config.embedded:
+            return config.servers
+
+        def make(port: int | None, on_death: OnDeath) -> EmbeddedNats:
+            return EmbeddedNats(
+                port=DEFAULT_PORT if port is None else port,
+                config_path=config.embedded_config or None,
+                force_port=port is not None,
+                log_lines=self._config.logging.nats,
+                on_death=on_death,
+            )
+
+        embedded = KeptNats(make)
+        stack.push_async_callback(embedded.stop)
+        await embedded.start()
+        return (embedded.url,)
+
+    async def _connect(
+        self, stack: AsyncExitStack, servers: tuple[str, ...], broker_id: str, purpose: str
+    ) -> Connection:
+        config = self._config.nats
+        tls = None
+        if config.tls_ca or config.tls_cert:
+            tls = client_context(config.tls_ca or None, config.tls_cert or None, config.tls_key or None)
+        options = NatsOptions(
+            servers=servers, user=config.user or None, password=config.password or None, token=None, tls=tls
+        )
+        name = f"LIFT.{self._config.clustering.namespace}.{broker_id}.{purpose}"
+        connection = await Connection.connect(options, name=name)
+        stack.push_async_callback(connection.close)
+        return connection
+
+
+def _sync_mode(config: Config) -> SyncMode:
+    sync = config.streams.sync
+    if sync.relaxed:
+        logger.warning("relaxed sync (%s): a power loss may take acked messages; `group` keeps them", sync)
+    return sync
+
+
+def _settings(config: Config, broker_id: str) -> Settings:
+    clustering = config.clustering
+    return Settings(
+        broker_id=broker_id,
+        namespace=clustering.namespace,
+        seed=clustering.raft_bootstrap_seed,
+        peers=clustering.raft_bootstrap_peers,
+        max_quorum=clustering.raft_max_quorum_size,
+        snapshot_threshold=clustering.raft_snapshot_threshold,
+        min_replication_factor=clustering.min_replication_factor,
+        fetch_timeout_s=clustering.replica_fetch_timeout_ns / 1e9,
+        defaults=StreamDefaults(
+            segment_max_bytes=config.streams.segment_max_bytes,
+            segment_max_age_ns=config.streams.segment_max_age_ns,
+            min_isr=clustering.min_insync_replicas,
+            optimistic_concurrency=config.streams.concurrency_control,
+            max_message_bytes=clustering.replication_max_bytes,
+            max_lag_ns=clustering.replica_max_lag_time_ns,
+        ),
+    )
+
+
+def _refuse_what_is_not_there_yet(config: Config) -> None:
+    """A setting that promises safety this version cannot give is refused, not ignored."""
+    if config.streams.encryption:
+        raise ConfigError("streams.encryption: this version cannot encrypt yet; remove the setting to store as plain")
+    if config.tls.client_authz_enabled:
+        raise ConfigError("tls.client.authz.enabled: this version has no authorization yet; remove the setting")
+
+
+NO_EFFECT_YET = (
+    "streams.retention.",
+    "streams.cleaner.",
+    "streams.compact.",
+    "streams.auto.pause.",
+    "activity.stream.",
+    "cursors.stream.",
+    "groups.",
+)
+
+
+def _warn_of_what_has_no_effect_yet(config: Config) -> None:
+    """Accepted, because configuration files of the Go server must work; said, because somebody relies on it."""
+    for key in sorted(config.explicit):
+        if key.startswith(NO_EFFECT_YET):
+            logger.warning("%s is set, but has no effect in this version: nothing is deleted, compacted or paused", key)
+
+
+def _server_tls(config: Config) -> ssl.SSLContext | None:
+    tls = config.tls
+    if not tls.enabled:
+        return None
+    return server_context(tls.cert, tls.key, tls.client_auth_ca if tls.client_auth_enabled else None)
