@@ -25,9 +25,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.faults import away_scenarios
-from tests.faults import cluster_scenarios as scenarios
-from tests.faults.cluster_load import Report
+from tests.harness import away_scenarios
+from tests.harness import cluster_scenarios as scenarios
+from tests.harness.cluster_load import Report
 
 Scenario = Callable[[Path, int, scenarios.OnRound], Coroutine[Any, Any, Report]]
 

@@ -23,13 +23,12 @@ import pytest
 from bascule.testing.probe import call
 from bascule.testing.processes import HOST
 from bascule.wire.pb import health_pb2
+from tests.harness.documents import DOCUMENTS, FENCE, name_of, prose
+from tests.harness.paths import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 COMMAND_LIMIT_S = 240.0
 READY_LIMIT_S = 60.0
 
-_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 _CODE = re.compile(r"`([^`\n]+)`")
@@ -56,11 +55,7 @@ class Block:
 
 
 def blocks(document: Path) -> list[Block]:
-    return [Block(kind, text) for kind, text in _FENCE.findall(document.read_text())]
-
-
-def name_of(document: Path) -> str:
-    return str(document.relative_to(ROOT))
+    return [Block(kind, text) for kind, text in FENCE.findall(document.read_text())]
 
 
 def runnable(document: Path) -> list[Block]:
@@ -254,10 +249,6 @@ def test_every_make_target_that_is_mentioned_exists() -> None:
     }
     assert ("README.md", "test") in mentioned
     assert {(path, target) for path, target in mentioned if target not in targets} == set()
-
-
-def prose(document: Path) -> str:
-    return _FENCE.sub("", document.read_text())
 
 
 def slug(heading: str) -> str:

@@ -8,11 +8,11 @@ import pytest
 from bascule.core.metadata import commands
 from bascule.core.partition import follower, leader
 from bascule.core.raft.state import Role
-from tests.docs import walks
-from tests.docs.commands import FIELDS, changed_fields
-from tests.docs.diagrams import ARCHITECTURE, Edge, Step, edges, headings_with_diagrams, rows, steps
-from tests.docs.lives import Moment, life_of_a_broker, log_edges, member_edges, role_edges, way_of_a_message
-from tests.docs.walks import names_of
+from tests.harness import machine_walks as walks
+from tests.harness.broker_walks import Moment, life_of_a_broker, log_edges, member_edges, role_edges, way_of_a_message
+from tests.harness.diagrams import ARCHITECTURE, Edge, Step, edges, headings_with_diagrams, rows, steps
+from tests.harness.machine_walks import names_of
+from tests.harness.metadata_walks import FIELDS, changed_fields
 
 CHECKED = {
     "The way of a replicated message",

@@ -11,8 +11,9 @@ import pytest
 
 from bascule.sim.scenario import LIKELY
 from bascule.wire import kernels
-from tests.docs.diagrams import ROOT, rows, section
-from tests.docs.test_commands import DOCUMENTS, name_of, prose
+from tests.harness.diagrams import rows, section
+from tests.harness.documents import DOCUMENTS, name_of, prose
+from tests.harness.paths import ROOT
 from tools.faults import SCENARIOS
 
 SOURCE = ROOT / "src" / "bascule"
@@ -110,9 +111,13 @@ def test_what_is_promised_names_its_evidence(heading: str) -> None:
 
 
 def test_evidence_that_is_not_there_is_noticed() -> None:
-    for code in ("tests/unit/test_gone.py", "tests/unit/test_cluster.py::test_gone", "make faults ONLY=gone"):
+    for code in (
+        "tests/unit/test_gone.py",
+        "tests/unit/node/membership/test_cluster.py::test_gone",
+        "make faults ONLY=gone",
+    ):
         assert problem(code)
-    assert not problem("tests/unit/test_cluster.py::test_a_wiped_broker_refills")
+    assert not problem("tests/unit/node/membership/test_cluster.py::test_a_wiped_broker_refills")
 
 
 def test_the_contract_is_the_same_in_the_readme() -> None:

@@ -13,7 +13,7 @@ import pytest
 from bascule.client import Client
 from bascule.errors import BasculeError
 from bascule.testing.processes import BrokerProcess, poll, script
-from tests.faults.cluster_load import Brokers
+from tests.harness.cluster_load import Brokers
 
 TIMEOUT_S = 60.0
 PARTITIONS = 2

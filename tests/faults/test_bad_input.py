@@ -16,10 +16,10 @@ from bascule.testing.probe import PREFACE
 from bascule.testing.processes import BrokerProcess, poll, start_broker
 from bascule.wire.envelope import MAGIC, MsgType, decode, encode
 from bascule.wire.pb import api_pb2 as api
-from tests.faults.peer import TIMEOUT_S, create, publish, status_of, stored, values
-from tests.faults.raw_nats import RawNats
-from tests.interop.stub import Stub
-from tests.unit import http2_peer
+from tests.harness import http2_peer
+from tests.harness.grpc_calls import TIMEOUT_S, create, publish, status_of, stored, values
+from tests.harness.raw_nats import RawNats
+from tests.harness.stub import Stub
 
 MAX_BYTES = 10_000
 

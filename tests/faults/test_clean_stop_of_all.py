@@ -9,7 +9,7 @@ import pytest
 
 from bascule.client import Client
 from bascule.errors import BasculeError
-from tests.faults.cluster_load import Brokers
+from tests.harness.cluster_load import Brokers
 
 SOON_S = 2.0
 SLOW_MACHINE_S = 3.0

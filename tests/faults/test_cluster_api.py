@@ -15,8 +15,8 @@ from bascule.client import Client
 from bascule.testing.processes import poll
 from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.pb import api_pb2 as api
-from tests.faults.cluster_load import Brokers
-from tests.interop.stub import Stub
+from tests.harness.cluster_load import Brokers
+from tests.harness.stub import Stub
 
 MAX_PAYLOAD = 1024 * 1024
 

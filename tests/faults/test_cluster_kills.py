@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults import cluster_scenarios as scenarios
-from tests.faults.cluster_load import Report
+from tests.harness import cluster_scenarios as scenarios
+from tests.harness.cluster_load import Report
 
 FAIL_OVER_S = 3.0
 SLOW_MACHINE_S = 3.0

@@ -9,8 +9,8 @@ import pytest
 
 from bascule.testing.processes import poll, start_broker
 from bascule.wire.pb import api_pb2 as api
-from tests.faults.peer import create, publish, status_of, values
-from tests.interop.stub import Stub
+from tests.harness.grpc_calls import create, publish, status_of, values
+from tests.harness.stub import Stub
 
 COUNT = 20
 

@@ -13,8 +13,8 @@ import pytest
 from bascule.testing.processes import BrokerProcess, poll, start_broker
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import health_pb2
-from tests.faults.peer import create, publish, status_of, values, watch_health
-from tests.interop.stub import Stub
+from tests.harness.grpc_calls import create, publish, status_of, values, watch_health
+from tests.harness.stub import Stub
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING

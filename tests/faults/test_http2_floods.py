@@ -15,7 +15,7 @@ from bascule.net.grpc import Call, GrpcServer
 from bascule.wire.grpc import frame
 from bascule.wire.http2 import frames
 from bascule.wire.http2.frames import ErrorCode
-from tests.unit import http2_peer as peer
+from tests.harness import http2_peer as peer
 
 HELLO = frames.PREFACE + peer.settings()
 RESET = (8).to_bytes(4, "big")

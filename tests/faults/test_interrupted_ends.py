@@ -13,7 +13,7 @@ from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, end_life
 from bascule.testing.loop import run
-from tests.faults.test_clean_end import COUNT, SOUND, body, filled, numbered, on_record, opened, segments, stopped
+from tests.harness.ended_logs import COUNT, SOUND, body, filled, numbered, on_record, opened, segments, stopped
 
 Act = Callable[[MemoryDisk], Awaitable[None]]
 Prepare = Callable[[], Awaitable[tuple[MemoryDisk, Act]]]

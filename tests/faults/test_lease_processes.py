@@ -15,7 +15,7 @@ from bascule.testing.processes import HOST, BrokerProcess, NatsProcess, free_por
 from bascule.testing.proxy import Proxy
 from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.pb import api_pb2 as api
-from tests.faults.raw_nats import RawNats
+from tests.harness.raw_nats import RawNats
 
 SETTLE_S = 60.0
 LATE_S = 1.0

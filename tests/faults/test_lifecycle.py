@@ -18,10 +18,20 @@ from bascule.limits import NATS_START_TIMEOUT_S
 from bascule.testing.processes import HOST, BrokerProcess, free_port, poll, script, start_broker, start_nats
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import health_pb2
-from tests.faults.peer import broker_id, create, delete, publish, status_of, stored, streams, values, watch_health
-from tests.interop.stub import Stub
+from tests.harness.grpc_calls import (
+    broker_id,
+    create,
+    delete,
+    publish,
+    status_of,
+    stored,
+    streams,
+    values,
+    watch_health,
+)
+from tests.harness.paths import ROOT
+from tests.harness.stub import Stub
 
-ROOT = Path(__file__).parent.parent.parent
 START_LIMIT_S = 60.0
 OUTSTANDING = 50
 

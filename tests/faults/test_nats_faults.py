@@ -15,8 +15,8 @@ import psutil
 
 from bascule.testing.processes import BrokerProcess, poll, start_broker, start_nats
 from bascule.wire.pb import api_pb2 as api
-from tests.faults.peer import create, publish, status_of, stored
-from tests.interop.stub import Stub
+from tests.harness.grpc_calls import create, publish, status_of, stored
+from tests.harness.stub import Stub
 
 ROUNDS = 3
 FAST_S = 5.0

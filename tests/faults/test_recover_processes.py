@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bascule.client import Client
 from bascule.testing.processes import BrokerProcess, poll, script
-from tests.faults.cluster_load import Brokers, read_all
+from tests.harness.cluster_load import Brokers, read_all
 
 SETTLE_S = 60.0
 COUNT = 40

@@ -14,7 +14,7 @@ from bascule.client import Client
 from bascule.errors import DeadlineExceeded, Unavailable, Unconfirmed
 from bascule.testing.processes import HOST
 from bascule.wire.pb import api_pb2 as api
-from tests.faults.cluster_load import STREAM, Brokers, until
+from tests.harness.cluster_load import STREAM, Brokers, until
 
 SEGMENT_BYTES = 4_000
 PER_ROUND = 40

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bascule.testing.processes import HOST, BrokerProcess, poll, start_broker
-from tests.certificates import Authority
+from tests.harness.certificates import Authority
 
 CONNECTIONS = 300
 ROUNDS = 5

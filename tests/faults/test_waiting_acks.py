@@ -13,8 +13,8 @@ from bascule.limits import MAX_CORRELATION_ID_BYTES, MIB, OWED_ACK_BYTES
 from bascule.testing.processes import BrokerProcess, poll, start_broker
 from bascule.wire.envelope import MsgType, encode
 from bascule.wire.pb import api_pb2 as api
-from tests.faults.raw_nats import RawNats
-from tests.interop.stub import Stub
+from tests.harness.raw_nats import RawNats
+from tests.harness.stub import Stub
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 

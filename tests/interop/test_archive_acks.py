@@ -13,8 +13,8 @@ import pytest
 from bascule.testing.jsonlines import JsonProgram
 from bascule.testing.processes import BrokerProcess, poll, start_broker
 from bascule.wire.pb import api_pb2 as api
-from tests.faults.cluster_load import Brokers
-from tests.interop.stub import Stub
+from tests.harness.cluster_load import Brokers
+from tests.harness.stub import Stub
 
 NAMES = ("orders", "orders.eu", "order", "bestellungen-für-köln")
 

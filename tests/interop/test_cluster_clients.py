@@ -11,7 +11,7 @@ from gufo.liftbridge.types import StartPosition
 from bascule.client import Client, Partition
 from bascule.testing.jsonlines import JsonProcess, JsonProgram
 from bascule.testing.processes import poll
-from tests.faults.cluster_load import Brokers, until
+from tests.harness.cluster_load import Brokers, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

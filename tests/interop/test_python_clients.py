@@ -18,7 +18,7 @@ from nats.aio.client import Client as NatsClient
 from bascule.testing.jsonlines import JsonProgram
 from bascule.testing.processes import BrokerProcess, start_broker
 from bascule.wire.pb import api_pb2 as api
-from tests.interop.stub import Stub
+from tests.harness.stub import Stub
 
 HERE = Path(__file__).parent
 OLD_PYTHON = HERE.parent.parent / ".venv-python-liftbridge" / "bin" / "python"

@@ -9,7 +9,7 @@ import pytest
 
 from bascule.testing.processes import BrokerProcess, start_broker
 from bascule.wire.pb import api_pb2 as api
-from tests.interop.stub import Stub
+from tests.harness.stub import Stub
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 NOT_FOUND = grpc.StatusCode.NOT_FOUND

@@ -17,8 +17,8 @@ from bascule.errors import BasculeError
 from bascule.net.tls import client_context
 from bascule.testing.processes import BrokerProcess, NatsProcess, poll, start_nats
 from bascule.wire.pb import api_pb2 as api
-from tests.certificates import Authority
-from tests.interop.stub import Stub
+from tests.harness.certificates import Authority
+from tests.harness.stub import Stub
 
 TIMEOUT_S = 30.0
 PASSWORD = "open sesame"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.paths import ROOT
 from tools import fuzz
 from tools.fuzzing import sanitizers, twins
 from tools.fuzzing.hunt import MAX_FINDINGS
@@ -18,7 +19,6 @@ from tools.fuzzing.targets import TARGETS
 
 KERNEL_EXECUTIONS = 3_000
 OTHER_EXECUTIONS = 800
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -23,7 +23,7 @@ from bascule.wire.pb import api_pb2
 from bascule.wire.pure.protobuf import varint
 from bascule.wire.record import ack_prefix
 from bascule.wire.subjects import usable_subject
-from tests.kernel_inputs import (
+from tests.harness.kernel_inputs import (
     NOW,
     ORIGIN,
     SUBJECT,
@@ -35,7 +35,7 @@ from tests.kernel_inputs import (
     twin,
     unframe,
 )
-from tests.properties.kernel_strategies import (
+from tests.harness.kernel_strategies import (
     BAD_UTF8,
     INT64,
     NATS_STREAMS,

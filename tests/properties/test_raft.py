@@ -1,5 +1,5 @@
-"""Raft under chance (see `tests.raft_cluster`): the safety claims of the paper hold in every history, and once the
-faults stop commands are committed again. `--raft-seeds 2000` runs more of them.
+"""Raft under chance (see `tests.harness.raft_cluster`): the safety claims of the paper hold in every history, and once
+the faults stop commands are committed again. `--raft-seeds 2000` runs more of them.
 
 The checks are checked too: with a bug planted they must find it.
 """
@@ -13,7 +13,7 @@ from bascule.core.raft.leading import Leadership
 from bascule.core.raft.log import RaftLog
 from bascule.wire.raft import encode_membership
 from bascule.wire.raft_messages import Entry, EntryKind, Membership, VoteRequest
-from tests.raft_cluster import DUELS, FALLING_LEADERS, SLOW_DISKS, Chances, Cluster, run_seed
+from tests.harness.raft_cluster import DUELS, FALLING_LEADERS, SLOW_DISKS, Chances, Cluster, run_seed
 
 
 @pytest.mark.timeout(3600)
@@ -23,7 +23,7 @@ def test_safety_under_faults_and_progress_after_them(raft_seeds: int) -> None:
         try:
             cluster = run_seed(seed)
         except AssertionError as error:
-            raise AssertionError(f"python -m tests.raft_cluster --seeds 1 --trace --first {seed}") from error
+            raise AssertionError(f"python -m tests.harness.raft_cluster --seeds 1 --trace --first {seed}") from error
         elections += len(cluster.safety.leaders)
         wipes += cluster.wipes
         changes += cluster.changes

@@ -14,7 +14,7 @@ from bascule.errors import LogError
 from bascule.log.raftlog import RaftStorage
 from bascule.testing.disk import MemoryDisk
 from bascule.wire.raft_messages import HardState, Snapshot
-from tests.raft_cluster import FALLING_LEADERS, ROUGH, SLOW_DISKS, Chances, Cluster, Server
+from tests.harness.raft_cluster import FALLING_LEADERS, ROUGH, SLOW_DISKS, Chances, Cluster, Server
 
 
 class StoredServer(Server):

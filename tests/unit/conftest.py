@@ -4,7 +4,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.kernel_inputs import twin
+from tests.harness.kernel_inputs import twin
 
 
 @pytest.fixture(params=["pure", "compiled"])

@@ -1,0 +1,383 @@
+"""Three brokers in memory, watched: what a broker does from its start to its end, which roles a replica takes and why,
+what becomes of a log that fails or is damaged, how a member comes and goes, and the way of one message.
+"""
+
+import asyncio
+import functools
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+from bascule.core.metadata.commands import BeginRemoval, Command, DrainBroker, UndrainBroker
+from bascule.core.metadata.state import Metadata
+from bascule.core.partition import leader as leader_events
+from bascule.core.raft.machine import Raft
+from bascule.log.commitlog import CommitLog
+from bascule.node.controller.cluster import Cluster
+from bascule.node.controller.controller import STEADY_S
+from bascule.node.partition.following import Following
+from bascule.node.partition.leading import Leading
+from bascule.node.partition.repair import Repair
+from bascule.node.partition.replica import Replica
+from bascule.node.process.broker import Broker
+from bascule.testing.bus import MemoryNats
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.loop import run
+from bascule.types import Epoch
+from bascule.wire.pb import admin_pb2 as admin
+from tests.harness.administration import answer, controller_of, create
+from tests.harness.diagrams import Edge
+from tests.harness.members import Member, leader_of, three, until
+from tests.harness.replicas import flip, loaded, logs
+
+# --- watching ------------------------------------------------------------------------------------------------------
+
+Watch = Callable[[Any, tuple[Any, ...]], Callable[[], None] | None]
+"""Called with the object and the arguments before; what it returns is called after."""
+
+
+@contextmanager
+def watched(owner: type, name: str, watch: Watch) -> Iterator[None]:
+    real = getattr(owner, name)
+
+    @functools.wraps(real)
+    def plain(self: Any, *args: Any, **named: Any) -> Any:
+        after = watch(self, args)
+        try:
+            return real(self, *args, **named)
+        finally:
+            if after:
+                after()
+
+    @functools.wraps(real)
+    async def waiting(self: Any, *args: Any, **named: Any) -> Any:
+        after = watch(self, args)
+        result = await real(self, *args, **named)
+        if after:
+            after()
+        return result
+
+    with mock.patch.object(owner, name, waiting if asyncio.iscoroutinefunction(real) else plain):
+        yield
+
+
+# --- a broker's life -----------------------------------------------------------------------------------------------
+
+LIFE: tuple[tuple[type, str], ...] = (
+    (Cluster, "enter"),
+    (Broker, "_open"),
+    (Cluster, "start"),
+    (Cluster, "caught_up"),
+    (Cluster, "begin_life"),
+    (Broker, "_take_roles"),
+    (Broker, "start"),
+    (Cluster, "hand_over"),
+    (Cluster, "resign"),
+    (Broker, "stop"),
+    (Broker, "close"),
+)
+
+
+def life_of_a_broker(*, majority: bool) -> list[str]:
+    """What a member that starts again has done, in this order, each step named once when it is done first. Without a
+    majority the others come when it already serves."""
+    trace: list[str] = []
+
+    def watch(owner: type, name: str) -> Watch:
+        def note(watched_one: Any, args: tuple[Any, ...]) -> Callable[[], None] | None:
+            cluster = watched_one.cluster if isinstance(watched_one, Broker) else watched_one
+            if cluster.config.broker_id != "c":
+                return None
+            return lambda: trace.append(f"{owner.__name__}.{name}")
+
+        return note
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members)
+        for name in "c" if majority else "abc":
+            members[name].kill()
+        trace.clear()
+        await members["c"].start()
+        if not majority:
+            await asyncio.gather(members["a"].start(), members["b"].start())
+            await until(lambda: "Broker._take_roles" in trace)
+        broker = members["c"].broker
+        await until(lambda: len(broker.cluster.raft.membership.voters) == 3)
+        for step in (broker.hand_over(5.0), broker.stop(), broker.close()):
+            await members["c"].life.start(step)  # type: ignore[union-attr]
+
+    with ExitStack() as stack:
+        for owner, name in LIFE:
+            stack.enter_context(watched(owner, name, watch(owner, name)))
+        run(main())
+    return list(dict.fromkeys(trace))
+
+
+# --- a replica's roles ---------------------------------------------------------------------------------------------
+
+
+def role_of(replica: Replica) -> str:
+    if replica.leading is not None:
+        return "leading"
+    if replica.following is not None:
+        return "following"
+    return "coming_to_lead" if replica._coming_to_lead is not None else "none"
+
+
+def role_edges(length: int = 400) -> set[Edge]:
+    """One replica that is told by chance who leads, under ever newer epochs, and sometimes given time."""
+    seen: set[Edge] = set()
+    inside: list[str] = []
+
+    def watch(cause_of: Callable[[Replica, tuple[Any, ...]], str]) -> Watch:
+        def note(replica: Any, args: tuple[Any, ...]) -> Callable[[], None] | None:
+            if inside or replica.environment.broker_id != "b":
+                return None
+            before, cause = role_of(replica), cause_of(replica, args)
+            # Its task is over when it leads; the field is cleared just before.
+            before = "coming_to_lead" if cause == "nobody has more" else before
+            inside.append(cause)
+
+            def after() -> None:
+                inside.clear()
+                if role_of(replica) != before:
+                    seen.add((before, cause, role_of(replica)))
+
+            return after
+
+        return note
+
+    def told(replica: Replica, args: tuple[Any, ...]) -> str:
+        leader = args[1].leader
+        return "leads" if leader == "b" else "another leads" if leader else "nobody leads"
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, partitions=1)
+        replica = members["b"].broker.replica("s", 0)
+        assert replica is not None
+        chance, epoch = random.Random(1), 1000
+        for _ in range(length):
+            epoch += 1
+            leader, unclean = chance.choice(("a", "b", "b", "")), chance.random() < 0.2
+            # Another replica's life, so to say; a leader is always vouched for.
+            replica.vouched_for = replica.leading is not None or chance.random() < 0.3
+            partition = replica.partition._replace(
+                leader=leader,
+                isr=("a", "b", "c"),
+                leader_epoch=Epoch(epoch),
+                epoch=Epoch(epoch),
+                unclean_epoch=Epoch(epoch if unclean else 0),
+            )
+            if chance.random() < 0.15:
+                replica.resign()
+            else:
+                replica.take_role(replica.stream, partition)
+            await asyncio.sleep(chance.choice((0.0, 0.0, 1.5)))
+
+    with (
+        watched(Replica, "take_role", watch(told)),
+        watched(Replica, "resign", watch(lambda replica, args: "resign")),
+        watched(Replica, "_lead", watch(lambda replica, args: "nobody has more")),
+    ):
+        run(main())
+    return seen
+
+
+# --- a replica's log -----------------------------------------------------------------------------------------------
+
+
+def log_edges() -> set[Edge]:
+    """A leader whose disk fails for a while, and a follower with a flipped bit: how each log fares."""
+    seen: set[Edge] = set()
+
+    def fares(log: CommitLog) -> str:
+        return "failed" if log.failed is not None else "damaged" if log.damaged else "whole"
+
+    known: dict[CommitLog, str] = {}
+
+    def watch(log_of: Callable[[Any], CommitLog], cause: str) -> Watch:
+        def note(watched_one: Any, args: tuple[Any, ...]) -> Callable[[], None]:
+            def look() -> None:
+                log = log_of(watched_one)
+                before = known.get(log, "[*]")
+                known[log] = fares(log)
+                if known[log] != before:
+                    seen.add((before, cause, known[log]))
+
+            if cause != "open":
+                look()
+            return look
+
+        return note
+
+    async def main() -> None:
+        members = await loaded()
+        leader = leader_of(members, "s")
+        leader.disk.misfortune = lambda path: 5 if path.startswith("streams/") else None
+        leader.nats.publish(b"s", b"a plain message")
+        await asyncio.sleep(0.3)
+        leader.disk.heal()
+        await asyncio.sleep(10)
+        victim = next(m for m in members.values() if m is not leader_of(members, "s"))
+        flip(20)(victim.disk, logs(victim)[0], random.Random(1))
+        await victim.read("s", replica=True)
+        await asyncio.sleep(10)
+        for _ in range(6):
+            await members["a"].publish("s", b"so that the last segment has some")
+        victim.kill()
+        flip(20)(victim.disk, logs(victim)[-1], random.Random(1))
+        await victim.start()
+        await asyncio.sleep(10)
+
+    with (
+        watched(Replica, "__init__", watch(lambda replica: replica.log, "open")),
+        watched(Replica, "on_failed", watch(lambda replica: replica.log, "on_failed")),
+        watched(CommitLog, "reopen", watch(lambda log: log, "reopen")),
+        watched(Repair, "on_damage", watch(lambda repair: repair._log, "on_damage")),
+        watched(Repair, "_heal", watch(lambda repair: repair._log, "heal")),
+    ):
+        run(main())
+    return seen
+
+
+# --- a member ------------------------------------------------------------------------------------------------------
+
+
+def member_edges() -> set[Edge]:
+    """Two brokers join. One loses its disk, drains, is called back, is removed and comes back empty; the other dies and
+    is removed."""
+    seen: set[Edge] = set()
+    known: dict[str, str] = {}
+    members: dict[str, Member] = {}
+
+    def stands(name: str) -> str:
+        cluster = members["a"].broker.cluster
+        membership, brokers = cluster.raft.membership, cluster.metadata.brokers
+        lives = [incarnation for each, incarnation in brokers.removed if each == name]
+        if name not in membership.everyone:
+            return "removed" if lives else "stranger"
+        if membership.incarnation_of(name) in lives:
+            return "dropped"
+        for state, those in (("removing", brokers.removing), ("draining", brokers.draining)):
+            if name in those:
+                return state
+        return "voter" if name in membership.voters else "learner"
+
+    def look(cause: str) -> None:
+        for name in "de":
+            before = known.get(name, "stranger")
+            known[name] = stands(name)
+            if known[name] != before:
+                seen.add((before, cause, known[name]))
+
+    def watch(metadata: Any, args: tuple[Any, ...]) -> Callable[[], None] | None:
+        if not members or metadata is not members["a"].broker.cluster.metadata:
+            return None
+        return lambda: look(type(args[1]).__name__)
+
+    async def settle() -> None:
+        await asyncio.sleep(STEADY_S + 3.0)
+
+    async def remove(name: str) -> None:
+        request = admin.RemoveBrokerRequest(broker=name)
+        while not (await answer(controller_of(members), "RemoveBroker", request)).done:
+            await asyncio.sleep(0.1)
+
+    async def command(command: Command) -> None:
+        await controller_of(members).broker.cluster.propose(lambda: command)
+        await settle()
+
+    async def empty(name: str) -> None:
+        members[name].kill()
+        await asyncio.sleep(5)
+        members[name].disk = MemoryDisk()
+        await members[name].start()
+        await settle()
+
+    async def main() -> None:
+        members.update(await three(MemoryNats()))
+        await create(members)
+        for name in "de":
+            members[name] = await Member(name, members["a"].nats).start()
+            await settle()
+        await empty("d")
+        for step in (DrainBroker, UndrainBroker, BeginRemoval, UndrainBroker, DrainBroker):
+            await command(step("d"))
+        members["e"].kill()
+        await asyncio.sleep(5)
+        for name in "de":
+            await remove(name)
+            await settle()
+        await empty("d")
+
+    def watch_raft(raft: Any, args: tuple[Any, ...]) -> Callable[[], None] | None:
+        own = bool(members) and raft is members["a"].broker.cluster.raft.raft
+        return (lambda: look("membership")) if own else None
+
+    with (
+        watched(Metadata, "apply", watch),
+        watched(Raft, "step", watch_raft),
+        watched(Raft, "propose_membership", watch_raft),
+    ):
+        run(main())
+    return seen
+
+
+# --- the way of a message ------------------------------------------------------------------------------------------
+
+Moment = tuple[str, str]
+"""Who, and the event it heard of or the effect it asked for."""
+
+
+def way_of_a_message(*, slow_leader: bool) -> dict[str, list[Moment]]:
+    """One message acked by ALL, as the leader and each follower lived through it: by follower, in order."""
+    moments: list[tuple[str, Moment]] = []
+    recording = False
+
+    def note(owner: type, name: str, who: str, what: Callable[[tuple[Any, ...]], list[object]]) -> Any:
+        def watch(role: Any, args: tuple[Any, ...]) -> None:
+            if recording:
+                own = role._replica.environment.broker_id
+                heard = [each for each in what(args) if not isinstance(each, leader_events.Tick)]  # whenever it is time
+                moments.extend((getattr(each, "replica", own), (who, type(each).__name__)) for each in heard)
+
+        return watched(owner, name, watch)
+
+    async def main() -> tuple[str, list[str]]:
+        nonlocal recording
+        members = await three(MemoryNats())
+        await create(members, partitions=1)
+        await members["a"].publish("s", b"the first")
+        await asyncio.sleep(1)
+        leader = leader_of(members, "s").name
+        for member in members.values():
+            member.disk.sync_delay_s = 0.02 if slow_leader is (member.name == leader) else 0.001
+        recording = True
+        await members["a"].publish("s", b"the one")
+        await asyncio.sleep(0.5)
+        return leader, [name for name in members if name != leader]
+
+    with (
+        note(Leading, "step", "leader", lambda args: [args[0]]),
+        note(Leading, "_on_batch", "leader", lambda args: [leader_events.Arrived(*args)]),
+        note(Leading, "promised", "leader", lambda args: [leader_events.Promised(*args)]),
+        note(Leading, "fetched", "leader", lambda args: [leader_events.Fetched(*args)]),
+        note(Leading, "_execute", "leader", lambda args: args[0]),
+        note(Following, "answered", "follower", lambda args: [Answered()]),
+        note(Following, "promised", "follower", lambda args: [Promised()]),
+        note(Following, "_execute", "follower", lambda args: args[0]),
+    ):
+        leader, followers = run(main())
+    return {each: [moment for name, moment in moments if name in (leader, each)] for each in followers}
+
+
+class Answered:
+    """Stands for the follower's event of that name."""
+
+
+class Promised:
+    """Likewise."""

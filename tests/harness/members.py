@@ -1,0 +1,167 @@
+"""Three brokers in memory that are one cluster, and what a test asks of them."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from bascule.errors import Status
+from bascule.log.sync import GROUP, SyncMode
+from bascule.node.api.liftbridge import Api
+from bascule.node.process.assemble import Buses, Settings, assemble
+from bascule.node.process.broker import Broker
+from bascule.testing.bus import MemoryNats
+from bascule.testing.call import MemoryCall
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.loop import Life, VirtualClock, VirtualLoop
+from bascule.wire.kernels import decode_records
+from bascule.wire.pb import api_pb2 as api
+from tests.harness.broker import DEFAULTS, SeededRandom, make_process, split
+
+
+class Member:
+    def __init__(
+        self,
+        name: str,
+        nats: MemoryNats,
+        *,
+        seed: bool = False,
+        mode: SyncMode = GROUP,
+        peers: tuple[str, ...] = (),
+        max_quorum: int = 0,
+    ) -> None:
+        self.name = name
+        self.mode = mode
+        self.nats = nats
+        self.seed = seed
+        self.peers = peers
+        self.max_quorum = max_quorum
+        self.fatal = ""
+        """Why the broker said that it cannot go on."""
+        self.ends: list[str] = []
+        """All such reasons of this start, and each time an administrator stopped it."""
+        self.disk = MemoryDisk()
+        self.host, self.port = name, 9292
+        self.boots = 0
+        self.life: Life | None = None
+        self.broker: Broker
+
+    async def start(self) -> "Member":
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.boots += 1
+        self.life = Life(loop)
+        await self.life.start(self._start(loop))
+        return self
+
+    async def _start(self, loop: VirtualLoop) -> None:
+        clock = VirtualClock(loop)
+        chance = SeededRandom(hash_of(self.name) + self.boots)
+        self.buses = [self.nats.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
+        settings = Settings(
+            broker_id=self.name,
+            namespace="ns",
+            seed=self.seed,
+            peers=self.peers,
+            max_quorum=self.max_quorum,
+            snapshot_threshold=50,
+            min_replication_factor=0,
+            fetch_timeout_s=3.0,
+            defaults=DEFAULTS,
+        )
+        self.fatal, self.ends = "", []
+        process = make_process(self._end, lambda: self.ends.append("stopped"))
+        buses = Buses(*self.buses)
+        self.broker = await assemble(settings, self.disk, clock, chance, buses, self.mode, self, process)
+        await self.broker.start()
+        self.methods: Mapping[str, Any] = Api(self.broker, self).methods()
+
+    def _end(self, reason: str) -> None:
+        self.fatal = self.fatal or reason
+        self.ends.append(reason)
+
+    def wipe(self) -> None:
+        """Its disk is lost while it is down; its configuration stays."""
+        assert self.life is None, "kill it first"
+        self.disk = MemoryDisk()
+
+    def kill(self, chance: random.Random | None = None, power: bool = True) -> None:
+        """The machine loses power; or its process is killed, and what it wrote is there."""
+        assert self.life is not None
+        self.life.kill()
+        self.life = None
+        for bus in self.buses:
+            bus.disconnect()
+        lose = self.disk.crash if power else self.disk.kill
+        lose(chance or random.Random(1))
+
+    async def call(self, method: str, request: Any, timeout_s: float | None = 5.0) -> tuple[Status, str, list[bytes]]:
+        call = MemoryCall(timeout_s)
+        call.request(request.SerializeToString())
+        assert self.life is not None
+        status, text = await self.life.start(call.run(self.methods[f"/proto.API/{method}"]))
+        return status, text, split(bytes(call.responses))
+
+    async def publish(self, stream: str, value: bytes, partition: int = 0, timeout_s: float = 5.0) -> api.Ack:
+        request = api.PublishRequest(stream=stream, value=value, ackPolicy=api.ALL, partition=partition)
+        status, text, responses = await self.call("Publish", request, timeout_s)
+        assert status is Status.OK, (status, text)
+        return api.PublishResponse.FromString(responses[0]).ack
+
+    async def read(self, stream: str, partition: int = 0, replica: bool = False) -> list[bytes]:
+        request = api.SubscribeRequest(
+            stream=stream,
+            partition=partition,
+            startPosition=api.EARLIEST,
+            stopPosition=api.STOP_LATEST,
+            readISRReplica=replica,
+        )
+        call = MemoryCall(5.0)
+        call.request(request.SerializeToString())
+        assert self.life is not None
+        status, text = await self.life.start(call.run(self.methods["/proto.API/Subscribe"]))
+        assert (status, text) == (Status.RESOURCE_EXHAUSTED, "Stop offset reached"), (status, text)
+        frames = bytes(call.responses[5:])
+        return [record[2] for record in decode_records(frames, 0, len(frames), 1 << 30)[1]]
+
+
+def within(members: dict[str, Member], words: str) -> bytes:
+    """A subject of their cluster."""
+    return next(iter(members.values())).broker.cluster.subjects.within(words)
+
+
+def hash_of(name: str) -> int:
+    return sum(name.encode()) * 1009
+
+
+async def three(nats: MemoryNats, mode: SyncMode = GROUP) -> dict[str, Member]:
+    members = {name: Member(name, nats, seed=name == "a", mode=mode) for name in "abc"}
+    for member in members.values():
+        await member.start()
+    await until(lambda: all(len(m.broker.cluster.raft.membership.voters) == 3 for m in members.values()))
+    return members
+
+
+async def until(condition: Any, timeout_s: float = 30.0) -> None:
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "that never happened"
+        await asyncio.sleep(0.02)
+
+
+def leader_of(members: dict[str, Member], stream: str, partition: int = 0) -> Member:
+    for member in members.values():
+        if member.life is not None:
+            known = member.broker.cluster.metadata.partition(stream, partition)
+            if known is not None:
+                return members[known.leader]
+    raise AssertionError("nobody knows the stream")
+
+
+def isr(members: dict[str, Member]) -> tuple[str, ...]:
+    for member in members.values():
+        if member.life is not None:
+            known = member.broker.cluster.metadata.partition("s", 0)
+            if known is not None:
+                return known.isr
+    return ()

@@ -1,0 +1,63 @@
+"""Commands of the metadata."""
+
+from hypothesis import strategies as st
+
+from bascule.core.metadata.commands import (
+    At,
+    BeginLife,
+    BeginRemoval,
+    BrokerDied,
+    ChangeLeader,
+    Command,
+    CreateStream,
+    DeleteStream,
+    DiskLost,
+    DrainBroker,
+    ElectLeader,
+    ExpandIsr,
+    GiveWay,
+    HandOver,
+    RemoveBroker,
+    SetStreamReadonly,
+    ShrinkIsr,
+    UndrainBroker,
+)
+from bascule.core.metadata.operations import Operation
+from bascule.core.metadata.placement import place
+from bascule.core.metadata.streams import Stream, StreamConfig
+
+
+def a_stream(name: str = "orders", partitions: int = 2, servers: tuple[str, ...] = ("a",)) -> Stream:
+    return Stream(
+        name=name,
+        subject=f"{name}.in",
+        group="",
+        partitions=place(partitions, len(servers), servers, []),
+        config=StreamConfig(segment_max_bytes=1024, optimistic_concurrency_control=False, retention_max_age=0),
+        creation_timestamp=7,
+    )
+
+
+names = st.sampled_from(["a", "b", "c"])
+brokers = st.sampled_from(["x", "y", "z"])
+operations = st.builds(Operation, st.sampled_from(["", "o1", "o2", "o3", "o4"]), st.integers(0, 20))
+places = st.builds(At, names, st.integers(0, 3), st.sampled_from(["w", "x", "y", "z"]))
+isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5), st.integers(0, 5))
+commands: st.SearchStrategy[Command] = st.one_of(
+    st.builds(ShrinkIsr, *isr_change),
+    st.builds(ExpandIsr, *isr_change),
+    st.builds(BrokerDied, brokers, st.lists(brokers, max_size=3).map(tuple)),
+    st.builds(HandOver, brokers, st.lists(brokers, max_size=3).map(tuple)),
+    st.builds(DiskLost, brokers, st.lists(brokers, max_size=3).map(tuple)),
+    st.builds(ChangeLeader, names, st.integers(0, 3), brokers, st.integers(0, 5), st.just(("x", "y"))),
+    st.builds(BeginLife, brokers, st.booleans(), st.lists(st.tuples(names, st.integers(0, 3)), max_size=3).map(tuple)),
+    st.builds(GiveWay, *isr_change),
+    st.builds(CreateStream, st.builds(a_stream, names, st.integers(1, 3), st.just(("x", "y", "z"))), operations),
+    st.builds(DeleteStream, names, operations),
+    st.builds(DrainBroker, brokers, st.lists(brokers, max_size=1).map(tuple)),
+    st.builds(UndrainBroker, brokers),
+    st.builds(BeginRemoval, brokers, st.lists(places, max_size=2).map(tuple)),
+    st.builds(RemoveBroker, brokers, st.sampled_from(["", "life"]), st.lists(places, max_size=2).map(tuple)),
+    st.builds(ElectLeader, places, st.lists(brokers, max_size=2).map(tuple)),
+    st.builds(SetStreamReadonly, names, st.lists(st.integers(0, 2), max_size=2).map(tuple), st.booleans()),
+)

@@ -1,0 +1,373 @@
+"""A leader that does not hear of the cluster takes messages for a while and then none: its streams may be gone."""
+
+import asyncio
+import errno
+
+import pytest
+
+from bascule.errors import FailedPrecondition, Status
+from bascule.node.controller.deletion import WAIT_S
+from bascule.node.membership.lease import LEASE_S, Lease
+from bascule.testing.bus import MemoryNats
+from bascule.testing.loop import VirtualClock, VirtualLoop, run
+from bascule.wire.envelope import MsgType, decode, encode
+from bascule.wire.nats import messages, pub
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.pb import internal_pb2 as pb
+from tests.harness.led import apart, made_apart
+from tests.harness.members import Member, until
+
+CLOCKS_S = 0.2
+"""What a question may take, beyond the time that counts."""
+
+
+class Publishing:
+    """A NATS client that publishes straight to the subject, and hears the acks: it is not cut off from anybody."""
+
+    def __init__(self, nats: MemoryNats) -> None:
+        self._bus = nats.connect("client", "client")
+        self._bus.subscribe(b"inbox", self._on_batch)
+        self.acks: dict[str, tuple[float, int]] = {}
+        """By correlation id: when it came, and the error."""
+
+    def send(self, name: str) -> None:
+        message = api.Message(value=name.encode(), ackInbox="inbox", ackPolicy=api.ALL, correlationId=name)
+        self._bus.send(pub(b"s", encode(MsgType.PUBLISH, message.SerializeToString())))
+
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in messages(batch):
+            payload = decode(message.payload, MsgType.ACK)
+            assert payload is not None
+            ack = api.Ack.FromString(payload)
+            self.acks[ack.correlationId] = (asyncio.get_running_loop().time(), ack.ackError)
+
+    @property
+    def taken(self) -> dict[str, float]:
+        return {name: at for name, (at, error) in self.acks.items() if not error}
+
+
+def cut(member: Member, *, off: bool = True) -> None:
+    """Its connection for Raft and heartbeats; messages and acks pass."""
+    for bus in member.buses[:1]:
+        bus.disconnect() if off else bus.reconnect()
+
+
+def quarantined(member: Member) -> bytes:
+    paths = [path for path in member.disk.paths() if path.startswith("quarantine/")]
+    return b"".join(member.disk.content(path) for path in paths)
+
+
+@pytest.mark.parametrize("replication", [1, 3])
+def test_a_leader_that_is_cut_off_takes_nothing_after_its_lease(replication: int) -> None:
+    async def main() -> None:
+        made = await apart(replication)
+        nats, members, leader = made.nats, made.members, made.leader
+        for member in members.values():  # or others lead at once, and take what comes
+            if member is not leader and replication > 1:
+                member.broker.cluster.controller._liveness.expired = lambda now: []  # type: ignore[method-assign]
+        client = Publishing(nats)
+        loop = asyncio.get_running_loop()
+        cut(leader)
+        began = loop.time()
+        while loop.time() < began + LEASE_S + 2:
+            client.send(f"{loop.time():.3f}")
+            await asyncio.sleep(0.05)
+        taken = [float(name) for name in client.taken]
+        assert max(taken) > began + LEASE_S - 2.5, "an election, or a hiccup, refuses nothing"
+        assert max(client.taken.values()) <= began + LEASE_S + 0.1
+        refused = [float(name) for name, (_, error) in client.acks.items() if error == api.Ack.UNKNOWN]
+        assert min(refused) > max(taken)
+        status, text, _ = await leader.call("Publish", api.PublishRequest(stream="s", value=b"x", ackPolicy=api.ALL))
+        assert status is Status.INTERNAL
+        assert "takes no writes: this broker has heard of no controller for 5 s" in text
+        replica = leader.broker.replica("s", 0)
+        assert replica is not None
+        stored = replica.log.end
+        client.send("too late")
+        await asyncio.sleep(0.5)
+        assert (replica.log.end, client.acks["too late"][1]) == (stored, api.Ack.UNKNOWN)
+        cut(leader, off=False)
+        await until(lambda: not leader.broker.environment.lease.over())
+        await asyncio.sleep(0.5)
+        await leader.publish("s", b"again")
+
+    run(main())
+
+
+def test_a_deletion_waits_until_a_leader_it_does_not_hear_takes_nothing_and_what_that_took_is_kept() -> None:
+    async def main() -> None:
+        made = await apart()
+        nats, leader, other = made.nats, made.leader, made.other
+        client = Publishing(nats)
+        loop = asyncio.get_running_loop()
+        client.send("before")
+        await asyncio.sleep(2)
+        cut(leader)
+        await asyncio.sleep(0.5)
+        asked = loop.time()
+        deleting = asyncio.ensure_future(other.call("DeleteStream", api.DeleteStreamRequest(name="s"), 20.0))
+        while not deleting.done():
+            client.send(f"{loop.time():.3f}")
+            await asyncio.sleep(0.05)
+        ended = loop.time()
+        assert deleting.result()[:2] == (Status.OK, "")
+        assert 3.0 < ended - asked <= WAIT_S + CLOCKS_S
+        client.send("after")
+        await asyncio.sleep(1)
+        assert client.acks["after"][1] == api.Ack.UNKNOWN
+        assert max(client.taken.values()) < ended, "nothing is acked once the deletion is answered"
+        taken = [name for name in client.taken if name != "before"]
+        assert len(taken) > 20
+        cut(leader, off=False)
+        await until(lambda: not [path for path in leader.disk.paths() if path.startswith("streams/s@")])
+        kept = quarantined(leader)
+        assert all(name.encode() in kept for name in taken if float(name) > asked)
+        assert b"before" not in kept, "what was there before is erased, as it was asked for"
+
+    run(main())
+
+
+def test_what_a_leader_took_last_is_kept_if_its_stream_was_deleted_while_it_was_down() -> None:
+    async def main() -> None:
+        made = await apart()
+        leader, other = made.leader, made.other
+        await other.publish("s", b"long ago")
+        await asyncio.sleep(20)
+        await other.publish("s", b"just now")
+        leader.kill()
+        assert (await other.call("DeleteStream", api.DeleteStreamRequest(name="s"), 20.0))[0] is Status.OK
+        await leader.start()
+        await until(lambda: not [path for path in leader.disk.paths() if path.startswith("streams/s@")])
+        assert b"just now" in quarantined(leader)
+        assert b"long ago" not in quarantined(leader)
+
+    run(main())
+
+
+def test_a_deletion_does_not_wait_for_leaders_it_hears_nor_for_those_dead_for_long() -> None:
+    async def main() -> None:
+        made = await apart()
+        members, leader, other = made.members, made.leader, made.other
+        loop = asyncio.get_running_loop()
+        await other.publish("s", b"x")
+        began = loop.time()
+        assert (await other.call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
+        assert loop.time() - began < 0.5
+        replica = leader.broker._replicas
+        assert not [key for key in replica if replica[key].stream.name == "s" and replica[key].leading]
+        assert not quarantined(leader)
+        leader = await made_apart(members)
+        leader.kill()
+        other = next(member for member in members.values() if member is not leader)
+        await asyncio.sleep(WAIT_S + 1)
+        began = loop.time()
+        assert (await other.call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
+        assert loop.time() - began < 0.5
+
+    run(main())
+
+
+def test_a_client_that_cannot_wait_is_told_that_the_outcome_is_not_known() -> None:
+    async def main() -> None:
+        made = await apart()
+        leader, other = made.leader, made.other
+        leader.kill()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        status, text, _ = await other.call("DeleteStream", api.DeleteStreamRequest(name="s"), 2.0)
+        assert loop.time() - began < 2.5
+        assert status in (Status.INTERNAL, Status.DEADLINE_EXCEEDED), text
+
+    run(main())
+
+
+def test_a_deletion_whose_controller_dies_is_waited_for_by_the_next_one() -> None:
+    async def main() -> None:
+        made = await apart()
+        nats, members, leader = made.nats, made.members, made.leader
+        controller = made.controller
+        third = next(member for member in members.values() if member not in (leader, controller))
+        client = Publishing(nats)
+        cut(leader)
+        loop = asyncio.get_running_loop()
+        deleting = asyncio.ensure_future(third.call("DeleteStream", api.DeleteStreamRequest(name="s"), 30.0))
+        await until(lambda: "s" not in third.broker.cluster.metadata.streams)
+        controller.kill()
+        starting = asyncio.ensure_future(controller.start())
+        ended: list[float] = []
+        deleting.add_done_callback(lambda _: ended.append(loop.time()))
+        while not ended or loop.time() < ended[0] + LEASE_S:
+            client.send(f"{loop.time():.3f}")
+            await asyncio.sleep(0.05)
+        await starting
+        assert deleting.result()[:2] == (Status.OK, "")
+        assert client.taken
+        assert max(client.taken.values()) < ended[0]
+
+    run(main())
+
+
+def test_a_broker_that_stood_still_takes_nothing_when_it_goes_on() -> None:
+    """Whatever its timers, and however long the answers waited that were given meanwhile."""
+
+    async def main() -> None:
+        made = await apart()
+        nats, leader, other = made.nats, made.leader, made.other
+        client = Publishing(nats)
+        await asyncio.sleep(1)
+        assert leader.life is not None
+        leader.life.pause()
+        assert (await other.call("DeleteStream", api.DeleteStreamRequest(name="s"), 20.0))[0] is Status.OK
+        client.send("meanwhile")
+        await asyncio.sleep(20)
+        leader.life.resume()
+        await asyncio.sleep(2)
+        assert not client.taken
+
+    run(main())
+
+
+def test_a_leader_whose_sync_outlasts_its_lease_confirms_nothing_as_stored() -> None:
+    async def main() -> None:
+        made = await apart()
+        nats, leader = made.nats, made.leader
+        client = Publishing(nats)
+        client.send("first")
+        await asyncio.sleep(1)
+        leader.disk.sync_delay_s = LEASE_S + 1
+        cut(leader)
+        client.send("slow")
+        await asyncio.sleep(LEASE_S + 3)
+        assert client.acks["slow"][1] == api.Ack.UNKNOWN
+
+    run(main())
+
+
+def test_a_broker_that_hears_of_decisions_and_cannot_store_them_is_cut_off_too() -> None:
+    async def main() -> None:
+        made = await apart()
+        nats, leader, other = made.nats, made.leader, made.other
+        client = Publishing(nats)
+        leader.disk.misfortune = lambda path: errno.EIO if path.startswith("raft") else None
+        deleting = asyncio.ensure_future(other.call("DeleteStream", api.DeleteStreamRequest(name="s"), 20.0))
+        loop = asyncio.get_running_loop()
+        while not deleting.done():
+            client.send(f"{loop.time():.3f}")
+            await asyncio.sleep(0.05)
+        ended = loop.time()
+        assert deleting.result()[:2] == (Status.OK, "")
+        client.send("after")
+        await asyncio.sleep(2)
+        assert max(client.taken.values()) < ended
+        leader.disk.heal()
+
+    run(main())
+
+
+def test_a_single_voter_never_refuses_and_neither_does_anybody_during_an_election() -> None:
+    async def main() -> None:
+        nats = MemoryNats()
+        alone = await Member("a", nats, seed=True).start()
+        request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=1)
+        assert (await alone.call("CreateStream", request))[0] is Status.OK
+        cut(alone)
+        assert alone.life is not None
+        alone.life.pause()
+        await asyncio.sleep(3 * LEASE_S)
+        alone.life.resume()
+        client = Publishing(nats)
+        client.send("x")
+        await asyncio.sleep(1)
+        assert "x" in client.taken
+        await alone.publish("s", b"y")
+        alone.kill()
+
+        made = await apart()
+        nats, leader = made.nats, made.leader
+        client = Publishing(nats)
+        controller = made.controller
+        controller.kill()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() < began + 10:
+            client.send(f"{loop.time():.3f}")
+            await asyncio.sleep(0.1)
+        assert leader.life is not None
+        assert len(client.acks) > 90
+        assert len(client.taken) == len(client.acks)
+
+    run(main())
+
+
+def test_a_lease_counts_from_the_question_not_from_the_answer() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        lease = Lease(VirtualClock(loop), alone=lambda: False)
+
+        async def late(timeout_s: float) -> None:
+            await asyncio.sleep(LEASE_S - 1)
+
+        assert lease.over()
+        assert await lease.ask(late)
+        assert not lease.over()
+        await asyncio.sleep(1.01)
+        assert lease.over()
+
+    run(main())
+
+
+def test_who_has_not_heard_of_a_stream_yet_does_not_say_that_it_is_gone() -> None:
+    async def main() -> None:
+        members = (await apart()).members
+        cluster = members["a"].broker.cluster
+        stream = cluster.metadata.streams["s"]
+        assert cluster.status.exists(stream.creation_index)
+        assert cluster.status.exists(cluster.metadata.index + 1), "it may be created and led here yet"
+        assert (await members["b"].call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
+        await until(lambda: not cluster.status.exists(stream.creation_index))
+
+    run(main())
+
+
+def test_an_unexpected_error_does_not_end_the_lease_for_good(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody else asks: a task that ended would leave a broker that refuses every write and never says why."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        lease = Lease(VirtualClock(loop), alone=lambda: False)
+        errors = [ValueError("99 is not a valid Status")] * 3
+
+        async def current(timeout_s: float) -> None:
+            if errors:
+                raise errors.pop()
+
+        keeping = asyncio.ensure_future(lease.keep(current, lambda: None))
+        await asyncio.sleep(LEASE_S + 2.0)
+        assert not keeping.done()
+        assert not lease.over()
+        keeping.cancel()
+
+    run(main())
+    assert "99 is not a valid Status" in caplog.text
+
+
+def test_who_is_no_member_gets_no_lease() -> None:
+    """DeleteStream waits for the leases that the controller knows of, and it knows of none of a broker that a
+    membership leaves out, decided or not."""
+
+    async def main() -> None:
+        controller = (await apart()).controller
+        for name, expected in (("b", ""), ("z", "z is no member of the cluster")):
+            request = pb.PropagatedRequest(op=pb.BARRIER)
+            request.brokerOp.broker = name
+            request.operation.id = f"ask {name}"
+            try:
+                await controller.broker.cluster.change(request, 5.0)
+                answer = ""
+            except FailedPrecondition as error:
+                answer = str(error)
+            assert answer == expected
+
+    run(main())

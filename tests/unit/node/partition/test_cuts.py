@@ -1,0 +1,93 @@
+"""A follower's log that is being cut belongs to no other role until that is over."""
+
+import asyncio
+
+import pytest
+
+from bascule.node.partition import epochs as stored_epochs
+from bascule.testing.bus import MemoryNats
+from bascule.testing.loop import run
+from bascule.types import Epoch
+from tests.harness.administration import create, publish
+from tests.harness.members import leader_of, three, until
+
+
+def test_a_role_that_comes_during_a_cut_begins_when_that_is_over() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, partitions=1)
+        for number in range(5):
+            await publish(members["a"], b"%d" % number)
+        leader = leader_of(members, "s")
+        follower = next(member for member in members.values() if member is not leader)
+        stream = follower.broker.cluster.metadata.streams["s"]
+        replica = follower.broker._replicas[stream.creation_index, 0]
+        may_end, ended = asyncio.Event(), asyncio.Event()
+
+        async def cut() -> None:
+            await may_end.wait()
+            ended.set()
+
+        replica.begin_cut(cut())
+        item = replica.partition
+        for leader_epoch, name in ((1000, follower.name), (1001, leader.name), (1002, follower.name)):
+            replica.take_role(stream, item._replace(leader=name, leader_epoch=Epoch(leader_epoch)))
+            await asyncio.sleep(1)
+            assert (replica.leading, replica.following, ended.is_set()) == (None, None, False)
+        may_end.set()
+        await until(lambda: replica.leading is not None)
+        assert ended.is_set()
+
+    run(main())
+
+
+def test_a_log_is_closed_when_its_cut_is_over() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, partitions=1)
+        await publish(members["a"], b"x")
+        leader = leader_of(members, "s")
+        follower = next(member for member in members.values() if member is not leader)
+        stream = follower.broker.cluster.metadata.streams["s"]
+        replica = follower.broker._replicas[stream.creation_index, 0]
+        steps: list[str] = []
+
+        async def cut() -> None:
+            await asyncio.sleep(1)
+            steps.append("cut")
+
+        replica.begin_cut(cut())
+        await replica.close()
+        steps.append("closed")
+        assert steps == ["cut", "closed"]
+        assert (replica.leading, replica.following) == (None, None)
+
+    run(main())
+
+
+def test_epochs_are_not_stored_while_a_log_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor twice at a time: they share a temporary file."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, partitions=1)
+        await publish(members["a"], b"x")
+        stream = members["a"].broker.cluster.metadata.streams["s"]
+        replica = members["a"].broker._replicas[stream.creation_index, 0]
+        under_way: list[str] = []
+        most = 0
+
+        async def slow(*_: object, **__: object) -> None:
+            nonlocal most
+            under_way.append("x")
+            most = max(most, len(under_way))
+            await asyncio.sleep(1)
+            under_way.pop()
+
+        monkeypatch.setattr(stored_epochs, "save", slow)
+        monkeypatch.setattr(stored_epochs, "forget", slow)
+        monkeypatch.setattr(replica.log, "truncate", slow)
+        await asyncio.gather(replica._save_epochs(), replica.cut(0), replica._save_epochs())
+        assert most == 1
+
+    run(main())
