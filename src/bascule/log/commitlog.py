@@ -33,7 +33,7 @@ from bascule.log.promised import EndRecord, PromisedEnds
 from bascule.log.quarantine import Quarantine
 from bascule.log.reader import OnDamage, Reader, ReverseReader
 from bascule.log.recovery import recover, rewrite, scan_segment, sync_parents
-from bascule.log.removal import cut_position, least_end, remove_files, remove_folder, remove_index, set_aside
+from bascule.log.removal import cut_position, lower_record, remove_files, remove_folder, remove_index, set_aside
 from bascule.log.segment import Mark, Segment
 from bascule.log.sync import SyncScheduler
 from bascule.log.tail import CleanEnd, Tail
@@ -482,10 +482,7 @@ class CommitLog:
             raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; cannot cut at {end}")
         async with self.changing:
             await self.settled()
-            if self.damaged:  # what stands right before the cut goes too, and may have held what was promised
-                self.record.doubt()
-                await self.record.found(0, unsure=True)
-            await self.record.lower(least_end(self.segments, end))
+            await lower_record(self, self.segments, self.record, end)
             await self._truncate(end)
             self.record.was_cut()
 

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from bascule.log.index import OFFSET
 from bascule.log.lookup import SegmentList, seek
+from bascule.log.promised import EndRecord
 from bascule.log.quarantine import Quarantine
+from bascule.log.refill import end_before
 from bascule.log.segment import Segment
 from bascule.ports import Disk
 
@@ -13,7 +15,26 @@ DELETED_SUFFIX = ".deleted"
 _log = logging.getLogger("bascule.log")
 
 
-def least_end(segments: Sequence[Segment], end: int) -> int:
+async def lower_record(log: SegmentList, segments: Sequence[Segment], record: EndRecord, end: int) -> None:
+    """A cut at `end` is about to be made. What is on record about the log's end is durable on return."""
+    if await _takes_promised(log, segments, end):
+        record.doubt()
+        await record.found(0, unsure=True)
+    await record.lower(_least_end(segments, end))
+
+
+async def _takes_promised(log: SegmentList, segments: Sequence[Segment], end: int) -> bool:
+    """Whether a cut at `end` takes damage along that may have held records below it."""
+    if not segments or end >= segments[-1].appended.end or not any(segment.damage for segment in segments):
+        return False
+    last = next((each for each in reversed(segments) if not each.begins_at_or_after(end)), None)
+    if last is None or last.appended.end <= end:
+        return end > (0 if last is None else last.appended.end)
+    position = await cut_position(log, last, end)
+    return position in last.damage and await end_before(last, position) < end
+
+
+def _least_end(segments: Sequence[Segment], end: int) -> int:
     """Where a cut at `end` leaves a log at least: there may be a hole before it."""
     last = next((each for each in reversed(segments) if not each.begins_at_or_after(end)), None)
     if last is None:

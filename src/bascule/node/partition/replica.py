@@ -375,10 +375,11 @@ class Replica:
     async def cut(self, end: int) -> None:
         async with self._storing_epochs:  # those on their way there are not what they will be
             await stored_epochs.forget(self.environment.disk, self.log.folder)
-            if self.log.damaged:  # of which a part may go too, and with it what was promised
+            wanted = min(end, self.log.end)
+            await self.log.truncate(end, shown_too=self._given_up)
+            if self.log.end < wanted:  # damage went too, and with it what may have been promised
                 self._vouched_for = False
                 self.doubt()
-            await self.log.truncate(end, shown_too=self._given_up)
             self.epochs.cut(self.log.end)
             self._saved_epoch = 0
 
