@@ -31,8 +31,8 @@ demo: setup ## three brokers: publish, kill the leader, read back, aggregate in 
 	.venv-python-liftbridge/bin/pip install --quiet 'python-liftbridge==0.0.7' 'protobuf==3.20.3' 'grpcio>=1.74'
 	@touch $@
 
-test: setup .venv-python-liftbridge/.ready ## every test
-	$(BIN)/python -m pytest $(TESTS)
+test: setup .venv-python-liftbridge/.ready ## every test, two files at a time (TESTS= JOBS=2)
+	$(BIN)/python -m pytest --numprocesses $(or $(JOBS),2) --dist loadfile $(TESTS)
 
 check: setup ## format, lint, types, layers
 	$(BIN)/ruff format --check .
