@@ -6,6 +6,9 @@ MIB = 1024 * KIB
 # the process
 HEAP_KEPT_BYTES = 32 * MIB  # freed memory at the top of the heap that is not given back
 HEAP_MAPPED_FROM_BYTES = 4 * MIB  # larger pieces are mapped, and given back when they are freed
+JOB_FIRST_PAUSE_S = 0.1  # before a background job that failed is started again; doubled each time
+JOB_MAX_PAUSE_S = 30.0
+JOB_STEADY_S = 30.0  # a job that ran for so long before it failed again waits for the first pause
 
 # names and subjects
 MAX_STREAM_NAME_BYTES = 200
@@ -54,6 +57,8 @@ CACHED_ENDS_ROOM = 512  # and the file of them has room for so many more than th
 
 # replication
 ROLES_SLICE = 20  # partitions that take a role before the event loop is let go: up to 8 ms
+ISR_CHANGES_AT_ONCE = 1_000_000  # asked for by one broker: one for each other replica of each partition it leads
+LATE_CHANGES_AT_ONCE = 10_000  # of the metadata, that wait for the disk
 WATCH_SLICE = 200  # leaders that look who lags before it is
 FEED_SLICE = 100  # positions of a follower taken before it is: up to 4 ms
 FEED_WAITING_REQUESTS = 1000  # of one follower, while what it said before is taken
@@ -188,6 +193,8 @@ RAFT_PENDING_READS = 65_536
 KEPT_OPERATIONS = 4096  # changes remembered by id, and deletions by name, so that asking twice makes them once
 RAFT_TERM_LEAP = 1 << 32  # no cluster holds so many elections while a server is away: a forged term cannot use them up
 RECOVERED_INDEX_LEAP = 1 << 32  # of the metadata's index when a cluster begins anew: above any epoch the old one gave
+CHANGES_AT_ONCE = 100_000  # of the metadata, that other brokers ask the controller for; the others ask again
+CONTROLLER_CHORES = 4096  # brokers that are being fenced, each perhaps several times
 RAFT_MAX_SERVERS = 1024  # voters and learners of one membership
 
 # administration

@@ -13,6 +13,7 @@ from bascule.errors import Status
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.controller.controller import CHANGING, Controller
 from bascule.node.membership.subjects import Subjects
+from bascule.node.runtime.jobs import Jobs
 from bascule.sim.cluster import Cluster
 from bascule.sim.host import Host
 from bascule.sim.scenario import scenario
@@ -164,7 +165,7 @@ def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     membership = Membership(("a", "b")).with_learner("c", "first life")
     raft: Any = SimpleNamespace(membership=membership, raft=SimpleNamespace(id="a", log=log))
     nothing: Any = None
-    controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), *[nothing] * 7)
+    controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), *[nothing] * 7, *[Jobs(print)])
     controller.start(cast(Any, SimpleNamespace(refusal=lambda broker, incarnation: "")))
     request = pb.RaftJoinRequest(nodeID="c", incarnation="first life")
     assert controller._join(request) == CHANGING
@@ -180,7 +181,9 @@ def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
         pass
 
     async def main() -> None:
-        controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), submit, *[nothing] * 6)
+        controller = Controller(
+            raft, nothing, nothing, Subjects("ns", "x"), 0, (), submit, *[nothing] * 6, *[Jobs(print)]
+        )
         for life in range(3 * RAFT_MAX_SERVERS):
             await controller._record_loss("c", f"life {life}")
         assert len(controller._disks_lost) == RAFT_MAX_SERVERS

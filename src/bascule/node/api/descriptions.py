@@ -26,6 +26,7 @@ from bascule.limits import (
     METADATA_TAKE_S,
 )
 from bascule.node.partition.replica import Replica
+from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Call
 from bascule.wire.grpc import frame_head
 from bascule.wire.pb import api_pb2 as api
@@ -71,11 +72,12 @@ class Answer:
 
 
 class Descriptions:
-    def __init__(self, metadata: Callable[[], Metadata], find: Callable[[Key], Replica | None]) -> None:
+    def __init__(self, metadata: Callable[[], Metadata], find: Callable[[Key], Replica | None], jobs: Jobs) -> None:
         self._metadata = metadata
         self._find = find
         self._asked: dict[tuple[str, ...], asyncio.Future[Answer]] = {}
-        self._rounds: asyncio.Task[None] | None = None
+        self._rounds = jobs.tasks("the describing of streams", 2)  # one may be over and still counted
+        self._describing = False
         self._kept: dict[str, _Kept] = {}
         self._slice = 0
         self._takers: dict[object, tuple[Answer, asyncio.Timeout]] = {}
@@ -86,8 +88,9 @@ class Descriptions:
         asked = self._asked.get(names)
         if asked is None:
             asked = self._asked[names] = asyncio.get_running_loop().create_future()
-        if self._rounds is None:
-            self._rounds = asyncio.get_running_loop().create_task(self._run())
+        if not self._describing:
+            self._describing = True
+            self._rounds.start(self._run())
         try:
             answer = await asyncio.shield(asked)  # several wait for it: who gives up must not cancel it
         except asyncio.CancelledError:
@@ -144,7 +147,7 @@ class Descriptions:
                     for waits in asked.values():
                         waits.cancel()  # no effect on those that were answered
         finally:
-            self._rounds = None
+            self._describing = False
 
     async def _round(self, asked: dict[tuple[str, ...], "asyncio.Future[Answer]"]) -> None:
         streams = dict(self._metadata().streams)

@@ -48,7 +48,7 @@ class Api:
     def __init__(self, broker: Broker, address: Address) -> None:
         self._broker = broker
         self._address = address
-        self._descriptions = Descriptions(lambda: broker.cluster.metadata, broker.replica_of)
+        self._descriptions = Descriptions(lambda: broker.cluster.metadata, broker.replica_of, broker.environment.jobs)
 
     def methods(self) -> Mapping[str, Handler]:
         publisher = self._broker.publisher

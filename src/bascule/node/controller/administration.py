@@ -21,6 +21,7 @@ from bascule.errors import BasculeError, InvalidArgument
 from bascule.node.controller.cluster import Cluster
 from bascule.node.controller.inquiries import Inquiries
 from bascule.node.partition.environment import StreamDefaults
+from bascule.node.runtime.jobs import Jobs
 from bascule.wire.pb import internal_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -35,11 +36,11 @@ NOTHING: Seen = (-1, ())
 
 
 class ControllerAdministration:
-    def __init__(self, cluster: Cluster, inquiries: Inquiries, defaults: StreamDefaults) -> None:
+    def __init__(self, cluster: Cluster, inquiries: Inquiries, defaults: StreamDefaults, jobs: Jobs) -> None:
         self._cluster = cluster
         self._inquiries = inquiries
         self._defaults = defaults
-        self._handing_on: asyncio.Task[None] | None = None
+        self._handing_on = jobs.tasks("the handing on of what draining brokers lead", 1)
         self._looked_at: Seen = NOTHING
         self._reported_for: Seen = NOTHING
         self._report_after = 0.0
@@ -172,14 +173,10 @@ class ControllerAdministration:
         if seen != self._reported_for and now >= self._report_after:
             self._reported_for, self._report_after = seen, now + REPORT_EVERY_S
             self._report()
-        if seen != self._looked_at and (self._handing_on is None or self._handing_on.done()):
+        if seen != self._looked_at and not self._handing_on.full:
             self._looked_at = seen
             if due := plans.due(metadata, members.absent):
-                self._handing_on = asyncio.get_running_loop().create_task(self._hand_on(due))
-
-    def close(self) -> None:
-        if self._handing_on is not None:
-            self._handing_on.cancel()
+                self._handing_on.start(self._hand_on(due))
 
     async def _hand_on(self, brokers: list[str]) -> None:
         for broker in brokers:

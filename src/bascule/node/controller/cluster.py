@@ -55,6 +55,7 @@ from bascule.node.membership.subjects import Subjects, succeeds
 from bascule.node.membership.waiting import Waiting
 from bascule.node.partition.environment import Process
 from bascule.node.partition.ports import PartitionReplica
+from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType
 from bascule.wire.pb import internal_pb2 as pb
@@ -115,6 +116,7 @@ class Cluster:
         clock: Clock,
         attention: Clock,
         process: Process,
+        jobs: Jobs,
     ) -> None:
         self.config = config
         self.subjects = subjects
@@ -134,7 +136,7 @@ class Cluster:
         self._clock = clock
         self._attention = attention
         self._process = process
-        self._changes = Changes(config.broker_id, subjects, raft, store, requests, self._execute)
+        self._changes = Changes(config.broker_id, subjects, raft, store, requests, self._execute, jobs)
         self.controller = Controller(
             raft,
             bus,
@@ -149,6 +151,7 @@ class Cluster:
             lambda: store.counts(config.broker_id)[0],
             peers.last_heard,
             process.on_fatal,
+            jobs,
         )
         self.status = StreamStatus(config.broker_id, subjects, bus, requests, lambda: store.metadata)
         self._deletion = Deletion(

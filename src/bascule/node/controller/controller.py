@@ -8,7 +8,7 @@ odd, as far as `raft.max.quorum.size` allows.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from google.protobuf.message import DecodeError
@@ -16,10 +16,11 @@ from google.protobuf.message import DecodeError
 from bascule.core.liveness import Liveness
 from bascule.core.metadata.commands import BrokerDied, Command, DiskLost
 from bascule.errors import BasculeError, BusUnavailable, FailedPrecondition, Status, Unavailable
-from bascule.limits import RAFT_MAX_SERVERS
+from bascule.limits import CHANGES_AT_ONCE, CONTROLLER_CHORES, RAFT_MAX_SERVERS
 from bascule.node.membership.peers import HEARTBEAT_S, SESSION_S, Peer
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.membership.subjects import Subjects, succeeds
+from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Bus, Clock, Subscription
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
@@ -76,6 +77,7 @@ class Controller:
         partitions: Callable[[], int],
         last_heard: Callable[[str], int],
         on_fatal: Callable[[str], None],
+        jobs: Jobs,
     ) -> None:
         """`orphaned_by` names who of the dead still leads something that one of those alive could; `holds` says whether
         a broker has replicas of anything, `partitions` how many this broker holds, and `last_heard` when this broker
@@ -108,7 +110,9 @@ class Controller:
         """Broker and incarnation: what is being put on record."""
         self._subscriptions: list[Subscription] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._chores = jobs.tasks("the fencing of a broker", CONTROLLER_CHORES)
+        self._recordings = jobs.tasks("the record of a lost disk", RAFT_MAX_SERVERS)
+        self._requests = jobs.tasks("a request of another broker", CHANGES_AT_ONCE)
         self.administrator: Administrator
 
     def start(self, administrator: Administrator) -> None:
@@ -162,7 +166,7 @@ class Controller:
             self._leaving.pop(peer.id, None)
         if self._liveness.heard(peer.id, peer.boot, self._clock.monotonic_ns()):
             logger.warning("broker %s has restarted (another boot id): what it led goes to others first", peer.id)
-            self._spawn(self._bury(peer.id))
+            self._begin_burial(peer.id)
 
     def heard_stranger(self, peer: Peer) -> None:
         """A broker of another cluster in this namespace, perhaps under the id of a member. Nothing it says counts. Of
@@ -214,7 +218,7 @@ class Controller:
             else:
                 logger.warning("broker %s has not been heard of for %.1f s: it counts as dead", broker, SESSION_S)
             self._burying[broker] = None
-            self._spawn(self._bury(broker))
+            self._begin_burial(broker)
         self._rescue()
         self._demote()
         self._promote()
@@ -232,7 +236,11 @@ class Controller:
         self._next_rescue_at = now + int(RESCUE_EVERY_S * 1e9)
         for broker in self._orphaned_by(living):
             if not self._liveness.alive(broker) and broker != self._raft.raft.id:
-                self._spawn(self._bury(broker))
+                self._begin_burial(broker)
+
+    def _begin_burial(self, broker: str) -> None:
+        if not self._chores.full:  # else `_rescue` sees to what it led
+            self._chores.start(self._bury(broker))
 
     async def _bury(self, broker: str) -> None:
         """Until it is recorded, or another controller's business: what the dead one led has no leader before."""
@@ -343,7 +351,7 @@ class Controller:
             # Once: recorded again when it has joined, it would cost a broker its place in every in-sync set.
             if life not in self._recording and len(self._recording) < RAFT_MAX_SERVERS:
                 self._recording[life] = None
-                self._spawn(self._record_loss(*life))
+                self._recordings.start(self._record_loss(*life))
             return "its empty disk is put on record first"
         try:
             base = membership.without(request.nodeID) if request.nodeID in membership.voters else membership
@@ -396,7 +404,8 @@ class Controller:
                 request = pb.PropagatedRequest.FromString(bytes(payload))
             except DecodeError:
                 continue
-            self._spawn(self._carry_out(request, message.reply))
+            if not self._requests.full:  # else it is asked again
+                self._requests.start(self._carry_out(request, message.reply))
 
     async def _carry_out(self, request: pb.PropagatedRequest, reply: bytes) -> None:
         response = pb.PropagatedResponse(op=request.op)
@@ -415,8 +424,3 @@ class Controller:
             self._bus.send(pub(subject, encode(kind, message.SerializeToString(), crc=True)))
         except BusUnavailable:
             pass  # the asker asks again
-
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))

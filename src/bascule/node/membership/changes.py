@@ -18,11 +18,12 @@ from collections.abc import Callable, Coroutine
 from google.protobuf.message import DecodeError
 
 from bascule.errors import DeadlineExceeded, Internal, Outdated, Status, Unavailable, by_status
-from bascule.limits import KEPT_OPERATIONS
+from bascule.limits import CHANGES_AT_ONCE, KEPT_OPERATIONS
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.membership.requests import Requests
 from bascule.node.membership.subjects import Subjects
+from bascule.node.runtime.jobs import Jobs
 from bascule.wire.envelope import MsgType
 from bascule.wire.pb import internal_pb2 as pb
 
@@ -50,7 +51,14 @@ Execute = Callable[[pb.PropagatedRequest], Coroutine[object, object, int]]
 
 class Changes:
     def __init__(
-        self, own: str, subjects: Subjects, raft: RaftDriver, store: MetadataStore, requests: Requests, execute: Execute
+        self,
+        own: str,
+        subjects: Subjects,
+        raft: RaftDriver,
+        store: MetadataStore,
+        requests: Requests,
+        execute: Execute,
+        jobs: Jobs,
     ) -> None:
         self._own = own
         self._subjects = subjects
@@ -58,6 +66,7 @@ class Changes:
         self._store = store
         self._requests = requests
         self._execute = execute
+        self._tasks = jobs.tasks("a change of the metadata", CHANGES_AT_ONCE, answered=True)
         self._under_way: dict[str, asyncio.Task[int]] = {}
         self._done: dict[str, int] = {}
         """By id, what this broker has carried out in its present term."""
@@ -108,7 +117,9 @@ class Changes:
         if task is None:
             if request.op not in REPEATABLE and (made := self._made(id, request.operation.since)):
                 return made
-            task = self._under_way[id] = asyncio.get_running_loop().create_task(self._execute(request))
+            if self._tasks.full:
+                raise Unavailable("the controller carries out too many changes already; ask again")
+            task = self._under_way[id] = self._tasks.start(self._execute(request))
             task.add_done_callback(lambda done: self._ended(id, request.op, done))
         return await asyncio.shield(task)
 

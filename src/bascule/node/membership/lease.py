@@ -47,6 +47,8 @@ class Lease:
         """The newest of them that was answered."""
         self._alone = alone
         self._clock = clock
+        self._was_over = False
+        """What `keep` knew last."""
         self._contact_ns = self._until_ns = clock.monotonic_ns()
 
     def over(self) -> bool:
@@ -83,17 +85,12 @@ class Lease:
         return True
 
     async def keep(self, current: Callable[[float], Awaitable[None]], on_changed: Callable[[], None]) -> None:
-        """Ask for ever. `on_changed` is called when writes begin or cease to be refused; that may be late."""
-        was_over = False
+        """A job: ask for ever. `on_changed` is called when writes begin or cease to be refused; that may be late."""
         while True:
-            try:
-                answered = await self.ask(current)
-            except Exception:  # this task must not end: nobody else extends the lease
-                logger.exception("the controller could not be asked")
-                answered = False
-            if self.over() != was_over:
-                was_over = not was_over
-                if was_over:
+            answered = await self.ask(current)
+            if self.over() != self._was_over:
+                self._was_over = not self._was_over
+                if self._was_over:
                     logger.error("no writes are taken here, reads go on: %s", CUT_OFF)
                 else:
                     logger.warning("the controller is heard again: writes are taken")

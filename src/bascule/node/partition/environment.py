@@ -15,6 +15,7 @@ from bascule.log.sync import SyncScheduler
 from bascule.node.membership.lease import Lease
 from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.routes import Routes
+from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Bus, Clock, Disk, Random
 
 RESERVED_STREAMS = ("__activity", "__cursors")
@@ -94,6 +95,8 @@ class Environment:
     defaults: StreamDefaults
     ends: PromisedEnds
     process: Process
+    jobs: Jobs
+    """The background work of this broker."""
     after_clean_shutdown: bool
     """The last life stopped in good order, with everything it had promised synced."""
 

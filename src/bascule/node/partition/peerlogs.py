@@ -18,6 +18,7 @@ from bascule.node.membership.garbage import GarbageLog
 from bascule.node.membership.requests import Requests
 from bascule.node.membership.subjects import Subjects
 from bascule.node.replication.feeds import Members
+from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import messages, pub
@@ -60,6 +61,7 @@ class PeerLogs:
         find: Callable[[Key], OpenReplica | None],
         members: Members,
         alive: Callable[[], list[str]],
+        jobs: Jobs,
     ) -> None:
         """`members` of the cluster are answered; those of them that are `alive` are asked."""
         self._broker_id = broker_id
@@ -69,17 +71,13 @@ class PeerLogs:
         self._find = find
         self._members = members
         self._alive = alive
-        self._answering: dict[asyncio.Task[None], None] = {}
+        self._answering = jobs.tasks("an answer to another replica", ANSWERED_AT_ONCE)
         self._garbage = GarbageLog(logger, "a question of another replica")
         self._asking = asyncio.Semaphore(ASKED_AT_ONCE)
 
     def listen(self) -> None:
         self._requests.listen()
         self._bus.subscribe(self._subject(self._broker_id), self._on_batch)
-
-    def close(self) -> None:
-        for task in self._answering:
-            task.cancel()
 
     def _subject(self, broker: str) -> bytes:
         return self._subjects.within(f"repair.{broker}")
@@ -139,10 +137,8 @@ class PeerLogs:
             except PeerError as error:
                 self._garbage.say(error)
                 continue
-            if question.asker in self._members() and len(self._answering) < ANSWERED_AT_ONCE:
-                task = asyncio.get_running_loop().create_task(self._answer(question, message.reply))
-                self._answering[task] = None
-                task.add_done_callback(lambda done: self._answering.pop(done, None))
+            if question.asker in self._members() and not self._answering.full:
+                self._answering.start(self._answer(question, message.reply))
 
     async def _answer(self, question: Question, reply: bytes) -> None:
         try:

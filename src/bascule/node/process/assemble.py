@@ -34,6 +34,7 @@ from bascule.node.partition.routes import Routes
 from bascule.node.process.broker import Broker
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
+from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Bus, Clock, Disk, Random
 from bascule.wire.kernels import crc32c
 from bascule.wire.raft_messages import Entry, HardState, Snapshot
@@ -91,6 +92,7 @@ async def assemble(
     boot = random.token()
     session, attention, routes = _session(boot), Attention(clock), Routes()
     replicas: dict[Key, Replica] = {}
+    jobs = Jobs(process.on_fatal)
 
     def members() -> tuple[str, ...]:
         return driver.membership.everyone
@@ -105,7 +107,7 @@ async def assemble(
     feeds = Feeds(own, subjects, bus, attention, session, replicas.get, members, buses.publishes.push)
     fetchers = _fetchers(settings, subjects, bus, session)
     repairs = Requests(namespace, f"{own}.repair", bus, random)
-    peer_logs = PeerLogs(own, subjects, bus, repairs, replicas.get, members, alive)
+    peer_logs = PeerLogs(own, subjects, bus, repairs, replicas.get, members, alive, jobs)
     environment = Environment(
         broker_id=own,
         namespace=namespace,
@@ -123,6 +125,7 @@ async def assemble(
         defaults=settings.defaults,
         ends=ends,
         process=process,
+        jobs=jobs,
         after_clean_shutdown=clean is not None and clean.everything,
     )
     config = _cluster_config(settings, hard_state.incarnation)
@@ -130,7 +133,7 @@ async def assemble(
     bootstrap = Bootstrap(subjects, founder, buses.control, disk, clock)
     requests = Requests(namespace, own, buses.control, random)
     cluster = Cluster(
-        config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock, attention, process
+        config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock, attention, process, jobs
     )
     return Broker(environment, cluster, replicas, feeds, fetchers, peer_logs)
 

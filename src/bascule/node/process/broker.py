@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
+from functools import partial
 
 from bascule.core.metadata.commands import PartitionName
 from bascule.core.metadata.state import (
@@ -20,7 +21,7 @@ from bascule.core.metadata.state import (
 from bascule.core.metadata.streams import Key, Stream
 from bascule.core.partition.leader import AskExpand, AskShrink
 from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
-from bascule.limits import CLOSE_SLICE, ROLES_SLICE, WATCH_SLICE
+from bascule.limits import CLOSE_SLICE, ISR_CHANGES_AT_ONCE, LATE_CHANGES_AT_ONCE, ROLES_SLICE, WATCH_SLICE
 from bascule.log import cleanshutdown
 from bascule.log.tail import Tail
 from bascule.node.api.publish import Publisher
@@ -35,7 +36,6 @@ from bascule.node.partition.peerlogs import PeerLogs
 from bascule.node.partition.ports import PartitionReplica
 from bascule.node.partition.repair import SCRUB_EVERY_S
 from bascule.node.partition.replica import Replica, stream_folder
-from bascule.node.partition.tasks import Tasks
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
 
@@ -82,12 +82,15 @@ class Broker:
             lambda: [replica.log for replica in self._replicas.values()],
             self._on_gone,
         )
-        self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults)
+        self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults, environment.jobs)
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
         self._behind = 0
         self._grown = 0
-        self._tasks = Tasks(environment.process.on_fatal)
+        self._jobs = environment.jobs
+        self._isr_changes = self._jobs.tasks("a change of an in-sync set", ISR_CHANGES_AT_ONCE)
+        self._hand_overs = self._jobs.tasks("a hand-over", 1, answered=True)
+        self._late_changes = self._jobs.tasks("a change of the metadata that waits for its disk", LATE_CHANGES_AT_ONCE)
         self._said_below = 0
 
     # --- life ----------------------------------------------------------------------------------------------
@@ -105,8 +108,8 @@ class Broker:
         self.inquiries.listen()
         await self._open_what_can_be(list(self.cluster.metadata.streams.values()))
         self.cluster.start(self.administrator, self._status, self._enqueue)
-        self._tasks.keep(self.files.run(), "the look at the files")
-        settling = self._tasks.keep(self._settle_in(), "what follows a start")
+        self._jobs.run("the look at the files", self.files.run, "files taken away under this broker go unnoticed")
+        settling = self._jobs.vital("what follows a start", self._settle_in())
         if not self.cluster.alone:
             # A cluster without a majority must still answer its clients, if only to say so.
             try:
@@ -136,12 +139,18 @@ class Broker:
             {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
         )
         await self.environment.lease.ask(self.cluster.current)
-        self._tasks.keep(self.environment.lease.keep(self.cluster.current, self._on_lease), "the lease")
-        self._tasks.keep(self._turn(), "the taking of roles")
-        self._tasks.keep(self._scrub(), "the reading of all records")
-        self._tasks.keep(self._watch_replicas(), "the look at replicas that lag")
+        self._run_jobs()
         self._enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
         await self.carried_out()
+
+    def _run_jobs(self) -> None:
+        """A new job is one registration here."""
+        run = self._jobs.run
+        keep_lease = partial(self.environment.lease.keep, self.cluster.current, self._on_lease)
+        run("the lease", keep_lease, "this broker takes no writes")
+        self._jobs.vital("the taking of roles", self._turn())
+        run("the reading of all records", self._scrub, "damage at rest is found only when it is read")
+        run("the look at replicas that lag", self._watch_replicas, "they stay in their in-sync sets, and commits wait")
 
     async def _scrub(self) -> None:
         while True:
@@ -191,7 +200,7 @@ class Broker:
         self.fetchers.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        handing_over = loop.create_task(self.cluster.hand_over(timeout_s))
+        handing_over = self._hand_overs.start(self.cluster.hand_over(timeout_s))
         while not handing_over.done() and self._somebody_stays():
             await asyncio.sleep(HAND_OVER_POLL_S)
         handing_over.cancel()  # no effect if it is done
@@ -234,12 +243,10 @@ class Broker:
         await self._flush_quietly(self.environment.publishes_bus.flush())
 
     async def close(self) -> None:
-        self.administrator.close()
         await self.cluster.stop()
-        await self._tasks.end()
+        await self._jobs.close()
         self.feeds.close()
         self.fetchers.close()
-        self.peer_logs.close()
         replicas = list(self._replicas.values())
         self._replicas.clear()
         for number, replica in enumerate(replicas):
@@ -336,7 +343,8 @@ class Broker:
                 except (BasculeError, OSError) as error:
                     assert not isinstance(change, Rejected | Repeated), "these change nothing"
                     logger.error("a change of stream %s waits for its disk: %s", change.stream.name, error)
-                    self._tasks.spawn(self._carry_out_later(change.stream))
+                    if not self._late_changes.full:  # else it waits for the next change, or the next start
+                        self._late_changes.start(self._carry_out_later(change.stream))
                 except Exception:
                     logger.exception("a change of the metadata could not be carried out here")
             self._behind -= 1
@@ -548,11 +556,12 @@ class Broker:
         return self.cluster.give_way(replica, other)
 
     def ask_isr(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
+        """Of each replica at most one question is under way (`core.partition.insync`)."""
         match asked:
             case AskShrink(other, lacks):
-                self._tasks.spawn(self.cluster.shrink_isr(replica, other, lacks))
+                self._isr_changes.start(self.cluster.shrink_isr(replica, other, lacks))
             case AskExpand(other):
-                self._tasks.spawn(self.cluster.expand_isr(replica, other))
+                self._isr_changes.start(self.cluster.expand_isr(replica, other))
 
     # --- the folder ------------------------------------------------------------------------------------------
 

@@ -120,22 +120,47 @@ def test_a_raft_that_cannot_go_on_ends_its_broker_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize("what", ["_say_below", "_drop_abandoned_acks"])
-def test_a_broker_that_cannot_look_who_lags_ends_with_the_reason(what: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody would leave an in-sync set again, and commits would wait for the dead."""
+def test_a_lag_watcher_that_fails_works_again(what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Else nobody would leave an in-sync set again, and commits would wait for the dead."""
 
     async def main() -> None:
         members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        await until(lambda: len(isr(members)) == 3)
+        leader = leader_of(members, "s")
+        real, left = getattr(leader.broker, what), [True]
 
-        def fails(*args: object) -> None:
-            raise RuntimeError("an error of ours")
+        def fails_once(*args: object) -> object:
+            if left:
+                left.pop()
+                raise RuntimeError("an error of ours")
+            return real(*args)
 
-        setattr(members["b"].broker, what, fails)
-        await until(lambda: "replicas that lag ended unexpectedly" in members["b"].fatal)
-        assert "an error of ours" in members["b"].fatal
+        setattr(leader.broker, what, fails_once)
+        await until(lambda: leader.broker.environment.jobs.failures.total() == 1)
+        for member in members.values():  # the controller does not know that it is dead; its leader finds out
+            member.broker.cluster.controller._liveness.expired = lambda now: []  # type: ignore[method-assign]
+        victim = next(member for member in members.values() if member is not leader)
+        victim.kill()
+        await until(lambda: victim.name not in isr(members), 90.0)
+        assert leader.fatal == ""
+
+    run(main())
+    assert "the look at replicas that lag failed" in caplog.text
+    assert "an error of ours" in caplog.text
+
+
+def test_a_broker_that_cannot_take_roles_ends_with_the_reason() -> None:
+    """It would lead and follow what the metadata said long ago."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        members["b"].broker._carried_out = None  # type: ignore[assignment]
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        await until(lambda: "the taking of roles ended unexpectedly" in members["b"].fatal)
         assert members["a"].fatal == ""
 
     run(main())
-    assert "an error of ours" in caplog.text
 
 
 def test_a_question_about_the_in_sync_set_that_fails_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import errno
+from functools import partial
 
 import pytest
 
 from bascule.errors import FailedPrecondition, Status
 from bascule.node.controller.deletion import WAIT_S
 from bascule.node.membership.lease import LEASE_S, Lease
+from bascule.node.runtime.jobs import Jobs
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, decode, encode
@@ -343,11 +345,12 @@ def test_an_unexpected_error_does_not_end_the_lease_for_good(caplog: pytest.LogC
             if errors:
                 raise errors.pop()
 
-        keeping = asyncio.ensure_future(lease.keep(current, lambda: None))
+        jobs = Jobs(lambda reason: None)
+        jobs.run("the lease", partial(lease.keep, current, lambda: None), "this broker takes no writes")
         await asyncio.sleep(LEASE_S + 2.0)
-        assert not keeping.done()
+        assert not errors
         assert not lease.over()
-        keeping.cancel()
+        await jobs.close()
 
     run(main())
     assert "99 is not a valid Status" in caplog.text
