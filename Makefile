@@ -51,8 +51,8 @@ scale: setup ## a stream of 1 000 partitions on three brokers: time, idle CPU, m
 fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers too (SECONDS=600 SEED=)
 	$(BIN)/python -m tools.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
-faults: setup ## kills, pauses, cuts and wiped disks of three real brokers under load (ONLY= ROUNDS= JSON=1)
-	$(BIN)/python -m tools.faults $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(JSON),--json)
+faults: setup ## kills, pauses, cuts and wiped disks of three real brokers under load (ONLY= ROUNDS= JSON=1 OTHER=/path/of/another/bascule)
+	$(BIN)/python -m tools.faults $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(OTHER),--other $(OTHER)) $(if $(JSON),--json)
 
 simulate: setup ## seeded runs of brokers and clients under faults (SEEDS=100 FIRST_SEED=1 BROKERS= FAULTS= BUG= JOBS=1)
 	$(BIN)/python -m bascule.sim --seeds $(or $(SEEDS),100) --first-seed $(or $(FIRST_SEED),1) --jobs $(or $(JOBS),1) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(BUG),--bug $(BUG))

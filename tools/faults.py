@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import functools
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -27,7 +28,7 @@ from rich.table import Table
 
 from tests.harness import away_scenarios
 from tests.harness import cluster_scenarios as scenarios
-from tests.harness.cluster_load import Report
+from tests.harness.cluster_load import Brokers, Report
 
 Scenario = Callable[[Path, int, scenarios.OnRound], Coroutine[Any, Any, Report]]
 
@@ -114,11 +115,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Three real brokers under faults; 1 if anything acked is lost.")
     parser.add_argument("--only", default="", help=f"runs whose name contains this: {', '.join(SCENARIOS)}")
     parser.add_argument("--rounds", type=int, default=0, help="instead of the usual number")
+    parser.add_argument("--other", type=Path, help="the `bascule` of another version, for every second broker")
     parser.add_argument("--json", action="store_true", help="JSON on stdout instead of a table")
     arguments = parser.parse_args()
     chosen = {name: arguments.rounds or usual for name, (_, usual) in SCENARIOS.items() if arguments.only in name}
     if not chosen:
         parser.error(f"no run has {arguments.only!r} in its name; there are {', '.join(SCENARIOS)}")
+    if arguments.other and not os.access(arguments.other, os.X_OK):
+        parser.error(f"{arguments.other} cannot be run: name the bascule program of another version")
+    Brokers.other_version = arguments.other
     console = Console(stderr=True, highlight=False)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     runs: list[Run] = []

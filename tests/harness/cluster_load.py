@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import nats
 from nats.aio.client import Client as NatsClient
@@ -42,6 +42,9 @@ _CONTROLLER = re.compile(r"this broker is the controller, term (\d+)")
 class Brokers:
     """Brokers a, b, c ... on one NATS server, each behind a proxy if asked."""
 
+    other_version: ClassVar[Path | None] = None
+    """The `bascule` that every second broker runs instead of this one: versions that live side by side."""
+
     def __init__(
         self,
         folder: Path,
@@ -65,7 +68,8 @@ class Brokers:
             if peers:
                 settings["clustering.raft.bootstrap.peers"] = list(names)
             seed = name == names[0] and not peers
-            self.brokers[name] = BrokerProcess(folder / name, nats_url=url, seed=seed, config=settings)
+            program = self.other_version if names.index(name) % 2 else None
+            self.brokers[name] = BrokerProcess(folder / name, nats_url=url, seed=seed, config=settings, program=program)
             self.brokers[name].start()
             if not peers:
                 self.brokers[name].wait_ready()

@@ -228,7 +228,9 @@ class BrokerProcess(Process):
         nats_url: str | None = None,
         port: int = 0,
         seed: bool = True,
+        program: Path | None = None,
     ) -> None:
+        """`program`: the `bascule` of another version than this one."""
         folder.mkdir(parents=True, exist_ok=True)
         self.port = port or free_port()
         self.address = f"{HOST}:{self.port}"
@@ -241,7 +243,7 @@ class BrokerProcess(Process):
             "streams.sync": sync,
             **(config or {}),
         }
-        command = [str(script("bascule")), "server", "-c", str(self.config_path)]
+        command = [str(program or script("bascule")), "server", "-c", str(self.config_path)]
         command += ["-d", str(self.data_dir), "-p", str(self.port)]
         if seed:
             command.append("--raft-bootstrap-seed")
