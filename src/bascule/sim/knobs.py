@@ -14,9 +14,10 @@ from types import ModuleType
 
 from bascule import limits
 from bascule.core.metadata.operations import Operations
+from bascule.core.replication import fetcher
 from bascule.node.membership import metadata, peers
 from bascule.node.partition import opening, peerlogs, repair, replica
-from bascule.node.replication import feeds, fetchers
+from bascule.node.replication import feeds
 
 LIKELY = 0.3
 LAYERS = ("bascule.core.", "bascule.log.", "bascule.node.", "bascule.wire.")
@@ -74,8 +75,8 @@ KNOBS = {
         _limit("FEED_SLICE", 1, 3),
         _limit("FEED_WAITING_REQUESTS", 1, 5),
         Knob(feeds, "KEPT_SESSIONS", (1, 2)),
-        Knob(fetchers, "IDLE_REPORT_S", (0.1, 0.3)),
-        Knob(fetchers, "IDLE_FULL_S", (0.2, 1.0, 5.0)),
+        Knob(fetcher, "IDLE_REPORT_S", (0.1, 0.3)),
+        Knob(fetcher, "IDLE_FULL_S", (0.2, 1.0, 5.0)),
         Knob(peerlogs, "READ_BYTES", (500, 5_000)),
         Knob(peerlogs, "ASKED_AT_ONCE", (1, 2)),
         Knob(repair, "SCRUB_READ_BYTES", (500, 5_000)),

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from bascule.core.partition.insync import InSync
+from bascule.core.replication import fetcher as fetcher_machine
 from bascule.errors import Status
-from bascule.node.replication import feeds, fetchers
+from bascule.node.replication import feeds
 from bascule.node.replication.feeds import Feed
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
@@ -26,7 +27,7 @@ SECOND = 1_000_000_000
 @pytest.fixture(autouse=True)
 def never_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing may depend on it that everything is named from time to time."""
-    monkeypatch.setattr(fetchers, "IDLE_FULL_S", 1e9)
+    monkeypatch.setattr(fetcher_machine, "IDLE_FULL_S", 1e9)
 
 
 def requests_of(nats: MemoryNats) -> list[FetchRequest]:
@@ -120,10 +121,10 @@ def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: p
         monkeypatch.setattr(feed._feeds, "wake", woken)
         lost = lose(follower, lambda request: not request.full)
         fetcher = follower.broker.fetchers._fetchers[leader.name]
-        fetcher._send()
+        fetcher._due()
         assert lost
         assert feed.knows(replica.key, epoch)
-        fetcher._send()
+        fetcher._due()
         await until(lambda: feed._fulls > fulls, 0.5)
         assert known[0] is False, "what it had said counted no more"
         assert feed.knows(replica.key, epoch)
@@ -147,7 +148,7 @@ def test_a_full_request_that_got_lost_is_missed_by_the_reports_after_it() -> Non
         fetcher.start_over()
         fetcher.push()
         assert lost
-        fetcher._send()  # the first report after it; the leader has had none since the full one before
+        fetcher._due()  # the first report after it; the leader has had none since the full one before
         for _ in range(50):  # and no time passes, in which something else could be missed
             await asyncio.sleep(0)
         assert feed._fulls > fulls
@@ -192,7 +193,7 @@ def test_too_many_requests_that_wait_are_given_up_and_everything_is_named_again(
         fetcher.start_over()
         fetcher.push()
         for _ in range(20):
-            fetcher._send()
+            fetcher._due()
         longest = 0
         for _ in range(200):
             longest = max(longest, len(feed._requests))
