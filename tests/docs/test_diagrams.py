@@ -7,6 +7,7 @@ import pytest
 
 from bascule.core.metadata import commands
 from bascule.core.partition import follower, leader
+from bascule.core.partition.roles import MOVES
 from bascule.core.raft.state import Role
 from tests.harness import machine_walks as walks
 from tests.harness.broker_walks import Moment, life_of_a_broker, log_edges, member_edges, role_edges, way_of_a_message
@@ -78,8 +79,14 @@ def test_metadata_commands() -> None:
     assert table == changed_fields()
 
 
-def test_the_roles_and_the_log_of_a_replica() -> None:
-    compare(edges("A replica's roles", 0), role_edges())
+def test_the_roles_of_a_replica() -> None:
+    drawn = edges("A replica's roles", 0)
+    compare(drawn, role_edges())
+    legal = {(source.value, target.value) for source, targets in MOVES.items() for target in targets}
+    assert {(source.replace("_", " "), target.replace("_", " ")) for source, _, target in drawn} == legal
+
+
+def test_the_log_of_a_replica() -> None:
     compare(edges("A replica's roles", 1), log_edges())
 
 

@@ -5,6 +5,7 @@ what becomes of a log that fails or is damaged, how a member comes and goes, and
 import asyncio
 import functools
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from unittest import mock
 from bascule.core.metadata.commands import BeginRemoval, Command, DrainBroker, UndrainBroker
 from bascule.core.metadata.state import Metadata
 from bascule.core.partition import leader as leader_events
+from bascule.core.partition.roles import Role
 from bascule.core.raft.machine import Raft
 from bascule.log.commitlog import CommitLog
 from bascule.node.controller.cluster import Cluster
@@ -21,6 +23,7 @@ from bascule.node.partition.following import Following
 from bascule.node.partition.leading import Leading
 from bascule.node.partition.repair import Repair
 from bascule.node.partition.replica import Replica
+from bascule.node.partition.roles import Roles
 from bascule.node.process.broker import Broker
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
@@ -119,52 +122,37 @@ def life_of_a_broker(*, majority: bool) -> list[str]:
 # --- a replica's roles ---------------------------------------------------------------------------------------------
 
 
-def role_of(replica: Replica) -> str:
-    if replica.leading is not None:
-        return "leading"
-    if replica.following is not None:
-        return "following"
-    return "coming_to_lead" if replica._coming_to_lead is not None else "none"
-
-
 def role_edges(length: int = 400) -> set[Edge]:
-    """One replica that is told by chance who leads, under ever newer epochs, and sometimes given time."""
+    """Replicas of one broker that are told by chance who leads, under ever newer epochs, truncated now and then, and
+    sometimes given time; in the end each is closed. A move is named after what makes it."""
     seen: set[Edge] = set()
-    inside: list[str] = []
+    moves = Roles._move
 
-    def watch(cause_of: Callable[[Replica, tuple[Any, ...]], str]) -> Watch:
-        def note(replica: Any, args: tuple[Any, ...]) -> Callable[[], None] | None:
-            if inside or replica.environment.broker_id != "b":
-                return None
-            before, cause = role_of(replica), cause_of(replica, args)
-            # Its task is over when it leads; the field is cleared just before.
-            before = "coming_to_lead" if cause == "nobody has more" else before
-            inside.append(cause)
-
-            def after() -> None:
-                inside.clear()
-                if role_of(replica) != before:
-                    seen.add((before, cause, role_of(replica)))
-
-            return after
-
-        return note
-
-    def told(replica: Replica, args: tuple[Any, ...]) -> str:
-        leader = args[1].leader
-        return "leads" if leader == "b" else "another leads" if leader else "nobody leads"
+    def move(roles: Roles, role: Role) -> None:
+        before = roles.role
+        moves(roles, role)
+        if roles._environment.broker_id == "b":
+            cause = sys._getframe(1).f_code.co_name
+            seen.add((before.value.replace(" ", "_"), cause, role.value.replace(" ", "_")))
 
     async def main() -> None:
         members = await three(MemoryNats())
-        await create(members, partitions=1)
-        replica = members["b"].broker.replica("s", 0)
-        assert replica is not None
-        chance, epoch = random.Random(1), 1000
-        for _ in range(length):
-            epoch += 1
+        await create(members, partitions=3)
+        chance = random.Random(1)
+        for number in range(3):
+            replica = members["b"].broker.replica("s", number)
+            assert replica is not None
+            await walk(replica, chance, length // 3)
+            if number == 0:
+                replica.begin_truncation(asyncio.sleep(1.0))
+            await replica.close()
+
+    async def walk(replica: Replica, chance: random.Random, steps: int) -> None:
+        for epoch in range(1000, 1000 + steps):
             leader, unclean = chance.choice(("a", "b", "b", "")), chance.random() < 0.2
-            # Another replica's life, so to say; a leader is always vouched for.
-            replica.vouched_for = replica.leading is not None or chance.random() < 0.3
+            # As if this broker had just started, or not; a leader is always verified.
+            replica.verification.verified = replica.leading is not None or chance.random() < 0.3
+            replica.log.record.torn_from = 0 if chance.random() < 0.2 else None
             partition = replica.partition._replace(
                 leader=leader,
                 isr=("a", "b", "c"),
@@ -176,15 +164,20 @@ def role_edges(length: int = 400) -> set[Edge]:
                 replica.resign()
             else:
                 replica.take_role(replica.stream, partition)
+            if replica.roles.role is Role.FOLLOWING and chance.random() < 0.3:
+                replica.begin_truncation(asyncio.sleep(chance.choice((0.0, 1.0, 2.0))))
             await asyncio.sleep(chance.choice((0.0, 0.0, 1.5)))
+        await asyncio.sleep(5)
+        replica.take_role(replica.stream, replica.partition._replace(leader="a", leader_epoch=Epoch(5000)))
 
-    with (
-        watched(Replica, "take_role", watch(told)),
-        watched(Replica, "resign", watch(lambda replica, args: "resign")),
-        watched(Replica, "_lead", watch(lambda replica, args: "nobody has more")),
-    ):
+    with mock.patch.object(Roles, "_move", move), mock.patch.object(Repair, "torn_from", torn_from):
         run(main())
     return seen
+
+
+async def torn_from(repair: Repair) -> int | None:
+    """Instead of asking the others, which are not torn."""
+    return repair._log.end if repair._log.record.torn_from is not None else None
 
 
 # --- a replica's log -----------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from bascule import limits
 from bascule.core.metadata.operations import Operations
 from bascule.core.replication import fetcher
 from bascule.node.membership import metadata, peers
-from bascule.node.partition import opening, peerlogs, repair, replica
+from bascule.node.partition import opening, peerlogs, reopening, repair
 from bascule.node.replication import feeds
 
 LIKELY = 0.3
@@ -83,7 +83,7 @@ KNOBS = {
         Knob(repair, "SCRUB_EVERY_S", (0.5, 3.0)),
         Knob(repair, "AGAIN_S", (0.2, 1.0)),
         Knob(opening, "OPEN_AT_ONCE", (1, 2)),
-        Knob(replica, "REOPEN_FIRST_S", (0.1, 0.5)),
+        Knob(reopening, "REOPEN_FIRST_S", (0.1, 0.5)),
         # Raft and metadata
         _limit("RAFT_APPEND_BYTES", 100, 1_000),
         _limit("RAFT_SNAPSHOT_CHUNK_BYTES", 100, 1_000),

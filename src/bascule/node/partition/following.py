@@ -21,16 +21,17 @@ from bascule.core.partition.follower import (
 from bascule.errors import LogError
 from bascule.log.segment import Segment
 from bascule.node.partition.ports import Fetching, PartitionReplica
+from bascule.node.partition.verification import Verification
 from bascule.wire.replication import Answer, Kind, Position
 
 logger = logging.getLogger(__name__)
 
-CUT_AGAIN_S = 5.0
+TRUNCATE_AGAIN_S = 5.0
 
 
 class FollowingReplica(PartitionReplica, Protocol):
-    vouched_for: bool
-    """This start has shown that the log lacks nothing that was promised."""
+    @property
+    def verification(self) -> Verification: ...
 
     @property
     def certain_end(self) -> int:
@@ -43,9 +44,10 @@ class FollowingReplica(PartitionReplica, Protocol):
     def follows(self, role: "Following") -> bool:
         """Whether this is its role still."""
 
-    def begin_cut(self, work: Coroutine[object, object, None]) -> None: ...
+    def begin_truncation(self, work: Coroutine[object, object, None]) -> None:
+        """The role is told when that is over, if it is the same one then: `truncated`."""
 
-    async def cut(self, end: int) -> None: ...
+    async def truncate(self, end: int) -> None: ...
 
 
 class Following:
@@ -56,7 +58,7 @@ class Following:
         self._replica = replica
         self._fetchers = fetchers
         self._log = log
-        self._cut_failed = False
+        self._truncation_failed = False
         self._machine = Follower(
             *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, replica.certain_end
         )
@@ -78,7 +80,7 @@ class Following:
     @property
     def position(self) -> Position | None:
         """Where to fetch from, or that the disk is failing; None while there is nothing to ask for."""
-        failing = self._machine.failed or self._cut_failed
+        failing = self._machine.failed or self._truncation_failed
         if self._machine.cutting and not failing:
             return None
         position = self._machine.position._replace(failing=failing)
@@ -97,19 +99,19 @@ class Following:
         if answer.kind is Kind.DATA and not (machine.cutting or machine.failed) and machine.end >= answer.leader_end:
             if self._caught_up_end is None:
                 self._caught_up_end = machine.end
-            self._vouch()
+            self._verify()
         return not answer.records or (not machine.failed and any(isinstance(each, Append) for each in effects))
 
-    def _vouch(self) -> None:
+    def _verify(self) -> None:
         """A log that has *stored* what its leader has lacks nothing. Received is not enough: what it may lack it would
         lack again if its disk failed now, and would lead without."""
         reached = self._caught_up_end
         if reached is not None and self._log.promised_end >= reached and not self._replica.unhealed:
-            self._replica.vouched_for = True
+            self._replica.verification.confirm()
 
     def promised(self, end: int) -> None:
         self._execute(self._machine.step(Promised(end)))
-        self._vouch()
+        self._verify()
         self._fetchers.changed(self)
 
     def damaged(self) -> None:
@@ -118,7 +120,7 @@ class Following:
 
     def healed(self) -> None:
         """Damage was healed, or no replica has what is missing."""
-        self._vouch()
+        self._verify()
         self._fetchers.changed(self)
 
     def failed(self) -> None:
@@ -146,11 +148,11 @@ class Following:
                     self._log.set_visible_end(hw_end)
                 case Cut(end):
                     self._caught_up_end = None
-                    self._replica.begin_cut(self._cut(end))
+                    self._replica.begin_truncation(self._truncate(end))
                 case Distrust(reason):
                     logger.error("%s: not taken from %s: %s", self._replica.name, self.leader, reason)
 
-    async def _cut(self, end: int) -> None:
+    async def _truncate(self, end: int) -> None:
         logger.warning(
             "%s: the logs of this broker and of %s differ; truncating %d records from offset %d on, into quarantine/",
             self._replica.name,
@@ -160,16 +162,18 @@ class Following:
         )
         while True:
             try:
-                await self._replica.cut(end)
+                await self._replica.truncate(end)
                 break
             except (LogError, OSError, ValueError) as error:
                 logger.error("%s cannot be truncated, and takes no records until it is: %s", self._replica.name, error)
-            self._cut_failed = True
+            self._truncation_failed = True
             self._fetchers.changed(self)  # whoever waits for us has to know
-            await asyncio.sleep(CUT_AGAIN_S)
+            await asyncio.sleep(TRUNCATE_AGAIN_S)
             if not self._replica.follows(self):
                 return  # whoever leads now says where to cut
-        self._cut_failed = False
-        if self._replica.follows(self):
-            self._machine.step(WasCut(self._log.end))
-            self._fetchers.start_over(self)
+
+    def truncated(self) -> None:
+        """The log was, and this is the role still."""
+        self._truncation_failed = False
+        self._machine.step(WasCut(self._log.end))
+        self._fetchers.start_over(self)

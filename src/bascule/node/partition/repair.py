@@ -24,6 +24,7 @@ from bascule.log.segment import Segment
 from bascule.log.tail import Tail
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.ports import PartitionBroker, PartitionReplica
+from bascule.node.partition.verification import Verification
 from bascule.wire.repair import Standing
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Follower(Protocol):
 
 class RepairedReplica(PartitionReplica, Protocol):
     @property
-    def tail(self) -> Tail: ...
+    def verification(self) -> Verification: ...
 
     @property
     def following(self) -> Follower | None: ...
@@ -234,11 +235,12 @@ class Repair:
     def _candidate(self) -> Candidate:
         """As the metadata has it now: who was removed, or lost its disk, is in no set, and not waited for."""
         replica, own = self._replica, self._own
+        tail = replica.verification.tail
         return Candidate(
             Standing(self._log.last_epoch, self._log.promised_end),
-            replica.tail in (Tail.SURE, Tail.LIKELY),
-            replica.tail is Tail.SURE,
-            replica.tail is Tail.SHORT,
+            tail in (Tail.SURE, Tail.LIKELY),
+            tail is Tail.SURE,
+            tail is Tail.SHORT,
             tuple(each for each in replica.partition.complete if each != own),
             tuple(self._others),
             self._defaults.min_isr_of(replica.stream.config),

@@ -1,7 +1,7 @@
-"""One partition on this broker: its log, and the role the metadata gives it there: leading, following, or neither.
+"""One partition on this broker: its log, and what others may ask about it.
 
-A role is taken when the metadata names a leader and given up when it names another; the log stays. Reads, failures
-and reopening are the same in every role and live here.
+A role is taken when the metadata names a leader and given up when it names another (`roles`); the log stays, and with
+it what is the same in every role: its epochs, its end, and whether it is verified.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ from collections.abc import Coroutine
 
 from bascule.core.metadata.streams import Key, Partition, Stream
 from bascule.core.partition.epochs import EpochHistory
-from bascule.errors import BasculeError, LogError, Unavailable
+from bascule.core.partition.roles import Role
+from bascule.errors import LogError, Unavailable
 from bascule.log.commitlog import CommitLog
 from bascule.log.reader import Healing
 from bascule.log.segment import Segment
@@ -22,16 +23,13 @@ from bascule.node.partition.following import Following
 from bascule.node.partition.groups import GroupMembers
 from bascule.node.partition.leading import Leading
 from bascule.node.partition.ports import PartitionBroker
+from bascule.node.partition.reopening import Reopening
 from bascule.node.partition.repair import Repair
+from bascule.node.partition.roles import Roles
+from bascule.node.partition.verification import Verification
 from bascule.wire.subjects import quote_name
 
 logger = logging.getLogger(__name__)
-
-REOPEN_FIRST_S = 1.0
-REOPEN_MAX_S = 30.0
-CUT_AGAIN_S = 5.0
-GIVE_WAY_S = 0.2
-"""Between two tries to let another replica lead."""
 
 
 def stream_folder(stream: Stream) -> str:
@@ -57,23 +55,15 @@ class Replica:
         self.group_members = GroupMembers()
         self.first_received = 0
         self.latest_received = 0
-        self.leading: Leading | None = None
-        self.following: Following | None = None
-        self._vouched_for = len(partition.replicas) == 1
-        self.tail = log.tail
-        """What this start knows about the end of the log."""
-        self._coming_to_lead: asyncio.Task[None] | None = None
+        self.verification = Verification(log, only_replica=len(partition.replicas) == 1)
         self.repair = Repair(environment, broker, self)
+        self.roles = Roles(environment, broker, self, self.repair)
+        self.reopening = Reopening(broker, self, self.roles, self.repair)
         self.epochs = EpochHistory()
         self._saved_epoch = 0
-        self._settled = asyncio.Event()
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._reopening = False
+        self._tasks: dict[asyncio.Task[None], bool] = {}
+        """Work under way, and whether it goes on to its end."""
         self._kept_from: int | None = None
-        self._failed: Leading | None = None
-        """Who led when the log failed last."""
-        self._cutting: asyncio.Task[None] | None = None
-        self._ended = False
         self._storing_epochs = asyncio.Lock()
 
     @classmethod
@@ -110,111 +100,29 @@ class Replica:
         replica = cls(environment, broker, stream, partition, log)
         replica.epochs = await stored_epochs.load(environment.disk, log)
         replica._saved_epoch = replica.epochs.last_epoch
-        replica.tail = log.tail  # the epochs may have shown that it is short
+        replica.verification.tail = log.tail  # the epochs may have shown that it is short
         repair = replica.repair
         return replica
 
     # --- roles ---------------------------------------------------------------------------------------------
 
+    @property
+    def leading(self) -> Leading | None:
+        return self.roles.leading
+
+    @property
+    def following(self) -> Following | None:
+        return self.roles.following
+
     def take_role(self, stream: Stream, partition: Partition) -> None:
         """The metadata says who leads. The caller flushes the streams bus to know NATS took our subscription."""
-        same_term = partition.leader_epoch == self.partition.leader_epoch
+        same_epoch = partition.leader_epoch == self.partition.leader_epoch
         self.stream, self.partition = stream, partition
-        if self.leading is not None and same_term:
-            self.leading.changed()
-            return
-        if (self.following is not None or self._coming_to_lead is not None) and same_term:
-            return
-        self.resign()
-        self._begin_role()
-
-    def _begin_role(self) -> None:
-        stream, partition = self.stream, self.partition
-        if self._cutting is not None:
-            return  # when the cut is over: half cut, a log is nobody's to go on from
-        self.repair.mend()
-        if not partition.leader:
-            return
-        if partition.leader != self.environment.broker_id:
-            self.following = Following(self, self._broker.fetchers)
-            self.following.start()
-        elif self._may_lead or partition.leader_epoch in (stream.creation_index, partition.unclean_epoch):
-            # There is nothing to compare, or an administrator has decided.
-            self._lead()
-        else:
-            self._coming_to_lead = self.spawn(self._come_to_lead())
-
-    def doubt(self) -> None:
-        """Nothing is known about the end of its log, whatever that looks like; also after a clean shutdown, if nobody
-        vouches for it before."""
-        self.tail = Tail.UNSURE
-        self.log.record.doubt()
-
-    @property
-    def certain(self) -> bool:
-        """It has everything it promised: it has shown so in this life, or its log ends as it was left."""
-        return self.vouched_for or (self.tail in (Tail.SURE, Tail.LIKELY) and not self.log.damaged)
-
-    @property
-    def _may_lead(self) -> bool:
-        """At once. After a crash a log that is sure of its end still gives the others a while to be compared with."""
-        return self.vouched_for or (self.certain and self.environment.after_clean_shutdown)
-
-    def _lead(self) -> None:
-        self.vouched_for = True
-        self.leading = Leading(self.environment, self._broker, self, self._settled.set)
-        self.leading.start()
-        if self.log.failed is not None:
-            self.leading.failed()
-
-    async def _come_to_lead(self) -> None:
-        """Nobody vouches for this log: see first whether another one has more. Nobody else leads meanwhile, so that
-        this goes on whatever happens."""
-        while True:
-            try:
-                if (other := await self.repair.ahead()) is None:
-                    break
-                logger.warning("%s: %s has more than this broker, and is asked to lead", self.name, other)
-                if await self._broker.give_way(self, other):
-                    return
-            except Exception:
-                logger.exception("%s: whether another replica has more is not known yet", self.name)
-            await asyncio.sleep(GIVE_WAY_S)
-        torn_from = await self.repair.torn_from()
-        self._coming_to_lead = None
-        if torn_from is not None:
-            self.begin_cut(self._cut_torn(torn_from))
-            return
-        self._lead()
-        self._broker.writable_changed(self.stream.name, self.partition.id)
-
-    async def _cut_torn(self, end: int) -> None:
-        """Its role begins again when this is over."""
-        logger.warning(
-            "%s: a power loss tore a hole at offset %d into what was not promised yet, and no replica that is in sync "
-            "has what is missing: cutting what is left behind it, %d offsets, aside",
-            self.name,
-            end,
-            self.log.end - end,
-        )
-        try:
-            await self.cut(end)
-        except (LogError, OSError, ValueError) as error:
-            logger.error("%s cannot be cut, and leads when it is: %s", self.name, error)
-            await asyncio.sleep(CUT_AGAIN_S)
+        self.roles.take(same_epoch)
 
     def resign(self) -> None:
         """No role any more: nothing is taken, acked or fetched under the old one."""
-        self._settled.clear()
-        if self._coming_to_lead is not None:
-            self._coming_to_lead.cancel()
-            self._coming_to_lead = None
-        if self.leading is not None:
-            self.leading.close()
-            self.leading = None
-        if self.following is not None:
-            self.following.stop()
-            self.following = None
+        self.roles.resign()
 
     async def close(self) -> None:
         await self._end()
@@ -225,7 +133,7 @@ class Replica:
         taken while the cluster was not heard is not erased with the rest."""
         if self.leading is not None and self.environment.lease.overdue:
             self._kept_from = self.leading.taken_since_contact
-        self.resign()
+        self.roles.end()
 
     async def keep_last(self) -> None:
         """The same for what an earlier life took, who knows when it had heard of the cluster last: at most a lease
@@ -256,14 +164,12 @@ class Replica:
             await self.log.truncate(kept_from, shown_too=True)
 
     async def _end(self) -> None:
-        self._ended = True
-        self.resign()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
+        self.roles.end()
+        tasks = dict(self._tasks)
+        for task, to_its_end in tasks.items():
+            if not to_its_end:
+                task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)  # one that replaces a file does so before it ends
-        if self._cutting is not None:
-            await asyncio.gather(self._cutting, return_exceptions=True)
 
     # --- what others ask -------------------------------------------------------------------------------------
 
@@ -274,16 +180,18 @@ class Replica:
         return max(self.log.visible_end, role.hw_end if role else 0)
 
     @property
-    def vouched_for(self) -> bool:
-        """This life has shown that the log lacks nothing that was promised."""
-        return self._vouched_for
+    def tail(self) -> Tail:
+        """What this start found at the end of the log."""
+        return self.verification.tail
 
-    @vouched_for.setter
-    def vouched_for(self, vouched: bool) -> None:
-        self._vouched_for = vouched
-        if vouched:
-            self.log.record.hole_closed()
-            self.log.record.vouch()
+    @property
+    def certain(self) -> bool:
+        """It has everything it promised."""
+        return self.verification.certain
+
+    def doubt(self) -> None:
+        """Nothing is known about the end of its log."""
+        self.verification.doubt()
 
     @property
     def unhealed(self) -> list[Segment]:
@@ -318,7 +226,7 @@ class Replica:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                await self._settled.wait()
+                await self.roles.settled.wait()
         except TimeoutError:
             others = ", ".join(each for each in self.partition.replicas if each not in self.partition.isr)
             raise Unavailable(
@@ -332,13 +240,9 @@ class Replica:
         self.latest_received = now
 
     @property
-    def _others_in_sync(self) -> bool:
+    def others_in_sync(self) -> bool:
         """Somebody else has everything that was promised here."""
         return any(each != self.environment.broker_id for each in self.partition.isr)
-
-    @property
-    def _replicated(self) -> bool:
-        return len(self.partition.replicas) > 1
 
     # --- the log ---------------------------------------------------------------------------------------------
 
@@ -361,81 +265,39 @@ class Replica:
                 "%s: its epochs are not stored (%s); the next start reads them from the log", self.name, error
             )
 
-    def begin_cut(self, work: Coroutine[object, object, None]) -> None:
-        """It goes on to its end, whatever role comes meanwhile; that begins then."""
-        self._cutting = asyncio.get_running_loop().create_task(work)
-        self._cutting.add_done_callback(self._cut_ended)
+    def begin_truncation(self, work: Coroutine[object, object, None]) -> None:
+        self.roles.begin_truncation(work)
 
-    def _cut_ended(self, task: asyncio.Task[None]) -> None:
-        self._cutting = None
-        if not (self._ended or task.cancelled() or self.leading or self.following or self._coming_to_lead):
-            self._begin_role()
-            self._broker.writable_changed(self.stream.name, self.partition.id)
-
-    async def cut(self, end: int) -> None:
+    async def truncate(self, end: int) -> None:
         async with self._storing_epochs:  # those on their way there are not what they will be
             await stored_epochs.forget(self.environment.disk, self.log.folder)
             wanted = min(end, self.log.end)
             await self.log.truncate(end, shown_too=self._given_up)
             if self.log.end < wanted:  # damage went too, and with it what may have been promised
-                self._vouched_for = False
-                self.doubt()
+                self.verification.withdraw()
+                self.verification.doubt()
             self.epochs.cut(self.log.end)
             self._saved_epoch = 0
 
     def on_failed(self, error: LogError) -> None:
-        """The log cannot be written: tell the role, and try to open it again from time to time. It may fail again
-        before that has come to its end, under another role."""
+        """The log cannot be written: tell the role, and try to open it again from time to time."""
         logger.error("%s takes no writes: %s", self.name, error)
         self.epochs.cut(self.log.end)
         role = self.leading or self.following
         if role is not None:
             role.failed()
-        self._failed = self.leading or self._failed
         self._broker.writable_changed(self.stream.name, self.partition.id)
-        if not self._reopening and not self._ended:
-            self._reopening = True
-            self.spawn(self._reopen())
+        if self.roles.role is not Role.ENDED:
+            self.reopening.begin()
 
-    async def _reopen(self) -> None:
-        """Followers may have what the log lost, under the epoch of who led then: it must not write under that one
-        again, and somebody else may lead meanwhile."""
-        await self._step_down()
-        delay_s = REOPEN_FIRST_S
-        while True:
-            await asyncio.sleep(delay_s)
-            try:
-                await self.log.reopen(heals=self._others_in_sync)
-                delay_s = REOPEN_FIRST_S
-                if await self._step_down() and self.log.failed is None:
-                    break
-            except (LogError, OSError) as error:
-                logger.debug("%s still takes no writes: %s", self.name, error)
-                delay_s = min(REOPEN_MAX_S, delay_s * 2)
-        self._reopening = False
-        self._failed = None
-        if self.log.damaged:  # files were taken away
-            self.vouched_for = self.vouched_for and not self._replicated
-            self.repair.mend()
-        role = self.leading or self.following
-        if role is not None:
-            role.reopened()
-        self._broker.writable_changed(self.stream.name, self.partition.id)
-        logger.warning("%s takes writes again, from offset %d on", self.name, self.log.end)
-
-    async def _step_down(self) -> bool:
-        """True if whoever led when the log failed does not lead any more, or nobody follows it."""
-        if self._failed is None or self.leading is not self._failed or not self._replicated:
-            return True
-        try:
-            await self._broker.step_down(self)
-        except BasculeError as error:
-            logger.warning("%s: no other leader for a log that failed yet: %s", self.name, error)
-        return False
-
-    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
-        """Work that ends with this replica."""
+    def spawn(self, work: Coroutine[object, object, None], to_its_end: bool = False) -> asyncio.Task[None]:
+        """Work that ends with this replica, or that the end of this replica waits for."""
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        self._tasks[task] = to_its_end
+        task.add_done_callback(self._work_ended)
         return task
+
+    def _work_ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s: work in the background failed: %r", self.name, error, exc_info=error)

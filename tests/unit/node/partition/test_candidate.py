@@ -215,7 +215,7 @@ def test_a_replica_whose_damaged_record_went_with_a_cut_does_not_lead_before_the
         assert replica is not None
         assert replica.log.damaged
         replica.log.visible_end = 0  # as of a follower that was not told of the high watermark
-        await replica.cut(19)
+        await replica.truncate(19)
         assert (replica.log.end, list(replica.log.damaged)) == (18, [])
         assert not replica.certain
         await asyncio.sleep(30)

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from bascule.core.partition.roles import MOVES, Role
 from bascule.node.partition import epochs as stored_epochs
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
@@ -28,7 +29,7 @@ def test_a_role_that_comes_during_a_cut_begins_when_that_is_over() -> None:
             await may_end.wait()
             ended.set()
 
-        replica.begin_cut(cut())
+        replica.begin_truncation(cut())
         item = replica.partition
         for leader_epoch, name in ((1000, follower.name), (1001, leader.name), (1002, follower.name)):
             replica.take_role(stream, item._replace(leader=name, leader_epoch=Epoch(leader_epoch)))
@@ -56,11 +57,53 @@ def test_a_log_is_closed_when_its_cut_is_over() -> None:
             await asyncio.sleep(1)
             steps.append("cut")
 
-        replica.begin_cut(cut())
+        replica.begin_truncation(cut())
         await replica.close()
         steps.append("closed")
         assert steps == ["cut", "closed"]
         assert (replica.leading, replica.following) == (None, None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("why", ["its stream is deleted", "it is no replica any more"])
+def test_no_role_begins_after_a_truncation_if_none_is_given_by_then(why: str) -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, partitions=1)
+        leader = leader_of(members, "s")
+        follower = next(member for member in members.values() if member is not leader)
+        stream = follower.broker.cluster.metadata.streams["s"]
+        replica = follower.broker._replicas[stream.creation_index, 0]
+        over = asyncio.Event()
+
+        async def truncate() -> None:
+            await asyncio.sleep(1)
+            over.set()
+
+        replica.begin_truncation(truncate())
+        replica.let_go() if why == "its stream is deleted" else replica.resign()
+        await over.wait()
+        await asyncio.sleep(1)
+        assert (replica.leading, replica.following) == (None, None)
+        assert replica.roles.role is (Role.ENDED if why == "its stream is deleted" else Role.NONE)
+
+    run(main())
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_move_that_is_not_in_the_table_is_a_failed_assertion(role: Role) -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, partitions=1)
+        stream = members["a"].broker.cluster.metadata.streams["s"]
+        roles = members["a"].broker._replicas[stream.creation_index, 0].roles
+        roles.resign()
+        for other in Role:
+            roles.role = role
+            if other not in MOVES[role]:
+                with pytest.raises(AssertionError, match=f"from {role.value} to {other.value}"):
+                    roles._move(other)
 
     run(main())
 
@@ -87,7 +130,7 @@ def test_epochs_are_not_stored_while_a_log_is_cut(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(stored_epochs, "save", slow)
         monkeypatch.setattr(stored_epochs, "forget", slow)
         monkeypatch.setattr(replica.log, "truncate", slow)
-        await asyncio.gather(replica._save_epochs(), replica.cut(0), replica._save_epochs())
+        await asyncio.gather(replica._save_epochs(), replica.truncate(0), replica._save_epochs())
         assert most == 1
 
     run(main())

@@ -53,7 +53,7 @@ async def opened_again_and_not_replaced(made: Led) -> Replica:
     made.leader.broker.step_down = nobody  # type: ignore[method-assign,assignment]
     refuse(replica)
     await publish_all(made.members, 1)
-    await until(lambda: replica.log.failed is None and replica._reopening)
+    await until(lambda: replica.log.failed is None and replica.reopening.under_way)
     return replica
 
 
@@ -155,7 +155,7 @@ def test_a_log_that_fails_again_while_its_leader_steps_down_is_opened_again() ->
         item = item._replace(leader_epoch=Epoch(item.leader_epoch + 1))
         replica.take_role(stream, item)
         third = replica.leading
-        await until(lambda: not replica._reopening)
+        await until(lambda: not replica.reopening.under_way)
         assert not replica.log.failed
         assert third is not None
         end = replica.log.end
@@ -176,7 +176,7 @@ def test_a_cut_under_way_is_not_ended_by_a_log_that_was_opened_again() -> None:
         assert replica.following is not None
         machine = replica.following._machine
         machine.cutting = True
-        await until(lambda: not replica._reopening)
+        await until(lambda: not replica.reopening.under_way)
         assert machine.cutting, "nothing is taken until the driver says that the cut is over"
 
     run(main())
@@ -207,12 +207,12 @@ def test_who_has_received_and_not_stored_what_its_leader_has_is_not_vouched_for(
         assert replica.log.end == 5, "its last record is gone"
         wrote.append(True)
         follower.disk.misfortune = broken
-        replica.vouched_for = False
+        replica.verification.verified = False
         await until(lambda: replica.log.failed is not None)
-        assert not replica.vouched_for
+        assert not replica.verification.verified
         follower.disk.heal()
         await until(lambda: replica.log.promised_end == 6)
-        await until(lambda: replica.vouched_for)
+        await until(lambda: replica.verification.verified)
 
     run(main())
 

@@ -174,7 +174,7 @@ def test_a_replica_whose_broker_lost_power_under_relaxed_sync_stays_in_doubt_aft
         await until(lambda: members["a"].broker.replica("s", 0) is not None)
         replica = members["a"].broker.replica("s", 0)
         assert replica is not None
-        assert (replica.vouched_for, replica.log.clean_end()) == (False, None)
+        assert (replica.verification.verified, replica.log.clean_end()) == (False, None)
 
     run(main())
 

@@ -1,0 +1,30 @@
+"""What one replica of a partition is on its broker, and what it may become.
+
+A role is given up before the next one is taken, so that most moves lead to `NONE` or from it: at no moment does a
+replica write under two leader epochs. Its driver (`node.partition.roles`) asserts each move.
+"""
+
+from enum import Enum
+
+
+class Role(Enum):
+    NONE = "none"
+    """Its log is open, and nobody writes to it."""
+    FOLLOWING = "following"
+    COMING_TO_LEAD = "coming to lead"
+    """It is named leader, and compares its log with the others' first."""
+    LEADING = "leading"
+    TRUNCATING = "truncating"
+    """Its log is being cut. It has no other role until that is over: a log cut half way agrees with nobody's."""
+    ENDED = "ended"
+    """It is closed, or its stream is deleted."""
+
+
+MOVES: dict[Role, tuple[Role, ...]] = {
+    Role.NONE: (Role.FOLLOWING, Role.COMING_TO_LEAD, Role.LEADING, Role.ENDED),
+    Role.FOLLOWING: (Role.NONE, Role.TRUNCATING),
+    Role.COMING_TO_LEAD: (Role.NONE, Role.LEADING, Role.TRUNCATING),
+    Role.LEADING: (Role.NONE,),
+    Role.TRUNCATING: (Role.NONE, Role.FOLLOWING, Role.ENDED),
+    Role.ENDED: (),
+}

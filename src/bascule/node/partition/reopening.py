@@ -1,0 +1,94 @@
+"""A log that cannot be written is opened again, from time to time, until it can.
+
+Followers may have what the log lost, under the epoch of who led when it failed: that leader must not write under this
+epoch again, and somebody else may lead meanwhile. So it asks for another leader, or another epoch, before and after.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Protocol
+
+from bascule.errors import BasculeError, LogError
+from bascule.node.partition.leading import Leading
+from bascule.node.partition.ports import PartitionBroker, PartitionReplica
+from bascule.node.partition.repair import Repair
+from bascule.node.partition.roles import Roles
+from bascule.node.partition.verification import Verification
+
+logger = logging.getLogger(__name__)
+
+REOPEN_FIRST_S = 1.0
+REOPEN_MAX_S = 30.0
+
+
+class ReopenedReplica(PartitionReplica, Protocol):
+    @property
+    def verification(self) -> Verification: ...
+
+    @property
+    def others_in_sync(self) -> bool:
+        """Somebody else has everything that was promised here."""
+
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        """Work that ends with the replica."""
+
+
+class Reopening:
+    def __init__(self, broker: PartitionBroker, replica: ReopenedReplica, roles: Roles, repair: Repair) -> None:
+        self.under_way = False
+        self._broker = broker
+        self._replica = replica
+        self._roles = roles
+        self._repair = repair
+        self._led: Leading | None = None
+        """Who led when the log failed last."""
+
+    def begin(self) -> None:
+        """The log has failed, perhaps again before the last failure has come to its end, under another role."""
+        self._led = self._roles.leading or self._led
+        if not self.under_way:
+            self.under_way = True
+            self._replica.spawn(self._run())
+
+    @property
+    def _replicated(self) -> bool:
+        return len(self._replica.partition.replicas) > 1
+
+    async def _run(self) -> None:
+        replica, log = self._replica, self._replica.log
+        await self._step_down()
+        delay_s = REOPEN_FIRST_S
+        while True:
+            await asyncio.sleep(delay_s)
+            try:
+                await log.reopen(heals=replica.others_in_sync)
+                delay_s = REOPEN_FIRST_S
+                if await self._step_down() and log.failed is None:
+                    break
+            except (LogError, OSError) as error:
+                logger.debug("%s still takes no writes: %s", replica.name, error)
+                delay_s = min(REOPEN_MAX_S, delay_s * 2)
+        self.under_way = False
+        self._led = None
+        if log.damaged:  # files were taken away
+            if self._replicated:
+                replica.verification.withdraw()
+            elif replica.verification.verified:
+                replica.verification.confirm()
+            self._repair.mend()
+        role = self._roles.leading or self._roles.following
+        if role is not None:
+            role.reopened()
+        self._broker.writable_changed(replica.stream.name, replica.partition.id)
+        logger.warning("%s takes writes again, from offset %d on", replica.name, log.end)
+
+    async def _step_down(self) -> bool:
+        """True if whoever led when the log failed does not lead any more, or nobody follows it."""
+        if self._led is None or self._roles.leading is not self._led or not self._replicated:
+            return True
+        try:
+            await self._broker.step_down(self._replica)
+        except BasculeError as error:
+            logger.warning("%s: no other leader for a log that failed yet: %s", self._replica.name, error)
+        return False
