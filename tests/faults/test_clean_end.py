@@ -245,8 +245,8 @@ def test_an_index_whose_segment_is_gone_is_evidence_and_put_on_record_before_it_
     async def scenario() -> None:
         disk, _, bench = await filled(replicated=True)
         last = bench.log.segments[-1]
-        await bench.log.seal(last)
-        bench.log.put_back(last, last)
+        await bench.log.appender.seal(last)
+        bench.log.appender.put_back(last, last)
         await bench.log.settled()
         index = last.index_path
         assert index in disk.paths()
@@ -266,8 +266,8 @@ def test_an_index_that_goes_on_where_its_segment_ends_is_evidence() -> None:
     async def scenario() -> None:
         disk, _, bench = await filled()
         last = bench.log.segments[-1]
-        await bench.log.seal(last)
-        bench.log.put_back(last, last)
+        await bench.log.appender.seal(last)
+        bench.log.appender.put_back(last, last)
         await bench.log.settled()
         disk = disk.copy()
         await disk.remove(promised.FILE)

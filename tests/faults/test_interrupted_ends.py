@@ -118,7 +118,7 @@ def test_a_start_on_a_torn_tail_that_is_cut_short_anywhere_stays_unsure() -> Non
 def test_a_cut_that_is_cut_short_anywhere_is_not_damage(end: int) -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk, _, bench = await filled(replicated=True)
-        bench.log.visible_end = 0
+        bench.log.segments.visible_end = 0
         return disk, lambda _: bench.log.truncate(end)
 
     async def check(disk: MemoryDisk) -> None:
@@ -141,7 +141,7 @@ def test_a_log_that_is_cut_in_a_hole_ends_before_it(roll: bool) -> None:
         left = bench.log.end
         await bench.store([b"behind a hole"], offset=20)
         assert len(bench.log.segments) == (2 if roll else 1)
-        bench.log.visible_end = 0
+        bench.log.segments.visible_end = 0
         await on_record()
         await bench.log.truncate(10)
         assert bench.log.end == left
@@ -170,7 +170,7 @@ def test_a_log_that_is_cut_right_behind_a_damaged_record_ends_before_that() -> N
         disk.kill(random.Random(1))
         _, bench = await opened(disk, replicated=True)
         assert bench.log.damaged
-        bench.log.visible_end = 0
+        bench.log.segments.visible_end = 0
         await bench.log.truncate(2)
         assert (bench.log.end, list(bench.log.damaged)) == (1, [])
         disk.crash(None)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.log.index import OFFSET, POSITION, TIMESTAMP, FileIndex, MemoryIndex, encode_footer, floor_in, read_footer
-from bascule.log.recovery import scan_segment
+from bascule.log.scan import scan_segment
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, open_bench
 from bascule.testing.loop import run

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.errors import PeerError, PeerLacks
-from bascule.log.commitlog import CommitLog, LogConfig
-from bascule.log.reader import Healing
-from bascule.log.refill import Fetch, refill
+from bascule.log.appender import LogConfig
+from bascule.log.commitlog import CommitLog
+from bascule.log.fill import Fetch
+from bascule.log.healing import Healing
+from bascule.log.refill import refill
 from bascule.log.segment import Segment
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, ManualClock, make_scheduler, open_bench
@@ -101,7 +103,7 @@ def test_whatever_is_done_to_a_replicas_files_it_becomes_its_peers_log_again(see
         await copy_tail(bench.log, peer.log)
         for segment in list(bench.log.damaged):
             assert await refill(bench.log, segment, fetch)
-        bench.log.on_damage = on_damage
+        bench.log.segments.on_damage = on_damage
         assert await everything(bench.log) == before
         assert not bench.log.damaged
         assert log_bytes(disk) == before
@@ -159,7 +161,7 @@ def test_replicas_that_are_all_damaged_get_everything_that_one_of_them_has(seed:
                 """As peers answer."""
                 reader = peer.reader(start, uncommitted=True, heals=False)
                 records = await reader.read(500, end) or b""
-                if reader.skipped or peer.lacks(start, end):
+                if reader.skipped or peer.segments.lacks(start, end):
                     raise PeerLacks("damaged")
                 return records
 

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from bascule.errors import LogError, Status, UnknownOutcome
+from bascule.log.appender import LogConfig
 from bascule.log.commandlog import CommandLog
-from bascule.log.commitlog import CommitLog, LogConfig
+from bascule.log.commitlog import CommitLog
 from bascule.sim.cluster import Builder
 from bascule.sim.host import Host
 from bascule.sim.scenario import scenario

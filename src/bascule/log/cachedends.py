@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from bascule import limits
+from bascule.log.filecopy import commit_one
 from bascule.ports import Disk, Ends, Promise, Write
 
 FILE = "promised-ends.cached"
@@ -63,9 +64,7 @@ class CachedEnds:
             await self._disk.remove(FILE)
             content = [self._header(generation), self._ends[: 2 * count].tobytes()]
             # Synced this once: its room on the disk is taken, and a start on a full one needs no more than the last.
-            (error,) = await self._disk.commit([Write(FILE, 0, content, create=True)], sync=True)
-            if error is not None:
-                raise error
+            await commit_one(self._disk, Write(FILE, 0, content, create=True), sync=True)
             self._usable = bool(self._disk.os_boot)
         except OSError as error:
             _log.warning("%s: cannot be written (%s); after a crash less is known about the logs", FILE, error)

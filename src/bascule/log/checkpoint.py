@@ -13,6 +13,7 @@ import logging
 import struct
 
 from bascule import limits
+from bascule.log.filecopy import commit_one
 from bascule.log.reread import read_verified
 from bascule.ports import Disk, Write
 from bascule.wire import kernels
@@ -51,9 +52,7 @@ async def write_checkpoint(disk: Disk, path: str, data: bytes, new_folder: bool 
     temporary = path + _TEMPORARY
     await disk.remove(temporary)
     header = _HEADER.pack(_MAGIC, len(data), _crc(data))
-    (error,) = await disk.commit([Write(temporary, 0, [header, data], True, new_folder)], sync=True)
-    if error is not None:
-        raise error
+    await commit_one(disk, Write(temporary, 0, [header, data], True, new_folder), sync=True)
     if await disk.size(path) is not None:
         valid = await _read_valid(disk, path) is not None
         await disk.rename(path, path + (_PREVIOUS if valid else _DAMAGED))

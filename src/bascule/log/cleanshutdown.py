@@ -11,6 +11,7 @@ import struct
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from bascule.log.filecopy import commit_one
 from bascule.log.reread import read_verified
 from bascule.log.tail import CleanEnd
 from bascule.ports import Disk, Write
@@ -51,9 +52,7 @@ async def leave(disk: Disk, everything: bool, ends: Mapping[str, CleanEnd]) -> N
     body = b"".join(pieces)
     await disk.remove(FILE)
     write = Write(FILE, 0, [body, _CRC.pack(kernels.crc32c(body))], create=True)
-    (error,) = await disk.commit([write], sync=True)
-    if error is not None:
-        raise error
+    await commit_one(disk, write, sync=True)
     await disk.sync_folder("")
 
 

@@ -20,7 +20,7 @@ from contextlib import suppress
 from bascule import limits
 from bascule.errors import CorruptError, LogError
 from bascule.log.checkpoint import read_checkpoint, write_checkpoint
-from bascule.log.recovery import TEMPORARY_SUFFIX, commit_one, rewrite
+from bascule.log.filecopy import TEMPORARY_SUFFIX, commit_one, rewrite
 from bascule.log.reread import agreed
 from bascule.log.tail import CleanEnd
 from bascule.ports import Disk, Promise, Write

@@ -5,16 +5,15 @@ Timestamps strictly increase within a partition, so a time is looked up like an 
 
 import asyncio
 import logging
-from typing import Protocol
 
 from bascule import limits
 from bascule.errors import LogError
 from bascule.log.chunk import Chunk, read_chunk, read_record
 from bascule.log.index import POSITION, TIMESTAMP, Entry, FileIndex, entries_intact
-from bascule.log.recovery import scan_segment
 from bascule.log.reread import Read
+from bascule.log.scan import scan_segment
 from bascule.log.segment import Segment
-from bascule.ports import Disk
+from bascule.log.segments import SegmentList
 from bascule.wire import kernels
 
 _log = logging.getLogger("bascule.log")
@@ -22,29 +21,6 @@ _STEP_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 _READS_A_TURN = 2
 _LAST_MOMENT = 2**63 - 1
 """A client may ask for it, and there is nothing after it."""
-
-
-class SegmentList(Protocol):
-    """A log as it is searched: its segments in order."""
-
-    @property
-    def disk(self) -> Disk: ...
-
-    @property
-    def end(self) -> int: ...
-
-    @property
-    def segments(self) -> list[Segment]: ...
-
-    def segment_at(self, offset: int) -> Segment | None:
-        """The one that has this offset, or would."""
-
-    def segment_after(self, segment: Segment) -> Segment | None: ...
-
-    def segment_before(self, segment: Segment) -> Segment | None: ...
-
-    def store_index(self, segment: Segment) -> None:
-        """Its index was made anew, and is to be on the disk again."""
 
 
 def yielding(read: Read) -> Read:
@@ -62,12 +38,12 @@ def yielding(read: Read) -> Read:
     return read_in_turn
 
 
-async def floor_position(log: SegmentList, segment: Segment, field: int, target: int) -> int:
+async def floor_position(segments: SegmentList, segment: Segment, field: int, target: int) -> int:
     """Where to start looking for `target` in this segment."""
     if segment.missing:
         return 0
     try:
-        await _verify_index(log, segment)
+        await _verify_index(segments, segment)
     except OSError as error:
         if segment.retired:
             return 0
@@ -83,21 +59,21 @@ async def floor_position(log: SegmentList, segment: Segment, field: int, target:
     return 0
 
 
-async def _verify_index(log: SegmentList, segment: Segment) -> None:
+async def _verify_index(segments: SegmentList, segment: Segment) -> None:
     """Before the first use of an index file: are its entries what was written? If not, scan for them."""
     index = segment.index
     if segment.index_verified or not isinstance(index, FileIndex):
         return
-    if await entries_intact(log.disk, index):
+    if await entries_intact(segments.disk, index):
         segment.index_verified = True
         return
-    scan = await scan_segment(log.disk, segment.path, segment.base, segment.promised.size)
+    scan = await scan_segment(segments.disk, segment.path, segment.base, segment.promised.size)
     if segment.index is not index:
         return  # another reader was faster
     _log.warning("%s: its entries are not what was written; made anew from its segment", index.path)
     segment.index, segment.index_verified = scan.index, True
-    await log.disk.remove(index.path)
-    log.store_index(segment)
+    await segments.disk.remove(index.path)
+    segments.store_index(segment)
 
 
 async def _stands_there(segment: Segment, entry: Entry) -> bool:
@@ -157,9 +133,9 @@ def _read_error(path: str, error: OSError) -> LogError:
     return LogError(f"{path}: reading failed: {error.strerror or error}; check the disk")
 
 
-async def seek(log: SegmentList, segment: Segment, field: int, target: int) -> Entry | None:
+async def seek(segments: SegmentList, segment: Segment, field: int, target: int) -> Entry | None:
     """The first record whose offset or timestamp is at least `target`, appended ones included."""
-    position = await floor_position(log, segment, field, target)
+    position = await floor_position(segments, segment, field, target)
     size = segment.appended.size
     while True:
         chunk = await read_verified(segment, position, _STEP_BYTES, size)
@@ -173,43 +149,43 @@ async def seek(log: SegmentList, segment: Segment, field: int, target: int) -> E
         await asyncio.sleep(0)
 
 
-async def offset_at_or_after(log: SegmentList, timestamp: int) -> int:
-    """The first record written at that time or later; the log's end if there is none."""
-    segment = log.segments[0] if log.segments else None
+async def offset_at_or_after(segments: SegmentList, timestamp: int) -> int:
+    """The first record written at that time or later; the end of all if there is none."""
+    segment = segments[0] if segments else None
     while segment is not None:
         if not segment.empty and segment.appended.last_timestamp >= timestamp:
-            found = await seek(log, segment, TIMESTAMP, timestamp)
+            found = await seek(segments, segment, TIMESTAMP, timestamp)
             if segment.retired:  # healed or cut meanwhile: another file has its place
-                segment = log.segment_at(segment.base)
+                segment = segments.at(segment.base)
                 continue
             if found is not None:
                 return found.offset
-        segment = log.segment_after(segment)
-    return log.end
+        segment = segments.after(segment)
+    return segments.end
 
 
-async def offset_at_or_before(log: SegmentList, timestamp: int) -> int | None:
+async def offset_at_or_before(segments: SegmentList, timestamp: int) -> int | None:
     """The last record written at that time or earlier; None if there is none."""
-    segment = log.segments[-1] if log.segments else None
+    segment = segments[-1] if segments else None
     while segment is not None:
         if not segment.empty and segment.first_timestamp <= timestamp:
-            found = await seek(log, segment, TIMESTAMP, min(timestamp + 1, _LAST_MOMENT))
+            found = await seek(segments, segment, TIMESTAMP, min(timestamp + 1, _LAST_MOMENT))
             position = segment.appended.size if found is None else found.position
-            offset = await _last_before(log, segment, position)
+            offset = await _last_before(segments, segment, position)
             if segment.retired:
-                segment = log.segment_at(segment.base)
+                segment = segments.at(segment.base)
                 continue
             if offset is not None:
                 return offset
-        segment = log.segment_before(segment)
+        segment = segments.before(segment)
     return None
 
 
-async def _last_before(log: SegmentList, segment: Segment, position: int) -> int | None:
+async def _last_before(segments: SegmentList, segment: Segment, position: int) -> int | None:
     """The offset of the last record that ends at or before `position`."""
     start = position
     while start > 0:
-        start = at = await floor_position(log, segment, POSITION, start - 1)
+        start = at = await floor_position(segments, segment, POSITION, start - 1)
         offset = None
         while at < position:
             chunk = await read_verified(segment, at, _STEP_BYTES, position)

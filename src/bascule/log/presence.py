@@ -6,22 +6,21 @@ outside the commit path, the path of the log's folder and of its newest segment 
 file that is open under that name, is it as long as it was promised to be? If the entries of the folder have changed
 since all segments were found, these are looked at too, some at a time.
 
-A file that is gone, or another one in its place, ends the log's writing (`CommitLog.lose`). One that is there and too
+A file that is gone, or another one in its place, ends the log's writing (`Appender.lose`). One that is there and too
 short is damage. What looks wrong is looked at again while nobody changes the log's files: the log itself replaces and
 removes some.
 """
 
-import asyncio
 import logging
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bascule import limits
 from bascule.errors import LogError
-from bascule.log.reader import OnDamage
-from bascule.log.recovery import scan_segment
+from bascule.log.appender import Appender
+from bascule.log.scan import scan_segment
 from bascule.log.segment import Segment
-from bascule.log.waiters import Waiters
-from bascule.ports import Disk, Seen
+from bascule.log.segments import SegmentList
+from bascule.ports import Seen
 
 _log = logging.getLogger("bascule.log")
 
@@ -33,49 +32,12 @@ class Glance(NamedTuple):
     size: int
 
 
-class WatchedLog(Protocol):
-    """A log as its files are looked after."""
-
-    has_folder: bool
-
-    @property
-    def disk(self) -> Disk: ...
-
-    @property
-    def folder(self) -> str: ...
-
-    @property
-    def segments(self) -> list[Segment]: ...
-
-    @property
-    def damaged(self) -> dict[Segment, None]: ...
-
-    @property
-    def failed(self) -> LogError | None: ...
-
-    @property
-    def changing(self) -> asyncio.Lock: ...
-
-    @property
-    def waiters(self) -> Waiters: ...
-
-    @property
-    def on_damage(self) -> OnDamage | None: ...
-
-    def lose(self, path: str) -> None:
-        """Its files are gone: it takes no writes until they are back."""
-
-    def note_damage(self, segment: Segment) -> None: ...
-
-    def write_elsewhere(self, segment: Segment) -> None:
-        """Not into this segment any more."""
-
-
 class Presence:
-    __slots__ = ("_identity", "_log", "_next_base", "_sweep_version", "_version")
+    __slots__ = ("_appender", "_identity", "_next_base", "_segments", "_sweep_version", "_version")
 
-    def __init__(self, log: WatchedLog) -> None:
-        self._log = log
+    def __init__(self, segments: SegmentList, appender: Appender) -> None:
+        self._segments = segments
+        self._appender = appender
         self._identity: tuple[int, int] | None = None  # of the folder
         self._version = 0  # of its entries, when every segment was found
         self._sweep_version = 0  # when the search that is under way began
@@ -84,22 +46,22 @@ class Presence:
     @property
     def busy(self) -> bool:
         """Somebody changes its files now, which may take as long as other brokers take to answer: look again later."""
-        return self._is_due() and self._log.changing.locked()
+        return self._is_due() and self._segments.changing.locked()
 
     def glance(self, folder_only: bool = False) -> Glance | None:
         """None if there is nothing to see."""
-        log = self._log
-        if not self._is_due() or log.changing.locked():
+        segments = self._segments
+        if not self._is_due() or segments.changing.locked():
             return None
-        newest = next((segment for segment in reversed(log.segments) if _has_file(segment)), None)
+        newest = next((segment for segment in reversed(segments) if _has_file(segment)), None)
         if newest is None or folder_only:
-            return Glance([log.folder], 0)
-        return Glance([log.folder, newest.path], newest.promised.size)
+            return Glance([segments.folder], 0)
+        return Glance([segments.folder, newest.path], newest.promised.size)
 
     def _is_due(self) -> bool:
         """It has files, and they are its own business: not of a log that failed or ended."""
-        log = self._log
-        return log.has_folder and log.failed is None and log.waiters.ended is None
+        segments = self._segments
+        return segments.has_folder and self._appender.failed is None and segments.waiters.ended is None
 
     def is_sound(self, glance: Glance, seen: list[Seen | None]) -> bool:
         """Whether all is as it was. If not, that may be the log's own doing: `verify` finds out."""
@@ -114,38 +76,38 @@ class Presence:
 
     async def verify(self) -> None:
         """Look at the folder and at some of the segments, the newest among them. Raises OSError."""
-        log = self._log
-        async with log.changing:
+        segments = self._segments
+        async with segments.changing:
             if not self._is_due():
                 return
-            segments, to_the_end = self._some()
-            sizes = [segment.promised.size for segment in segments]
-            folder, *files = await log.disk.look([log.folder, *(segment.path for segment in segments)])
+            some, to_the_end = self._some()
+            sizes = [segment.promised.size for segment in some]
+            folder, *files = await segments.disk.look([segments.folder, *(segment.path for segment in some)])
             if not self._is_due():
                 return
             if folder is None or self._identity not in (None, folder.identity):
-                log.lose(log.folder)
+                self._appender.lose(segments.folder)
                 return
             self._identity = folder.identity
-            gone = [each for each, seen in zip(segments, files, strict=True) if seen is None or not seen.same]
+            gone = [each for each, seen in zip(some, files, strict=True) if seen is None or not seen.same]
             if gone:
-                log.lose(gone[0].path)
+                self._appender.lose(gone[0].path)
                 return
             short = [
                 segment
-                for segment, size, seen in zip(segments, sizes, files, strict=True)
-                if seen is not None and seen.size < size and segment not in log.damaged
+                for segment, size, seen in zip(some, sizes, files, strict=True)
+                if seen is not None and seen.size < size and segment not in segments.damaged
             ]
             for segment in short:
-                await note_short(log, segment)
-            self._go_on(None if to_the_end else segments[-2].base + 1, folder.version)
+                await self._note_short(segment)
+            self._go_on(None if to_the_end else some[-2].base + 1, folder.version)
         for segment in short:
-            if log.on_damage is not None:
-                await log.on_damage(segment, False)
+            if segments.on_damage is not None:
+                await segments.on_damage(segment, False)
 
     def _some(self) -> tuple[list[Segment], bool]:
         """Those at which the search has arrived, the newest as the last; and whether nothing is left out before it."""
-        there = [segment for segment in self._log.segments if _has_file(segment)]
+        there = [segment for segment in self._segments if _has_file(segment)]
         some = [segment for segment in there if segment.base >= self._next_base][: limits.SEGMENTS_LOOKED_AT]
         to_the_end = not there or not some or some[-1] is there[-1]
         return (some if to_the_end else [*some, there[-1]]), to_the_end
@@ -164,49 +126,50 @@ class Presence:
     async def find_again(self, heals: bool) -> None:
         """Before a log that failed goes on, while nobody else changes it: are its files there? What is not there is
         damage if other replicas have it (`heals`); else LogError. Raises OSError too."""
-        log = self._log
-        segments = [segment for segment in log.segments if _has_file(segment)]
-        folder, *files = await log.disk.look([log.folder if log.has_folder else "", *(each.path for each in segments)])
-        missing = [segment for segment, seen in zip(segments, files, strict=True) if seen is None]
-        if (missing or (folder is None and log.has_folder)) and not heals:
-            raise LogError(str(log.failed))
+        segments = self._segments
+        there = [segment for segment in segments if _has_file(segment)]
+        folder, *files = await segments.disk.look(
+            [segments.folder if segments.has_folder else "", *(each.path for each in there)]
+        )
+        missing = [segment for segment, seen in zip(there, files, strict=True) if seen is None]
+        if (missing or (folder is None and segments.has_folder)) and not heals:
+            raise LogError(str(self._appender.failed))
         if not all(seen is None or seen.same for seen in files) or missing:
-            await log.disk.forget(log.folder)  # what is open under these names is something else
+            await segments.disk.forget(segments.folder)  # what is open under these names is something else
         for segment in missing:
             segment.missing = True
             segment.damage = {0: segment.promised.size}
-            log.note_damage(segment)
-        for segment, seen in zip(segments, files, strict=True):
-            if seen is not None and seen.size < segment.promised.size and segment not in log.damaged:
-                await note_short(log, segment)
+            segments.note_damage(segment)
+        for segment, seen in zip(there, files, strict=True):
+            if seen is not None and seen.size < segment.promised.size and segment not in segments.damaged:
+                await self._note_short(segment)
         if missing:
             _log.error(
                 "%s: %d of its files are gone, with records from offset %d on; they are fetched from other replicas",
-                log.folder,
+                segments.folder,
                 len(missing),
                 missing[0].base,
             )
-        log.has_folder = log.has_folder and folder is not None
-        self._identity = folder.identity if folder is not None and log.has_folder else None
+        segments.has_folder = segments.has_folder and folder is not None
+        self._identity = folder.identity if folder is not None and segments.has_folder else None
         self._version = self._next_base = 0
+
+    async def _note_short(self, segment: Segment) -> None:
+        """Its file is shorter than it should be: what is missing is damage, and nothing more is written behind it."""
+        scan = await scan_segment(self._segments.disk, segment.path, segment.base, segment.promised.size)
+        if not scan.bad or segment.retired:
+            return
+        segment.damage = {**segment.damage, **dict(scan.bad)}
+        self._segments.note_damage(segment)
+        self._appender.write_elsewhere(segment)
+        start, end = scan.bad[-1]
+        _log.error(
+            "%s: the file has become shorter, %d bytes at position %d are missing; another replica may have them",
+            segment.path,
+            end - start,
+            start,
+        )
 
 
 def _has_file(segment: Segment) -> bool:
     return segment.exists and not segment.missing
-
-
-async def note_short(log: WatchedLog, segment: Segment) -> None:
-    """Its file is shorter than it should be: what is missing is damage, and nothing more is written behind it."""
-    scan = await scan_segment(log.disk, segment.path, segment.base, segment.promised.size)
-    if not scan.bad or segment.retired:
-        return
-    segment.damage = {**segment.damage, **dict(scan.bad)}
-    log.note_damage(segment)
-    log.write_elsewhere(segment)
-    start, end = scan.bad[-1]
-    _log.error(
-        "%s: the file has become shorter, %d bytes at position %d are missing; another replica may have them",
-        segment.path,
-        end - start,
-        start,
-    )

@@ -10,6 +10,7 @@ import logging
 from datetime import UTC, datetime
 
 from bascule import limits
+from bascule.log.filecopy import commit_one
 from bascule.log.reread import agreed
 from bascule.ports import Clock, Disk, Write
 
@@ -40,9 +41,7 @@ class Quarantine:
             return None
         await self._make_room(sum(map(len, pieces)))
         path = await self._free_path(source, start)
-        (error,) = await self._disk.commit([Write(path, 0, pieces, create=True)], sync=True)
-        if error is not None:
-            raise error
+        await commit_one(self._disk, Write(path, 0, pieces, create=True), sync=True)
         return path
 
     async def _free_path(self, source: str, start: int) -> str:

@@ -22,7 +22,7 @@ import logging
 
 from bascule.errors import CorruptError, LogError, PeerError
 from bascule.log.commandlog import CommandLog
-from bascule.log.promised import EndRecord
+from bascule.log.endrecord import EndRecord
 from bascule.log.tail import CleanEnd
 from bascule.ports import Disk
 from bascule.wire.raft import decode_stored, encode_stored

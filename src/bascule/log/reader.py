@@ -12,71 +12,37 @@ all, for others are fed by the same hand.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal
 
 from bascule import limits
 from bascule.errors import Unavailable
 from bascule.log.chunk import Chunk
+from bascule.log.healing import Healing
 from bascule.log.index import OFFSET, POSITION
-from bascule.log.lookup import SegmentList, floor_position, read_verified, seek
+from bascule.log.lookup import floor_position, read_verified, seek
 from bascule.log.segment import Segment
-from bascule.log.waiters import Waiters
+from bascule.log.segments import SegmentList
 from bascule.wire import kernels
 
 Wake = Literal["data", "closed", "deleted"]
 _POLL_S = 0.1
 
 
-class Healing(Enum):
-    """What became of damage."""
-
-    HEALED = "healed"
-    LOST = "lost"
-    """No replica has these records."""
-    UNKNOWN = "unknown"
-    """A replica that cannot be asked now may have them."""
-
-
-OnDamage = Callable[[Segment, bool], Awaitable[Healing]]
-"""Asked by readers that stand before damage in that segment, and whether they wait for what becomes of it. If the
-records come back the segment is retired."""
-
-
-class ReadableLog(SegmentList, Protocol):
-    """A log as it is read."""
-
-    @property
-    def promised_end(self) -> int: ...
-
-    @property
-    def visible_end(self) -> int: ...
-
-    @property
-    def waiters(self) -> Waiters: ...
-
-    @property
-    def on_damage(self) -> OnDamage | None: ...
-
-    def note_damage(self, segment: Segment) -> None: ...
-
-
-async def heal(log: ReadableLog, segment: Segment, wait: bool = True) -> Healing:
+async def heal(segments: SegmentList, segment: Segment, wait: bool = True) -> Healing:
     """HEALED exactly if the segment is retired: who looks again for any other reason finds the same, for ever."""
-    log.note_damage(segment)
-    healing = Healing.LOST if log.on_damage is None else await log.on_damage(segment, wait)
+    segments.note_damage(segment)
+    healing = Healing.LOST if segments.on_damage is None else await segments.on_damage(segment, wait)
     if segment.retired:
         return Healing.HEALED
     return Healing.UNKNOWN if healing is Healing.HEALED else healing
 
 
-async def healed_or_lost(log: ReadableLog, segment: Segment) -> Healing:
+async def healed_or_lost(segments: SegmentList, segment: Segment) -> Healing:
     """For consumers: what became of the damage, once that is known. Unavailable if it takes too long."""
     loop = asyncio.get_running_loop()
     until = loop.time() + limits.DAMAGE_PATIENCE_S
-    while (healing := await heal(log, segment)) is Healing.UNKNOWN:
-        if loop.time() >= until or log.waiters.ended is not None:
+    while (healing := await heal(segments, segment)) is Healing.UNKNOWN:
+        if loop.time() >= until or segments.waiters.ended is not None:
             raise Unavailable(
                 f"{segment.path}: records are damaged on this broker, and another replica that may have them cannot be "
                 "asked now: try again, start its broker, or remove that from the cluster if it is lost for good"
@@ -93,7 +59,7 @@ class Reader:
     Without `heals` it steps over damage at once; `skipped` says whether offsets from its place on may be lost there.
     """
 
-    def __init__(self, log: ReadableLog, start: int, uncommitted: bool = False, heals: bool = True) -> None:
+    def __init__(self, segments: SegmentList, start: int, uncommitted: bool = False, heals: bool = True) -> None:
         self._uncommitted = uncommitted
         self._heals = heals
         self.crosses = False
@@ -101,7 +67,7 @@ class Reader:
         self.skipped = False
         self.next_offset = self.given_end = start
         self.count = 0
-        self._log = log
+        self._segments = segments
         self._segment: Segment | None = None
         self._position = 0
 
@@ -142,28 +108,29 @@ class Reader:
 
     async def _healing(self, segment: Segment, misses: bool) -> Healing:
         if self._heals and not misses:
-            await heal(self._log, segment, wait=False)
+            await heal(self._segments, segment, wait=False)
         if not self._heals or not misses:
             return Healing.LOST
         if self.crosses or self._uncommitted:
-            return await heal(self._log, segment, self.crosses)
-        return await healed_or_lost(self._log, segment)
+            return await heal(self._segments, segment, self.crosses)
+        return await healed_or_lost(self._segments, segment)
 
     def _limit(self, stop_end: int | None) -> int:
-        limit = self._log.end if self._uncommitted else min(self._log.visible_end, self._log.promised_end)
+        segments = self._segments
+        limit = segments.end if self._uncommitted else min(segments.visible_end, segments.promised_end)
         return limit if stop_end is None else min(limit, stop_end)
 
     async def _place(self) -> Segment | None:
         """The segment to read in, with `_position` set."""
         if self._segment is None or self._segment.retired:
-            segment = self._log.segment_at(self.next_offset)
+            segment = self._segments.at(self.next_offset)
             if segment is not None:
-                self._position = await floor_position(self._log, segment, OFFSET, self.next_offset)
+                self._position = await floor_position(self._segments, segment, OFFSET, self.next_offset)
             self._segment = segment
         return self._segment
 
     def _next_segment(self, segment: Segment) -> bool:
-        following = self._log.segment_after(segment)
+        following = self._segments.after(segment)
         if following is None:
             return False
         self._segment, self._position = following, 0
@@ -187,7 +154,7 @@ class Reader:
     async def wait(self) -> Wake:
         """Until it is worth reading again, or the log is closed or deleted. Others may wake us for reasons of theirs:
         "data" is a hint, no promise."""
-        waiters = self._log.waiters
+        waiters = self._segments.waiters
         if waiters.ended is None and self.next_offset >= self._limit(None):
             await waiters.wait()
         else:
@@ -200,11 +167,11 @@ class ReverseReader:
     given yet.
     """
 
-    def __init__(self, log: ReadableLog, start: int, oldest: int = 0) -> None:
+    def __init__(self, segments: SegmentList, start: int, oldest: int = 0) -> None:
         self._oldest = max(oldest, 0)
-        self.next_offset = min(start, log.visible_end - 1, log.promised_end - 1)
+        self.next_offset = min(start, segments.visible_end - 1, segments.promised_end - 1)
         self.count = 0
-        self._log = log
+        self._segments = segments
         self._segment: Segment | None = None
         self._position = 0  # the records before this one in the segment have not been given
 
@@ -216,7 +183,7 @@ class ReverseReader:
                 break
             position, start = self._position, 0
             if position > max_bytes:
-                start = await floor_position(self._log, segment, POSITION, position - max_bytes)
+                start = await floor_position(self._segments, segment, POSITION, position - max_bytes)
             chunks = await self._collect(segment, start, position)
             if segment.retired:
                 continue
@@ -233,16 +200,16 @@ class ReverseReader:
 
     async def _place(self) -> Segment | None:
         """The segment to read in, with something before `_position` in it."""
-        log = self._log
+        segments = self._segments
         if self._segment is None or self._segment.retired:
-            segment = log.segment_at(self.next_offset)
+            segment = segments.at(self.next_offset)
             if segment is None:
                 return None
-            found = await seek(log, segment, OFFSET, self.next_offset + 1)
+            found = await seek(segments, segment, OFFSET, self.next_offset + 1)
             self._segment = segment
             self._position = segment.promised.size if found is None else found.position
         while self._segment is not None and self._position == 0:
-            self._segment = log.segment_before(self._segment)
+            self._segment = segments.before(self._segment)
             self._position = 0 if self._segment is None else self._segment.promised.size
         return self._segment
 
@@ -251,7 +218,7 @@ class ReverseReader:
         while start < end:
             chunk = await read_verified(segment, start, end - start, end)
             if (chunk.position if chunk else end) > start:
-                await healed_or_lost(self._log, segment)
+                await healed_or_lost(self._segments, segment)
             if chunk is None or segment.retired:
                 break
             start = chunk.end

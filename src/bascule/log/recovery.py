@@ -34,179 +34,23 @@ Afterwards every segment is valid records back to back, every sealed one has an 
 synced. A clean log costs a list, a footer per sealed segment, and one pass of a kernel over the last segment.
 """
 
-import errno
 import itertools
 import logging
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
-from bascule import limits
-from bascule.log.chunk import Chunk, read_chunk
-from bascule.log.index import Footer, MemoryIndex, read_footer
-from bascule.log.promised import EndRecord
+from bascule.log.endrecord import EndRecord
+from bascule.log.filecopy import TEMPORARY_SUFFIX, commit_one, rewrite
+from bascule.log.index import read_footer
 from bascule.log.quarantine import Quarantine
-from bascule.log.reread import agreed
-from bascule.log.segment import CRC_BYTES, NAME_DIGITS, Segment, index_path, segment_path
+from bascule.log.scan import Scan, scan_segment
+from bascule.log.segment import NAME_DIGITS, Segment, index_path, segment_path
 from bascule.log.tail import Known, Tail, judge
 from bascule.ports import Clock, Disk, Write
-from bascule.wire import kernels
 
-TEMPORARY_SUFFIX = ".tmp"
 EPOCHS_FILE = "epochs"
 """Beside the segments: which leader wrote what; the node keeps it."""
 _NAME = re.compile(rf"([0-9]{{{NAME_DIGITS}}})\.(log|index)")
 _log = logging.getLogger("bascule.log")
-
-
-@dataclass(slots=True)
-class Scan:
-    """What a pass over a segment file found, and where it stands while it runs."""
-
-    base: int
-    size: int
-    end: int
-    first_offset: int = -1
-    first_timestamp: int = -1
-    last_timestamp: int = 0
-    last_epoch: int = 0
-    last_crc: int = 0
-    position: int = 0
-    index: MemoryIndex = field(default_factory=MemoryIndex)
-    bad: list[tuple[int, int]] = field(default_factory=list)
-    """Stretches that hold no valid record, as (start, end)."""
-    bad_from: list[int] = field(default_factory=list)
-    """Of each the first offset that a record in it can have had."""
-
-    @property
-    def torn_at(self) -> int | None:
-        """Where the bad stretch begins that ends the file."""
-        return self.bad[-1][0] if self.bad and self.bad[-1][1] == self.size else None
-
-    @property
-    def damaged(self) -> bool:
-        """Whether a valid record follows a bad stretch."""
-        return bool(self.bad) and self.torn_at != self.bad[0][0]
-
-    def footer(self) -> Footer:
-        return Footer(
-            self.base,
-            self.first_offset,
-            self.end,
-            self.size,
-            self.first_timestamp,
-            self.last_timestamp,
-            self.last_epoch,
-        )
-
-    def segment(self, disk: Disk, folder: str) -> Segment:
-        """The file as it was found, damage and all."""
-        segment = Segment.recovered(disk, folder, self.footer(), self.index, verified=True, last_crc=self.last_crc)
-        segment.damage = dict(self.bad)
-        return segment
-
-    def add_bad(self, end: int) -> None:
-        self.bad.append((self.position, end))
-        self.bad_from.append(self.end)
-
-    def hole_from(self, offset: int) -> int | None:
-        """Where the first stretch begins that has a valid record after it, and held nothing below `offset`."""
-        holes = (start for (_, end), start in zip(self.bad, self.bad_from, strict=True) if end < self.size)
-        return next((start for start in holes if start >= offset), None)
-
-    def add(self, chunk: Chunk) -> None:
-        if chunk.position > self.position:
-            self.add_bad(chunk.position)
-        if self.first_offset < 0:
-            data = chunk.data
-            _, self.first_offset, self.first_timestamp = kernels.seek_record(data, 0, len(data), 0, 0)
-        self.index.add(chunk.data, chunk.position)
-        self.end, self.position = chunk.next_offset, chunk.end
-        self.last_timestamp, self.last_epoch = chunk.last_timestamp, chunk.last_epoch
-        self.last_crc = int.from_bytes(chunk.data[-CRC_BYTES:], "little")
-
-
-async def scan_segment(disk: Disk, path: str, base: int, size: int, limit: int | None = None) -> Scan:
-    """Verify every record of the file. From offset `limit` on everything counts as bad: the next file has it."""
-
-    async def read(position: int, length: int, fresh: bool = False) -> bytes:
-        return await disk.read(path, position, length, fresh)
-
-    scan = Scan(base, size, end=base)
-    while scan.position < size:
-        chunk = await read_chunk(read, scan.position, limits.RECOVERY_READ_BYTES, size, scan.end, {})
-        beyond = chunk is not None and limit is not None and chunk.next_offset > limit
-        if chunk is not None and limit is not None and beyond:
-            chunk = chunk.before(limit)
-        if chunk is not None:
-            scan.add(chunk)
-        if chunk is None or beyond:
-            break
-    if scan.position < size:
-        scan.add_bad(size)
-    return scan
-
-
-async def rewrite(disk: Disk, path: str, ranges: list[tuple[int, int]], durable: bool) -> None:
-    """Put a synced copy of these ranges of the file in its place, atomically. If what they hold is not known to be
-    `durable` it may be in memory alone."""
-    copy = Copy(disk, path)
-    await copy.begin()
-    for start, end in ranges:
-        await copy.take(start, end, durable)
-    await copy.sync()
-    await copy.replace()
-
-
-class Copy:
-    """A copy of a file that grows piece by piece and then takes the file's place."""
-
-    def __init__(self, disk: Disk, path: str) -> None:
-        self._disk = disk
-        self._source = path
-        self.path = path + TEMPORARY_SUFFIX
-        self.size = 0
-
-    async def begin(self, new_folder: bool = False) -> None:
-        await self._disk.remove(self.path)
-        await commit_one(self._disk, Write(self.path, 0, [], create=True, new_folder=new_folder), sync=False)
-
-    async def take(self, start: int, end: int, durable: bool) -> None:
-        """These bytes of the file come next, as two reads agree on them: what was read wrongly would be damage here.
-        Raises OSError if they are not all there: what comes after them would stand in the wrong place."""
-
-        async def read(position: int, length: int, fresh: bool = False) -> bytes:
-            return await self._disk.read(self._source, position, length, fresh and durable)
-
-        for position in range(start, end, limits.RECOVERY_READ_BYTES):
-            length = min(limits.RECOVERY_READ_BYTES, end - position)
-            data = await agreed(read, position, length)
-            if len(data) < length:
-                raise OSError(errno.EIO, "the file has become shorter", self._source)
-            await self.add(data)
-
-    async def add(self, data: bytes) -> None:
-        await commit_one(self._disk, Write(self.path, self.size, [data]), sync=False)
-        self.size += len(data)
-
-    async def sync(self) -> None:
-        await commit_one(self._disk, Write(self.path, self.size, []), sync=True)
-
-    async def replace(self, replaced: Callable[[], None] = lambda: None) -> None:
-        """Of a copy that is synced. `replaced` is called when it has taken the file's place, before that is durable: if
-        this raises an error then, the file is another one all the same."""
-        await self._disk.rename(self.path, self._source)
-        replaced()
-        await self._disk.sync_folder(self._source.rpartition("/")[0])
-
-    async def give_up(self) -> None:
-        await self._disk.remove(self.path)
-
-
-async def commit_one(disk: Disk, write: Write, sync: bool) -> None:
-    (error,) = await disk.commit([write], sync)
-    if error is not None:
-        raise error
 
 
 class Unrecorded(Exception):

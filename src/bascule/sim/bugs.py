@@ -11,7 +11,7 @@ from typing import Any
 
 from bascule.log.commitlog import CommitLog
 from bascule.log.raftlog import RaftStorage
-from bascule.log.recovery import Scan
+from bascule.log.scan import Scan
 from bascule.log.sync import SyncScheduler
 from bascule.node.partition.replica import Replica
 from bascule.node.replication import feeds

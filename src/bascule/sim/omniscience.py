@@ -191,7 +191,7 @@ class Omniscience:
     # --- what is exposed ----------------------------------------------------------------------------------------
 
     def exposes(self, log: CommitLog, hw_end: int, now_s: float) -> None:
-        host = next((host for host in self._cluster.hosts.values() if host.disk is log.disk), None)
+        host = next((host for host in self._cluster.hosts.values() if host.disk is log.segments.disk), None)
         if host is None or host.node is None:
             return
         name, number = _stream_of(log.folder)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from bascule.errors import LogError
 from bascule.log import cleanshutdown
-from bascule.log.commitlog import CommitLog, LogConfig
+from bascule.log.appender import LogConfig
+from bascule.log.commitlog import CommitLog
 from bascule.log.promised import PromisedEnds
 from bascule.log.sync import GROUP, SyncMode, SyncScheduler
 from bascule.ports import Clock, Disk

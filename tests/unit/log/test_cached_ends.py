@@ -135,7 +135,7 @@ def test_a_cut_lowers_the_end_before_the_log_is_shorter() -> None:
         bench = await named(disk)
         for number in range(1, 9):
             await bench.store([b"%d" % number])
-        bench.log.visible_end = 0
+        bench.log.segments.visible_end = 0
         await bench.log.truncate(4)
         disk.kill(random.Random(1))
         _, bench = await a_life(disk)

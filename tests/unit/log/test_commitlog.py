@@ -9,7 +9,7 @@ import pytest
 from bascule import limits
 from bascule.errors import LogError
 from bascule.log.index import FileIndex, MemoryIndex, encode_footer
-from bascule.log.recovery import scan_segment
+from bascule.log.scan import scan_segment
 from bascule.log.sync import GROUP, SyncMode
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, ManualClock, make_scheduler, open_bench
@@ -27,7 +27,7 @@ def test_a_partition_has_no_files_before_its_first_record() -> None:
         disk = MemoryDisk()
         bench = await open_bench(disk)
         log = bench.log
-        assert (log.start, log.end, log.promised_end, log.last_timestamp, log.oldest_timestamp) == (0, 0, 0, 0, 0)
+        assert (log.start, log.end, log.promised_end, log.last_timestamp) == (0, 0, 0, 0)
         assert await log.offset_at_or_after(5) == 0
         assert await log.offset_at_or_before(5) is None
         assert await bench.read_all() == []
@@ -471,7 +471,7 @@ def test_truncating_cuts_the_suffix_aside_and_writing_goes_on_from_there() -> No
         for number in range(0, 40, 4):
             await bench.store(bodies(number, 4))
         log = bench.log
-        log.visible_end = 0
+        log.segments.visible_end = 0
         await log.truncate(end)
         assert (log.end, log.promised_end) == (end, end)
         assert await bench.read_all() == numbered(0, end)
@@ -499,7 +499,7 @@ def test_an_owner_that_throws_when_told_does_not_hold_up_the_others(caplog: pyte
         def throw(_: int) -> None:
             raise RuntimeError("an owner's bug")
 
-        bad.log._on_promised = throw
+        bad.log.appender._on_promised = throw
         bad.append(bodies(0, 1))
         good.append(bodies(0, 1))
         await good.log.settled()

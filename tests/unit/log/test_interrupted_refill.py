@@ -60,7 +60,7 @@ async def heal(bench: Bench, peer: Bench, base: int) -> bool:
     async def fetch(start: int, end: int) -> bytes:
         return await peer.log.reader(start, uncommitted=True).read(500, end) or b""
 
-    segment = bench.log.segment_at(base)
+    segment = bench.log.segments.at(base)
     assert segment is not None
     return await refill(bench.log, segment, fetch)
 

@@ -7,7 +7,7 @@ import pytest
 
 from bascule import limits
 from bascule.errors import LogError, Unavailable
-from bascule.log.reader import Healing
+from bascule.log.healing import Healing
 from bascule.log.segment import Segment
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, open_bench
@@ -285,7 +285,7 @@ def test_a_disk_that_cannot_be_read_is_an_error_that_names_the_file() -> None:
 def test_a_reader_finds_its_place_again_after_the_log_was_cut_under_it() -> None:
     async def scenario() -> None:
         bench = await filled(MemoryDisk(), 40, 500)
-        bench.log.visible_end = 20
+        bench.log.segments.visible_end = 20
         reader = bench.log.reader(0)
         while await reader.read(500) is not None:
             pass
@@ -326,7 +326,7 @@ def test_a_consumer_never_steps_over_what_a_replica_out_of_reach_may_have(backwa
         disk = MemoryDisk()
         bench = await open_bench(disk, replicated=True)
         await bench.store([b"one", b"two", b"three"])
-        bench.log.on_damage = on_damage
+        bench.log.segments.on_damage = on_damage
         disk.flip(bench.log.segments[0].path, 20, 1)
 
         async def read() -> list[int]:

@@ -69,7 +69,7 @@ def test_an_index_that_did_not_fit_is_written_when_it_does() -> None:
         assert bench.log.failed is None
         assert index not in disk.paths()
         disk.heal()
-        bench.log.store_index(bench.log.segments[0])
+        bench.log.appender.store_index(bench.log.segments[0])
         await bench.log.settled()
         assert index in disk.paths()
         assert isinstance(bench.log.segments[0].index, FileIndex)

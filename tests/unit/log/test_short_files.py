@@ -14,9 +14,9 @@ from bascule import limits
 from bascule.errors import Unavailable
 from bascule.log.chunk import read_chunk
 from bascule.log.disk import FileDisk
+from bascule.log.healing import Healing
 from bascule.log.lookup import yielding
-from bascule.log.reader import Healing
-from bascule.log.recovery import scan_segment
+from bascule.log.scan import scan_segment
 from bascule.log.segment import Segment
 from bascule.node.partition.epochs import _read_from
 from bascule.testing.logs import FOLDER, Bench, open_bench
@@ -291,7 +291,7 @@ def test_a_healing_that_changed_nothing_is_none(
         bench = await filled(disk)
         harmed = Harmed(tmp_path, bench, sealed=True)
         harmed.cut(in_a_record)
-        bench.log.on_damage = healed
+        bench.log.segments.on_damage = healed
         monkeypatch.setattr(limits, "DAMAGE_PATIENCE_S", 0.2)
         with pytest.raises(Unavailable):
             await bench.read_all()

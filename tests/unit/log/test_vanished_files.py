@@ -246,7 +246,7 @@ def test_what_the_log_itself_changes_is_no_loss(disk: FileDisk) -> None:
         bench = await filled(disk)
         watch = await watch_over(bench)
         for step in range(12):
-            bench.log.visible_end = 0
+            bench.log.segments.visible_end = 0
             await bench.log.truncate(bench.log.end - 7)
             await watch.check()
             await bench.store([body(each) for each in range(30)])

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from bascule.core.metadata.streams import StreamConfig
 from bascule.core.partition.owed import OwedBound
-from bascule.log.commitlog import LogConfig
+from bascule.log.appender import LogConfig
 from bascule.log.promised import PromisedEnds
 from bascule.log.sync import SyncScheduler
 from bascule.node.membership.lease import Lease

@@ -157,7 +157,7 @@ class PeerLogs:
             return Told(True, not log.damaged, standing, 0, b"", replica.certain)
         reader = log.reader(question.start, uncommitted=True, heals=False)
         records = await reader.read(READ_BYTES, question.end) or b""
-        sound = not reader.skipped and not log.lacks(question.start, question.end)
+        sound = not reader.skipped and not log.segments.lacks(question.start, question.end)
         room = max(1, self._bus.max_payload - OVERHEAD_BYTES)
         piece = records[question.skip : question.skip + room] if sound else b""
         return Told(True, sound, standing, len(records), piece)

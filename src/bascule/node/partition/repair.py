@@ -18,7 +18,7 @@ from typing import Protocol
 from bascule.core.metadata.administration import elect_command
 from bascule.core.partition.candidate import PATIENCE_S, Account, Candidate, GiveWay, Lead, Wait, decide
 from bascule.errors import LogError, PeerError, PeerLacks
-from bascule.log.reader import Healing
+from bascule.log.healing import Healing
 from bascule.log.refill import refill
 from bascule.log.segment import Segment
 from bascule.log.tail import Tail

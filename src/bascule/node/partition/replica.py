@@ -13,7 +13,7 @@ from bascule.core.partition.epochs import EpochHistory
 from bascule.core.partition.roles import Role
 from bascule.errors import LogError, Unavailable
 from bascule.log.commitlog import CommitLog
-from bascule.log.reader import Healing
+from bascule.log.healing import Healing
 from bascule.log.segment import Segment
 from bascule.log.tail import Tail
 from bascule.node.membership.lease import CUT_OFF, LEASE_S, NS

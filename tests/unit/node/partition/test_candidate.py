@@ -214,7 +214,7 @@ def test_a_replica_whose_damaged_record_went_with_a_cut_does_not_lead_before_the
         replica = harmed.broker.replica("s", 0)
         assert replica is not None
         assert replica.log.damaged
-        replica.log.visible_end = 0  # as of a follower that was not told of the high watermark
+        replica.log.segments.visible_end = 0  # as of a follower that was not told of the high watermark
         await replica.truncate(19)
         assert (replica.log.end, list(replica.log.damaged)) == (18, [])
         assert not replica.certain

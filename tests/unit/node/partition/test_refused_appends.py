@@ -124,7 +124,7 @@ def test_records_below_the_end_fail_the_log_instead_of_leaving_the_machine_ahead
         members, follower = made.members, made.other
         replica = replica_of(follower)
         assert replica.following is not None
-        replica.log.end += 1  # the log and its machine do not agree any more
+        replica.log.segments.end += 1  # the log and its machine do not agree any more
         publishing = asyncio.ensure_future(publish_all(members))
         await until(lambda: replica.log.failed is not None)
         assert len(await publishing) == COUNT

@@ -9,7 +9,7 @@ import pytest
 
 from bascule.core.metadata.commands import PartitionName
 from bascule.errors import CorruptError, PeerLacks
-from bascule.log.reader import Healing
+from bascule.log.healing import Healing
 from bascule.log.sync import GROUP, SyncMode
 from bascule.node.controller.cluster import Cluster
 from bascule.node.partition.peerlogs import PeerLogs

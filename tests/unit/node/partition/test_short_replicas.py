@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bascule.errors import Status
-from bascule.log.recovery import Copy
+from bascule.log.filecopy import Copy
 from bascule.log.refill import refill
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk

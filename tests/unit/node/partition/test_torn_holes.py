@@ -120,9 +120,9 @@ def test_a_hole_is_cut_if_each_that_may_have_what_is_missing_says_that_it_has_no
             return told
 
         monkeypatch.setattr(PeerLogs, "fetch", fetch)
-        log.record.torn_from, log.damaged = log.end, {log.segments[-1]: None}
+        log.record.torn_from, log.segments.damaged = log.end, {log.segments[-1]: None}
         assert await replica.repair.torn_from() == (log.end if cut else None)
-        log.damaged = {}
+        log.segments.damaged = {}
         assert await replica.repair.torn_from() is None
 
     run(main())

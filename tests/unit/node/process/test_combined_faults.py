@@ -133,7 +133,7 @@ def test_no_index_is_written_behind_the_back_of_a_cut(monkeypatch: pytest.Monkey
             await bench.store([bytes([number]) * 50])
         disk.misfortune = None
         log = bench.log
-        log.visible_end = 0
+        log.segments.visible_end = 0
         assert len(log.segments) > 3
         commit = disk.commit
 
@@ -219,8 +219,8 @@ def test_a_log_whose_files_are_changed_for_long_does_not_keep_others_from_being_
         look = disk.look
 
         async def look_and_change(paths: Sequence[str]) -> list[Seen | None]:
-            if not busy.log.changing.locked():
-                await busy.log.changing.acquire()
+            if not busy.log.segments.changing.locked():
+                await busy.log.segments.changing.acquire()
             return await look(paths)
 
         monkeypatch.setattr(disk, "look", look_and_change)
@@ -232,7 +232,7 @@ def test_a_log_whose_files_are_changed_for_long_does_not_keep_others_from_being_
                 await watch.check()
         assert (len(busy.failures), len(other.failures)) == (0, 1)
         monkeypatch.undo()
-        busy.log.changing.release()
+        busy.log.segments.changing.release()
         await watch.check()
         assert len(busy.failures) == 1
 

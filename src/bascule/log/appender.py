@@ -1,0 +1,353 @@
+"""The append pipeline of a log: records are queued, written and synced by the group commit, and then promised.
+
+Theory of operation: `append` never waits. It queues the records and enlists with the sync scheduler; when a round has
+stored them `promised_end` moves up and `on_promised` is told. Until then they are in a segment that waits or in flight.
+Under relaxed sync a promised segment may still be unsynced; and a sealed one gets its index once it is synced.
+
+A write or sync that fails, or an append that is refused, ends the log's writing: everything not promised is forgotten
+at once (`end` falls back to `promised_end`, so its offsets will name other records), `on_failed` is told once and
+appends raise the error. So whoever appends never stands ahead of its log without being told, and nothing is taken
+behind what was refused. Reads go on. When what the failed write left is set aside `resume` begins a fresh file: a
+failed sync says nothing about the pages it covered, now or later, so the old one is never written again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bascule import limits
+from bascule.errors import LogError
+from bascule.log.endrecord import EndRecord
+from bascule.log.failures import lost_error, storage_error
+from bascule.log.index import FileIndex
+from bascule.log.segment import Mark, Segment
+from bascule.log.segments import SegmentList
+from bascule.log.sync import SyncScheduler
+from bascule.ports import Clock, Write
+
+_log = logging.getLogger("bascule.log")
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    segment_max_bytes: int
+    segment_max_age_ns: int = 0
+    """How old a segment's first record may be before the next append starts a new one; 0 = any age."""
+
+
+class Appender:
+    def __init__(
+        self,
+        segments: SegmentList,
+        scheduler: SyncScheduler,
+        record: EndRecord,
+        config: LogConfig,
+        clock: Clock,
+        enlist: Callable[[], None],
+        on_promised: Callable[[int], None],
+        on_failed: Callable[[LogError], None],
+    ) -> None:
+        """`enlist` has the scheduler take what waits here in its next round."""
+        self.failed: LogError | None = None
+        self.last_timestamp = self.last_epoch = 0
+        self._segments = segments
+        self._scheduler = scheduler
+        self._record = record
+        self._config = config
+        self._clock = clock
+        self._enlist = enlist
+        self._on_promised = on_promised
+        self._on_failed = on_failed
+        self._active: Segment | None = None
+        self._waiting: list[Segment] = []  # segments with records that wait for the disk, oldest first
+        self._waiting_bytes = self._in_flight_bytes = 0
+        self._sealed: list[Segment] = []  # segments whose index is not on the disk yet
+        self._in_flight: list[tuple[Segment, Mark]] = []
+        self._in_flight_indexes: list[Segment] = []
+        self._unsynced: list[Segment] = []  # promised by an interval sync that is still to come
+        self._in_flight_syncs: list[tuple[Segment, Mark]] = []
+        self._settled: list[asyncio.Future[None]] = []
+
+    def adopt(self, recovered: list[Segment]) -> None:
+        """What recovery found counts as promised, for it is synced."""
+        for segment in recovered:
+            self._segments.add(segment)
+        if not recovered:
+            return
+        self._active = recovered[-1]
+        self._segments.has_folder = True
+        self._sealed = [segment for segment in recovered[:-1] if not isinstance(segment.index, FileIndex)]
+        self._segments.end = self._segments.promised_end = recovered[-1].appended.end
+        self._segments.damaged = {segment: None for segment in recovered if segment.damage}
+        self._note_last_record()
+        if self._sealed:
+            self._enlist()
+
+    def _note_last_record(self) -> None:
+        last = self._segments.last_record
+        self.last_timestamp, self.last_epoch = last.last_timestamp, last.last_epoch
+
+    # --- appending ----------------------------------------------------------------------------------------
+
+    def append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
+        """Queue whole records, with offsets from `end` on, the last of which is `next_offset - 1`. LogError if they are
+        not taken: the log has failed then, and `on_failed` has been told."""
+        if self.failed is not None:
+            raise LogError(str(self.failed))
+        if (ended := self._segments.waiters.ended) is not None:
+            raise LogError(f"{self._segments.folder}: this log is {ended}; nothing can be appended to it")
+        if not count:
+            return
+        try:
+            self._queue(records, count, next_offset, last_timestamp)
+        except Exception as error:
+            self._refuse(error)
+            raise LogError(str(self.failed)) from error
+
+    def _queue(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
+        end = self._segments.end
+        if next_offset - count < end:
+            raise ValueError(f"{count} records before offset {next_offset}, but the end is {end}")
+        self._scheduler.reserve(len(records))
+        self._waiting_bytes += len(records)
+        segment = self._active
+        if segment is None or self._is_full(segment, len(records)):
+            segment = self._roll(end)  # and not at the first record: there may be a hole before that
+        if not self._waiting or self._waiting[-1] is not segment:
+            self._waiting.append(segment)
+        segment.append(records, next_offset, last_timestamp)
+        self._segments.end = next_offset
+        self.last_timestamp = last_timestamp
+        self.last_epoch = segment.appended.last_epoch
+        self._enlist()
+
+    def _is_full(self, segment: Segment, more: int) -> bool:
+        size = segment.appended.size
+        if size == 0:
+            return False
+        if size >= self._config.segment_max_bytes or size + more > limits.MAX_SEGMENT_BYTES:
+            return True
+        max_age_ns = self._config.segment_max_age_ns
+        return max_age_ns > 0 and self._clock.time_ns() - segment.first_timestamp >= max_age_ns
+
+    def _roll(self, base: int) -> Segment:
+        if self._active is not None:
+            self._sealed.append(self._active)
+        self._active = Segment(self._segments.disk, self._segments.folder, base)
+        self._segments.add(self._active)
+        return self._active
+
+    # --- rounds: called by the scheduler ------------------------------------------------------------------
+
+    @property
+    def _writes(self) -> bool:
+        return self.failed is None and self._segments.waiters.ended != "deleted"
+
+    def take(self) -> list[Write]:
+        writes: list[Write] = []
+        if self._writes:
+            # A segment is written once the one before it is durable: after a loss of power there must be no record
+            # whose predecessors never reached the disk. Relaxed sync promises no such thing.
+            count = len(self._waiting) if self._scheduler.mode.relaxed else 1
+            due, self._waiting = self._waiting[:count], self._waiting[count:]
+            for segment in due:
+                write = segment.take(not self._segments.has_folder, self._record.promise(segment.appended.end))
+                if write is not None:
+                    writes.append(write)
+                    self._in_flight.append((segment, segment.appended))
+            self._in_flight_bytes = sum(len(buffer) for write in writes for buffer in write.buffers)
+            self._waiting_bytes -= self._in_flight_bytes
+            if self._sealed:
+                self._take_indexes(writes)
+        return writes
+
+    def _take_indexes(self, writes: list[Write]) -> None:
+        due = [segment for segment in self._sealed if segment.index_due]
+        writes += [segment.index_write() for segment in due]
+        self._in_flight_indexes += due
+        self._sealed = [segment for segment in self._sealed if segment not in due]
+
+    def settle(self, errors: list[OSError | None]) -> None:
+        flights, self._in_flight = self._in_flight, []
+        indexes, self._in_flight_indexes = self._in_flight_indexes, []
+        self._scheduler.release(self._in_flight_bytes)
+        self._in_flight_bytes = 0
+        failure = None if self.failed is None else OSError()  # forgotten meanwhile: what was written does not count
+        before = promised = self._segments.promised_end
+        for (segment, mark), error in zip(flights, errors, strict=False):
+            failure = failure or error
+            if failure is None:
+                segment.settle(mark, synced=not self._scheduler.mode.interval_ns)
+                self._segments.has_folder = True
+                promised = mark.end
+                if segment.synced.size < mark.size and segment not in self._unsynced:
+                    self._unsynced.append(segment)
+            elif self.failed is None:
+                self._fail(segment.path, failure, promised)
+        if indexes:
+            for segment, error in zip(indexes, errors[len(flights) :], strict=True):
+                self._index_stored(segment, error)
+        if promised > before:
+            self._segments.promised_end = promised
+            self._record.rose()
+            if self._segments.waiters.ended != "deleted":
+                self._on_promised(promised)
+        if self._waiting:
+            self._enlist()
+        self._enlist_for_indexes()
+        if self._settled:
+            self._tell_settled()
+
+    def take_unsynced(self) -> list[Write]:
+        if self._writes:
+            self._in_flight_syncs = [(segment, segment.promised) for segment in self._unsynced]
+            self._unsynced = []
+        return [Write(segment.path, mark.size, []) for segment, mark in self._in_flight_syncs]
+
+    def settle_synced(self, errors: list[OSError | None]) -> None:
+        flights, self._in_flight_syncs = self._in_flight_syncs, []
+        for (segment, mark), error in zip(flights, errors, strict=True):
+            if error is None:
+                segment.synced = mark
+            elif self.failed is None:
+                self._fail(segment.path, error, self._segments.promised_end)
+        self._enlist_for_indexes()
+        self._tell_settled()
+
+    def _indexes_due(self) -> bool:
+        return self.failed is None and any(segment.index_due for segment in self._sealed)
+
+    def _enlist_for_indexes(self) -> None:
+        if self._sealed and self._indexes_due():
+            self._enlist()
+
+    def _index_stored(self, segment: Segment, error: OSError | None) -> None:
+        if error is None:
+            segment.index_written()
+        else:
+            _log.warning("%s: cannot be written (%s); it stays in memory", segment.index_path, error)
+
+    def store_index(self, segment: Segment) -> None:
+        """Of a sealed segment that has lost its own."""
+        self._sealed.append(segment)
+        self._enlist()
+
+    # --- the end of writing -------------------------------------------------------------------------------
+
+    def _fail(self, path: str, error: OSError, promised_end: int) -> None:
+        self._end_writing(storage_error(path, error), promised_end)
+
+    def _refuse(self, error: Exception) -> None:
+        """Whoever appended has moved on already: nothing may follow what was not taken."""
+        folder = self._segments.folder
+        if not isinstance(error, LogError):
+            _log.error("%s: an append failed unexpectedly", folder, exc_info=error)
+        reason = f"{folder}: records were not taken: {error}; what had not been promised is given up"
+        self._end_writing(
+            LogError(f"{reason}, nothing that was acked is lost, reads go on"), self._segments.promised_end
+        )
+
+    def lose(self, path: str) -> None:
+        """This path, of a file or a folder of this log or around it, leads nowhere or elsewhere. Reads go on from what
+        is open; `CommitLog.reopen` looks whether it is back."""
+        if self.failed is None and self._segments.waiters.ended is None:
+            self._end_writing(lost_error(path), self._segments.promised_end)
+
+    def _end_writing(self, reason: LogError, promised_end: int) -> None:
+        """Everything that is not promised is forgotten, also what is on its way to the disk."""
+        self.failed = reason
+        self._drop_waiting()
+        for segment in self._segments:
+            if segment.appended.size > segment.promised.size:
+                segment.cut_to(segment.promised)
+        self._segments.end = self._segments.promised_end = promised_end
+        self._note_last_record()
+        self._tell_settled()
+        _log.error("%s", self.failed)
+        self._on_failed(self.failed)
+
+    def _drop_waiting(self) -> None:
+        self._scheduler.release(self._waiting_bytes)
+        self._waiting_bytes = 0
+        self._waiting = []
+
+    def resume(self) -> None:
+        """What was not promised is out of the files: writes are taken again."""
+        self.failed = None
+        self._start_fresh()
+
+    def discard(self) -> None:
+        """Of a log that is deleted: nothing that waits is written any more."""
+        self._drop_waiting()
+        self._sealed = []
+        self._active = None
+        self._tell_settled()
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    def _tell_settled(self) -> None:
+        waiting, self._settled = self._settled, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def _told(self) -> None:
+        self._settled.append(asyncio.get_running_loop().create_future())
+        await self._settled[-1]
+
+    async def settled(self) -> None:
+        """Wait until nothing of this log waits for the disk or is on its way there."""
+        while (
+            self._waiting or self._in_flight or self._in_flight_indexes or self._in_flight_syncs or self._indexes_due()
+        ):
+            await self._told()
+
+    # --- files that change --------------------------------------------------------------------------------
+
+    def write_elsewhere(self, segment: Segment) -> None:
+        """What comes next goes to another segment."""
+        if segment is self._active:
+            self._start_fresh()
+
+    def _start_fresh(self) -> None:
+        """The next append begins a new segment; the last one there is counts as sealed."""
+        self._active = None
+        self._sealed = [segment for segment in self._sealed if not segment.retired]
+        last = self._segments[-1] if self._segments else None
+        if last is not None and not isinstance(last.index, FileIndex) and last not in self._sealed:
+            self._sealed.append(last)
+        self._enlist_for_indexes()
+
+    async def seal(self, segment: Segment) -> None:
+        """Nothing is written to the files of this segment any more when this returns, until `put_back`."""
+        self.write_elsewhere(segment)
+        while (
+            segment in self._waiting
+            or segment in self._in_flight_indexes
+            or any(each is segment for each, _ in (*self._in_flight, *self._in_flight_syncs))
+        ):
+            await self._told()
+        self._sealed = [each for each in self._sealed if each is not segment]
+
+    def put_back(self, segment: Segment, fresh: Segment) -> None:
+        """In place of `segment`, which may be the same."""
+        self._segments.replace(segment, fresh)
+        if fresh is not segment:
+            self._unsynced = [each for each in self._unsynced if each is not segment]
+        if not isinstance(fresh.index, FileIndex):
+            self._sealed.append(fresh)
+            self._enlist_for_indexes()
+        self._segments.waiters.wake()
+
+    def forget_unsynced(self) -> None:
+        """All that was promised is synced, by somebody else."""
+        self._unsynced = []
+
+    def cut_back(self, end: int) -> None:
+        """The files end here now, at the latest: the next append goes to a fresh one."""
+        self._start_fresh()
+        segments = self._segments
+        segments.end = segments.promised_end = min(segments.end, end)
+        segments.visible_end = min(segments.visible_end, segments.end)
+        self._note_last_record()

@@ -1,0 +1,75 @@
+"""A file that is replaced by a changed copy of itself: written beside it, synced, and renamed over it.
+
+A crash leaves the file as it was, perhaps with an unfinished copy beside it, which recovery removes.
+"""
+
+import errno
+from collections.abc import Callable
+
+from bascule import limits
+from bascule.log.reread import agreed
+from bascule.ports import Disk, Write
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+async def rewrite(disk: Disk, path: str, ranges: list[tuple[int, int]], durable: bool) -> None:
+    """Put a synced copy of these ranges of the file in its place, atomically. If what they hold is not known to be
+    `durable` it may be in memory alone."""
+    copy = Copy(disk, path)
+    await copy.begin()
+    for start, end in ranges:
+        await copy.take(start, end, durable)
+    await copy.sync()
+    await copy.replace()
+
+
+class Copy:
+    """A copy of a file that grows piece by piece and then takes the file's place."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._source = path
+        self.path = path + TEMPORARY_SUFFIX
+        self.size = 0
+
+    async def begin(self, new_folder: bool = False) -> None:
+        await self._disk.remove(self.path)
+        await commit_one(self._disk, Write(self.path, 0, [], create=True, new_folder=new_folder), sync=False)
+
+    async def take(self, start: int, end: int, durable: bool) -> None:
+        """These bytes of the file come next, as two reads agree on them: what was read wrongly would be damage here.
+        Raises OSError if they are not all there: what comes after them would stand in the wrong place."""
+
+        async def read(position: int, length: int, fresh: bool = False) -> bytes:
+            return await self._disk.read(self._source, position, length, fresh and durable)
+
+        for position in range(start, end, limits.RECOVERY_READ_BYTES):
+            length = min(limits.RECOVERY_READ_BYTES, end - position)
+            data = await agreed(read, position, length)
+            if len(data) < length:
+                raise OSError(errno.EIO, "the file has become shorter", self._source)
+            await self.add(data)
+
+    async def add(self, data: bytes) -> None:
+        await commit_one(self._disk, Write(self.path, self.size, [data]), sync=False)
+        self.size += len(data)
+
+    async def sync(self) -> None:
+        await commit_one(self._disk, Write(self.path, self.size, []), sync=True)
+
+    async def replace(self, replaced: Callable[[], None] = lambda: None) -> None:
+        """Of a copy that is synced. `replaced` is called when it has taken the file's place, before that is durable: if
+        this raises an error then, the file is another one all the same."""
+        await self._disk.rename(self.path, self._source)
+        replaced()
+        await self._disk.sync_folder(self._source.rpartition("/")[0])
+
+    async def give_up(self) -> None:
+        await self._disk.remove(self.path)
+
+
+async def commit_one(disk: Disk, write: Write, sync: bool) -> None:
+    (error,) = await disk.commit([write], sync)
+    if error is not None:
+        raise error

@@ -1,0 +1,221 @@
+"""One damaged stretch, filled with what a peer has of it.
+
+The stretch stands between two offsets. A peer whose log has the very record that follows it in ours has the same log up
+to there (leaders only append, and an epoch and an offset name one record), so what it has between the two offsets is
+what was here. The peer is asked for that record before and after the stretch itself. Where nothing follows, the records
+must be of the epoch our last one had, and end where our log ends: all of them or none, for a part with nothing valid
+behind it would be a torn tail to the next start.
+
+A peer that does not go as far as that record is not known to have the same log, but may have what is missing here. A
+record of the epoch that the one after the stretch has is, at its offset, the same in every log that has one: there was
+one leader who wrote it, behind the same log. So the peer's records up to its last one of that epoch are the missing
+ones, of whatever epochs they are.
+
+A peer may be damaged too, elsewhere or at the same place. Then any later record that both have shows that the logs are
+the same, and what the peer has of a stretch is taken piece by piece. What stays missing is marked by a filler, shaped
+like a record that does not verify, so that every scan finds what stands on both sides of it; other peers are asked for
+it next. So replicas with different holes get whole from each other.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from bascule import limits
+from bascule.errors import PeerError, PeerLacks
+from bascule.log.chunk import PREFIX_BYTES, TRAILER_TAG, Chunk
+from bascule.log.filecopy import Copy
+from bascule.log.quarantine import Quarantine
+from bascule.log.segment import Segment
+from bascule.log.segments import SegmentList
+from bascule.log.stretch import Stretch, first_after
+from bascule.wire import kernels
+
+_log = logging.getLogger("bascule.log")
+
+Fetch = Callable[[int, int], Awaitable[bytes]]
+"""(first offset, end offset) -> the first of a peer's records in between, as many as come at once; b"" if none.
+Raises PeerLacks if the peer's log is damaged there."""
+PROOFS = 64
+"""Records of ours that a damaged peer is asked for, until it has one."""
+REFUSALS = 256
+"""How often a damaged peer is asked for smaller pieces of one stretch: what is left is left to the next attempt."""
+_WHOLE = 0
+_FILLER_BODY = bytes(limits.MIN_RECORD_PAYLOAD_BYTES - limits.RECORD_TRAILER_BYTES) + TRAILER_TAG.ljust(
+    limits.RECORD_TRAILER_BYTES, b"\0"
+)
+FILLER = b"\xff" + len(_FILLER_BODY).to_bytes(PREFIX_BYTES - 1, "big") + _FILLER_BODY
+"""Says where it ends, and verifies nowhere."""
+
+
+class Fill:
+    """One stretch, as a peer has it."""
+
+    def __init__(
+        self,
+        segments: SegmentList,
+        quarantine: Quarantine,
+        segment: Segment,
+        stretch: Stretch,
+        copy: Copy,
+        fetch: Fetch,
+    ) -> None:
+        self._segments = segments
+        self._quarantine = quarantine
+        self._segment = segment
+        self._stretch = stretch
+        self._copy = copy
+        self._fetch = fetch
+        self._refusals = REFUSALS
+        self._last_epoch = 0
+        self._end = stretch.first_offset
+        self._records = 0
+        self._holes = 0
+        self._in_hole = False
+        self._kept = False
+        self._by_epoch = False
+        """Its records are known by their epoch: what it does not have says nothing."""
+        self.lacking = ""
+        """What the peer said that it does not have either."""
+
+    @property
+    def whole(self) -> bool:
+        return not self._holes
+
+    @property
+    def helped(self) -> bool:
+        return self.whole or self._records > 0
+
+    async def run(self) -> bool:
+        """False if the segment cannot be made anew with this: nothing marks the end of the log, or the peer's log has
+        changed meanwhile."""
+        stretch = self._stretch
+        if stretch.follows is None:
+            await self._take(stretch.first_offset, stretch.end_offset)
+            return (
+                self.whole and self._end == stretch.end_offset and self._last_epoch == self._segment.promised.last_epoch
+            )
+        proof = await self._proof()
+        if proof is not None:
+            await self._take(stretch.first_offset, stretch.end_offset)
+            return await self._has(proof)
+        if not await self._has_some():
+            await self._keep()
+            return True
+        proven = await self._has_last()
+        self._by_epoch = not proven
+        await self._take(stretch.first_offset, stretch.end_offset)
+        return not proven or await self._has_last()
+
+    async def set_aside(self) -> None:
+        """Before its bytes leave the log."""
+        stretch = self._stretch
+        if self._kept or self._segment.missing or await self._is_filler():
+            aside = None
+        else:
+            aside = await self._quarantine.keep(self._segment.path, stretch.start, stretch.end)
+        if self.helped:
+            _log.warning(
+                "%s: offsets %d to %d are back from another replica%s; %s",
+                self._segment.path,
+                stretch.first_offset,
+                stretch.end_offset - 1,
+                "" if self.whole else ", as far as it has them",
+                f"the damaged bytes are set aside as {aside}" if aside else "nothing of them was left",
+            )
+
+    async def _is_filler(self) -> bool:
+        start, end = self._stretch.start, self._stretch.end
+        if end - start != len(FILLER):
+            return False
+        return await self._segment.read(start, len(FILLER)) == FILLER
+
+    async def _proof(self) -> Chunk | None:
+        """A record of ours behind the stretch that the peer has too; None if its log is another one, or shorter, or
+        too much of it is damaged."""
+        segment: Segment | None = self._segment
+        position, left = self._stretch.end, PROOFS
+        while segment is not None and left > 0:
+            record = await first_after(segment, position)
+            if record is None:
+                segment, position = self._segments.after(segment), 0
+                continue
+            try:
+                return record if await self._has(record) else None
+            except PeerLacks as error:
+                self.lacking = str(error)
+            position, left = record.end, left - 1
+        return None
+
+    async def _has_some(self) -> bool:
+        """Whether a peer that cannot be compared has a record that is missing here."""
+        stretch = self._stretch
+        try:
+            records = await self._fetch(stretch.first_offset, stretch.end_offset)
+        except PeerLacks as error:
+            self.lacking = str(error)
+            return stretch.epoch > 0
+        return bool(records) and stretch.epoch > 0
+
+    async def _has_last(self) -> bool:
+        """Whether the peer's record right before the one after the stretch is of the same epoch as that."""
+        end = self._stretch.end_offset
+        try:
+            return _last_epoch(await self._fetch(end - 1, end)) == self._stretch.epoch
+        except PeerLacks:
+            return False
+
+    async def _has(self, record: Chunk) -> bool:
+        """Whether the peer has this very record."""
+        return await self._fetch(record.first_offset, record.next_offset) == record.data
+
+    async def _take(self, start: int, end: int) -> None:
+        while start < end:
+            try:
+                records = await self._fetch(start, end)
+            except PeerLacks as error:
+                self.lacking = str(error)
+                self._refusals -= 1
+                if end - start == 1 or self._refusals <= 0:
+                    await self._leave_out()
+                    return
+                middle = (start + end) // 2
+                await self._take(start, middle)
+                start = middle
+                continue
+            if self._by_epoch and _last_epoch(records) != self._stretch.epoch:
+                await self._leave_out()
+                return
+            if not records:
+                return  # there never were any, or they were given up
+            start = await self._add(records, start, end)
+
+    async def _add(self, records: bytes, start: int, end: int) -> int:
+        position, count, first, added_end, _, epoch, status = kernels.scan_records(records, 0, len(records), start)
+        if status != _WHOLE or position != len(records) or not count or first < start or added_end > end:
+            raise PeerError(f"what a peer sent for offsets from {start} on does not verify")
+        await self._copy.add(records)
+        self._records += count
+        self._last_epoch, self._end, self._in_hole = epoch, added_end, False
+        return added_end
+
+    async def _keep(self) -> None:
+        """As it is: it is damage for the next scan too."""
+        start, end = self._stretch.start, self._stretch.end
+        length = 0 if self._segment.missing else await self._segment.file_size()
+        if start < end <= length:
+            await self._copy.take(start, end, durable=end <= self._segment.synced.size)
+            self._holes, self._kept = 1, True
+        else:
+            await self._leave_out()
+
+    async def _leave_out(self) -> None:
+        if not self._in_hole:
+            self._holes += 1
+            self._in_hole = True
+            await self._copy.add(FILLER)
+
+
+def _last_epoch(records: bytes) -> int:
+    """Of the last record; 0 if there is none, or they do not verify."""
+    _, count, _, _, _, epoch, status = kernels.scan_records(records, 0, len(records), 0)
+    return epoch if count and status == _WHOLE else 0

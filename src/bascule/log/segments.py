@@ -1,0 +1,130 @@
+"""A partition's segments in order, and how far they go: a log as it is read, searched and looked after.
+
+Positions are exclusive ends, in this order:
+
+start <= visible_end <= promised_end <= end
+
+The appender moves `end` and `promised_end`, the node `visible_end` (the high watermark). Readers that have come to the
+visible end are among the `waiters`.
+"""
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+from bascule.log.healing import OnDamage
+from bascule.log.segment import Mark, Segment
+from bascule.log.waiters import Waiters
+from bascule.ports import Disk
+
+_NO_RECORD = Mark(0, 0, 0, 0)
+
+
+class SegmentList(Sequence[Segment]):
+    def __init__(
+        self, disk: Disk, folder: str, on_damage: OnDamage | None, store_index: Callable[[Segment], None]
+    ) -> None:
+        """`store_index` is told of a sealed segment whose index was made anew, in memory."""
+        self.disk = disk
+        self.folder = folder
+        self.on_damage = on_damage
+        self.store_index = store_index
+        self.end = self.promised_end = self.visible_end = 0
+        self.waiters = Waiters()
+        self.damaged: dict[Segment, None] = {}
+        """Segments that are known to lack records which another replica may have."""
+        self.has_folder = False
+        """Its folder is on the disk; if it is not any more somebody else took it away."""
+        self.changing = asyncio.Lock()
+        """Held by whoever replaces, cuts or removes files that are there."""
+        self._segments: list[Segment] = []
+        self._bases: list[int] = []
+
+    # --- in order -----------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @overload
+    def __getitem__(self, index: int) -> Segment: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Segment]: ...
+
+    def __getitem__(self, index: int | slice) -> Segment | list[Segment]:
+        return self._segments[index]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __reversed__(self) -> Iterator[Segment]:
+        return reversed(self._segments)
+
+    def at(self, offset: int) -> Segment | None:
+        """The segment that holds this offset if any does; the first one for offsets before it."""
+        if not self._segments:
+            return None
+        return self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
+
+    def after(self, segment: Segment) -> Segment | None:
+        number = bisect_right(self._bases, segment.base)
+        return self._segments[number] if number < len(self._segments) else None
+
+    def before(self, segment: Segment) -> Segment | None:
+        number = bisect_right(self._bases, segment.base - 1) - 1
+        return self._segments[number] if number >= 0 else None
+
+    # --- what is in them ----------------------------------------------------------------------------------
+
+    @property
+    def start(self) -> int:
+        """The oldest record's offset, or where it should be if it cannot be read; `end` if there is none."""
+        oldest = next((segment for segment in self._segments if segment.damage or not segment.empty), None)
+        return self.end if oldest is None else oldest.first_offset if oldest.first_offset >= 0 else oldest.base
+
+    @property
+    def last_record(self) -> Mark:
+        """Where the last record there is ends. A segment may hold none: it is new, or was cut back to its beginning, or
+        nothing in it can be read."""
+        return next((each.appended for each in reversed(self._segments) if each.first_offset >= 0), _NO_RECORD)
+
+    def lacks(self, start: int, end: int) -> bool:
+        """Whether whole stretches between two segments are missing that have such offsets."""
+        for segment in self.damaged:
+            following = self.after(segment)
+            if following is not None and max(start, segment.appended.end) < min(end, following.base):
+                return True
+        return False
+
+    def note_damage(self, segment: Segment) -> None:
+        if segment.damage and not segment.retired:
+            self.damaged[segment] = None
+
+    # --- changes ------------------------------------------------------------------------------------------
+
+    def add(self, segment: Segment) -> None:
+        assert not self._bases or self._bases[-1] <= segment.base, "segments are in the order of their offsets"
+        self._segments.append(segment)
+        self._bases.append(segment.base)
+
+    def drop_last(self) -> None:
+        segment = self._segments.pop()
+        segment.retired = True
+        self.damaged.pop(segment, None)
+        self._bases.pop()
+
+    def replace(self, segment: Segment, fresh: Segment) -> None:
+        """Another file has its place now; `fresh` may be the same."""
+        number = self._segments.index(segment)
+        assert fresh.base == segment.base, "a segment keeps its first offset"
+        if fresh is not segment:
+            segment.retired = self.has_folder = True
+            self._segments[number] = fresh
+        self.damaged.pop(segment, None)
+        self.note_damage(fresh)
+
+    def drop_all(self) -> None:
+        for segment in self._segments:
+            segment.retired = True
+        self._segments, self._bases = [], []

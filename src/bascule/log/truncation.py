@@ -1,0 +1,126 @@
+"""Truncation: a log made shorter, because another leader's log parted from it, or because a write failed.
+
+Whatever leaves the log is set aside first. The promised end on record is lowered before anything is cut, so that a
+crash in between is not taken for damage; indexes go before what they speak of (`removal`).
+"""
+
+from bascule.log.appender import Appender
+from bascule.log.endrecord import EndRecord
+from bascule.log.filecopy import rewrite
+from bascule.log.index import OFFSET
+from bascule.log.lookup import seek
+from bascule.log.quarantine import Quarantine
+from bascule.log.removal import remove_files, remove_index, set_aside
+from bascule.log.scan import scan_segment
+from bascule.log.segment import Segment
+from bascule.log.segments import SegmentList
+from bascule.log.stretch import end_before
+
+
+class Truncation:
+    """Its callers hold `SegmentList.changing`."""
+
+    def __init__(self, segments: SegmentList, appender: Appender, record: EndRecord, quarantine: Quarantine) -> None:
+        self._segments = segments
+        self._appender = appender
+        self._record = record
+        self._quarantine = quarantine
+        self._disk = segments.disk
+
+    async def cut(self, end: int) -> None:
+        """Every record from offset `end` on. Raises OSError: how far it has come by then is where the log ends."""
+        assert self._segments.changing.locked(), "somebody else may change these files"
+        await self._appender.settled()
+        await self._lower_record(end)
+        await self._cut_segments(end)
+        self._record.was_cut()
+
+    async def _lower_record(self, end: int) -> None:
+        """What is on record about the log's end is durable on return, before anything is cut."""
+        if await _takes_promised(self._segments, end):
+            self._record.doubt()
+            await self._record.found(0, unsure=True)
+        await self._record.lower(_least_end(self._segments, end))
+
+    async def _cut_segments(self, end: int) -> None:
+        segments = self._segments
+        while segments and segments[-1].begins_at_or_after(end):
+            segment = segments[-1]
+            await self._appender.seal(segment)
+            await set_aside(self._disk, self._quarantine, segment, 0)
+            await remove_index(self._disk, segment)
+            await self._disk.remove(segment.path)
+            segments.drop_last()
+            # Now: should the disk fail before the rest, it has ended there all the same.
+            self._appender.cut_back(segment.base)
+            await remove_files(self._disk, segment)
+        if segments and segments[-1].appended.end > end:
+            await self._cut_within(segments[-1], end)
+        # There may be a hole before it; whoever has the records of that sends them again.
+        self._appender.cut_back(min(end, segments[-1].appended.end if segments else 0))
+
+    async def _cut_within(self, segment: Segment, end: int) -> None:
+        position = await _cut_position(self._segments, segment, end)
+        if position is None:
+            return
+        await self._appender.seal(segment)  # an index that comes later would speak of what is cut
+        await set_aside(self._disk, self._quarantine, segment, position)
+        await remove_index(self._disk, segment)
+        await self._disk.truncate(segment.path, position)
+        scan = await scan_segment(self._disk, segment.path, segment.base, position)
+        self._segments.drop_last()
+        self._segments.add(scan.segment(self._disk, self._segments.folder))
+        self._segments.note_damage(self._segments[-1])
+
+    async def drop_unpromised(self) -> None:
+        """After a failed write: whatever it may have left in the files. Raises OSError."""
+        assert self._segments.changing.locked(), "somebody else may change these files"
+        segments = self._segments
+        while segments and segments[-1].promised.size == 0:
+            await set_aside(self._disk, self._quarantine, segments[-1], 0)
+            await remove_files(self._disk, segments[-1])
+            segments.drop_last()
+        for segment in segments:
+            if segment.synced.size < segment.promised.size and not segment.missing:
+                # Relaxed: promised, but the pages may be lost. The file may be too short, which is damage by now.
+                size = min(segment.promised.size, await segment.file_size())
+                await rewrite(self._disk, segment.path, [(0, size)], durable=False)
+                segment.synced = segment.promised
+        self._appender.forget_unsynced()
+        if segments:
+            segment = segments[-1]
+            if await set_aside(self._disk, self._quarantine, segment, segment.promised.size):
+                await self._disk.truncate(segment.path, segment.promised.size)
+
+
+async def _takes_promised(segments: SegmentList, end: int) -> bool:
+    """Whether a cut at `end` takes damage along that may have held records below it."""
+    if not segments or end >= segments[-1].appended.end or not any(segment.damage for segment in segments):
+        return False
+    last = _last_before(segments, end)
+    if last is None or last.appended.end <= end:
+        return end > (0 if last is None else last.appended.end)
+    position = await _cut_position(segments, last, end)
+    return position in last.damage and await end_before(last, position) < end
+
+
+def _least_end(segments: SegmentList, end: int) -> int:
+    """Where a cut at `end` leaves a log at least: there may be a hole before it."""
+    last = _last_before(segments, end)
+    if last is None:
+        return 0
+    return last.appended.end if last.appended.end <= end else last.base
+
+
+def _last_before(segments: SegmentList, end: int) -> Segment | None:
+    """The last segment that keeps something after a cut at `end`."""
+    return next((each for each in reversed(segments) if not each.begins_at_or_after(end)), None)
+
+
+async def _cut_position(segments: SegmentList, segment: Segment, end: int) -> int | None:
+    """Where in its file the records from offset `end` on begin, with a damaged stretch right before them: at the end of
+    a log nobody could say what it held. None if there is no such record."""
+    found = await seek(segments, segment, OFFSET, end)
+    if found is None:
+        return None
+    return next((start for start, after in segment.damage.items() if after == found.position), found.position)
