@@ -53,6 +53,12 @@ async def content(log: CommitLog, end: int) -> bytes:
     return b"".join(found)
 
 
+def same_index(world: World) -> bool:
+    """Whether all brokers have applied as many changes: one may be on its way."""
+    brokers = [host.broker for host in world.cluster.serving() if host.broker is not None]
+    return len({broker.cluster.metadata.index for broker in brokers}) <= 1
+
+
 def compare_metadata(world: World, when: str) -> None:
     known: dict[bytes, str] = {}
     for host in world.cluster.serving():

@@ -19,7 +19,7 @@ from bascule.sim.checkers import View
 from bascule.sim.churn import Churn
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.history import StreamInfo
-from bascule.sim.inspection import compare_metadata, compare_replicas
+from bascule.sim.inspection import compare_metadata, compare_replicas, same_index
 from bascule.sim.omniscience import watching
 from bascule.sim.plan import Scenario
 from bascule.sim.publishers import (
@@ -265,6 +265,8 @@ class Simulation:
         await asyncio.sleep(1.0)
         for part in world.parts():
             await compare_replicas(world, part, when)
+        while not same_index(world) and asyncio.get_running_loop().time() < deadline_s:
+            await asyncio.sleep(0.1)
         compare_metadata(world, when)
 
     async def _read_everything(self, when: str) -> None:
