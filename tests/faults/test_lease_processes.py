@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bascule.node.controller.deletion import WAIT_S
-from bascule.node.membership.lease import LEASE_S, OVERDUE_S
+from bascule.node.membership.lease import LEASE_S, LEASE_WAIT_S, OVERDUE_S
 from bascule.testing.probe import Answer, call
 from bascule.testing.processes import HOST, BrokerProcess, NatsProcess, free_port, poll
 from bascule.testing.proxy import Proxy
@@ -137,7 +136,7 @@ def test_a_leader_cut_off_with_its_publishers_stops_in_time_and_a_deletion_waits
     assert max(taken.values()) - cut_at < LEASE_S + LATE_S
     assert max(taken.values()) < deleted_at, "taken when the deletion had been answered"
     assert deleted_at - cut_at > LEASE_S - 2.0, "the deletion did not wait for a leader that takes messages"
-    assert deleted_at - cut_at < WAIT_S + 10.0
+    assert deleted_at - cut_at < LEASE_WAIT_S + 10.0
     assert poll(lambda: "no writes are taken here" in apart.brokers["c"].logs(), SETTLE_S)
     request = api.PublishRequest(stream=apart.stream, value=b"why", ackPolicy=api.ALL).SerializeToString()
     assert poll(lambda: "has heard of no controller for 5 s" in apart.ask("c", "Publish", request).text, SETTLE_S)

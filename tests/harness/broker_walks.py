@@ -17,8 +17,9 @@ from bascule.core.partition import leader as leader_events
 from bascule.core.partition.roles import Role
 from bascule.core.raft.machine import Raft
 from bascule.log.commitlog import CommitLog
-from bascule.node.controller.cluster import Cluster
 from bascule.node.controller.controller import STEADY_S
+from bascule.node.membership.cluster import Cluster
+from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.partition.following import Following
 from bascule.node.partition.leading import Leading
 from bascule.node.partition.repair import Repair
@@ -76,11 +77,21 @@ LIFE: tuple[tuple[type, str], ...] = (
     (Cluster, "begin_life"),
     (Broker, "_take_roles"),
     (Broker, "start"),
-    (Cluster, "hand_over"),
+    (ControllerClient, "hand_over"),
     (Cluster, "resign"),
     (Broker, "stop"),
     (Broker, "close"),
 )
+
+
+def broker_of(watched_one: Any) -> str:
+    match watched_one:
+        case ControllerClient():
+            return watched_one._own
+        case Broker():
+            return watched_one.cluster.broker_id
+        case _:
+            return str(watched_one.broker_id)
 
 
 def life_of_a_broker(*, majority: bool) -> list[str]:
@@ -90,8 +101,7 @@ def life_of_a_broker(*, majority: bool) -> list[str]:
 
     def watch(owner: type, name: str) -> Watch:
         def note(watched_one: Any, args: tuple[Any, ...]) -> Callable[[], None] | None:
-            cluster = watched_one.cluster if isinstance(watched_one, Broker) else watched_one
-            if cluster.config.broker_id != "c":
+            if broker_of(watched_one) != "c":
                 return None
             return lambda: trace.append(f"{owner.__name__}.{name}")
 
@@ -281,7 +291,7 @@ def member_edges() -> set[Edge]:
             await asyncio.sleep(0.1)
 
     async def command(command: Command) -> None:
-        await controller_of(members).broker.cluster.propose(lambda: command)
+        await controller_of(members).broker.proposals.propose(lambda: command)
         await settle()
 
     async def empty(name: str) -> None:

@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from bascule.core.metadata.commands import Command
 from bascule.errors import Status
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.controller.controller import CHANGING, Controller
-from bascule.node.membership.subjects import Subjects
+from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.runtime.jobs import Jobs
 from bascule.sim.cluster import Cluster
 from bascule.sim.host import Host
@@ -165,8 +165,9 @@ def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     membership = Membership(("a", "b")).with_learner("c", "first life")
     raft: Any = SimpleNamespace(membership=membership, raft=SimpleNamespace(id="a", log=log))
     nothing: Any = None
-    controller = Controller(raft, nothing, nothing, Subjects("ns", "x"), 0, (), *[nothing] * 7, *[Jobs(print)])
-    controller.start(cast(Any, SimpleNamespace(refusal=lambda broker, incarnation: "")))
+    administration: Any = SimpleNamespace(refusal=lambda broker, incarnation: "")
+    proposals: Any = SimpleNamespace(raft=raft)
+    controller = Controller(proposals, nothing, administration, *[nothing] * 8, *[Jobs(print)])
     request = pb.RaftJoinRequest(nodeID="c", incarnation="first life")
     assert controller._join(request) == CHANGING
     log.commit = 7
@@ -177,13 +178,12 @@ def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
     raft: Any = SimpleNamespace(membership=Membership(("a",)), raft=SimpleNamespace(id="a"))
     nothing: Any = None
 
-    async def submit(command: Command) -> None:
-        pass
+    async def propose(command: Callable[[], Command]) -> int:
+        return 1
 
     async def main() -> None:
-        controller = Controller(
-            raft, nothing, nothing, Subjects("ns", "x"), 0, (), submit, *[nothing] * 6, *[Jobs(print)]
-        )
+        proposals: Any = SimpleNamespace(raft=raft, propose=propose)
+        controller = Controller(proposals, LiveBrokers(raft, nothing, nothing), *[nothing] * 9, *[Jobs(print)])
         for life in range(3 * RAFT_MAX_SERVERS):
             await controller._record_loss("c", f"life {life}")
         assert len(controller._disks_lost) == RAFT_MAX_SERVERS

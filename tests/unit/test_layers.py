@@ -40,12 +40,11 @@ WIRED = ("core", "wire", "log", "net", "node", "client")
 GIVEN_AT_START = {
     # Two parts that need each other: the second is given to the first when both are there and work begins. There is no
     # default: what is called before fails. docs/architecture.md says of each why.
-    ("node/controller/controller.py", "administrator"),
     ("node/membership/metadata.py", "_on_changes"),
     ("node/membership/peers.py", "_on_heard"),
     ("node/membership/peers.py", "_on_stranger"),
     ("node/membership/raft.py", "_on_role"),
-    ("node/membership/status.py", "_leads_here"),
+    ("node/controller/streamstatus.py", "_leads_here"),
 }
 
 

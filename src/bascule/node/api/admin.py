@@ -88,14 +88,14 @@ class AdminApi:
             underReplicatedCount=len(found.under_replicated),
             offlineCount=len(found.offline),
             belowMinIsrCount=len(found.below_min_isr),
-            broker=cluster.config.broker_id,
+            broker=cluster.broker_id,
         )
 
     async def _catch_up(self, call: Call) -> bool:
         """Whether a majority has confirmed what this broker is about to say."""
         barrier = pb.PropagatedRequest(op=pb.BARRIER)
         try:
-            index = await self._cluster.change(barrier, min(BARRIER_S, _time_of(call) / 2))
+            index = await self._broker.client.change(barrier, min(BARRIER_S, _time_of(call) / 2))
             async with asyncio.timeout(BARRIER_S):
                 await self._cluster.raft.applied(index)
         except (BasculeError, TimeoutError):
@@ -107,7 +107,7 @@ class AdminApi:
         return living(self._cluster)
 
     def _member(self, name: str) -> admin.Member:
-        cluster, own = self._cluster, self._cluster.config.broker_id
+        cluster, own = self._cluster, self._cluster.broker_id
         membership, brokers = cluster.raft.membership, cluster.metadata.brokers
         peer = next((each for each in cluster.peers.alive() if each.id == name), None)
         partitions = [item for stream in cluster.metadata.streams.values() for item in stream]
@@ -164,7 +164,7 @@ class AdminApi:
         """It says that it stops, or is away already. It may not have heard yet that it drains."""
         while broker in self._alive:
             try:
-                await self._broker.inquiries.stop(broker)
+                await self._broker.broker_admin.stop(broker)
                 return True
             except (DeadlineExceeded, BusUnavailable, FailedPrecondition):
                 if _now() >= deadline:
@@ -197,7 +197,7 @@ class AdminApi:
 
     async def remove_broker(self, request: admin.RemoveBrokerRequest, call: Call) -> admin.RemoveBrokerResponse:
         broker = _named(request.broker)
-        if broker == self._cluster.config.broker_id:
+        if broker == self._cluster.broker_id:
             others = [f"{peer.host}:{peer.port}" for peer in self._cluster.peers.alive()]
             raise FailedPrecondition(
                 f"this is {broker} itself, which would end before it could answer: ask another broker"
@@ -260,7 +260,7 @@ class AdminApi:
         """Returns when the new leader leads, so that it can be used at once; or when time is up: it will."""
         while _now() < deadline:
             leader = self._partition(self._stream(stream), partition).leader
-            there = await self._broker.inquiries.positions(leader, stream, [partition])
+            there = await self._broker.broker_admin.positions(leader, stream, [partition])
             if there is not None and any(each.leads for each in there.positions):
                 return
             await asyncio.sleep(POLL_S)
@@ -276,7 +276,7 @@ class AdminApi:
     async def _ask(self, kind: "pb.Op", op: pb.AdminOp, call: Call) -> None:
         """Returns when this broker knows of the outcome."""
         request = pb.PropagatedRequest(op=kind, adminOp=op)
-        index = await self._cluster.change(request, max(_time_of(call) - MARGIN_S, POLL_S))
+        index = await self._broker.client.change(request, max(_time_of(call) - MARGIN_S, POLL_S))
         try:
             async with asyncio.timeout(_time_of(call)):
                 await self._cluster.raft.applied(index)

@@ -20,7 +20,7 @@ from bascule.net.call import Call as GrpcCall
 from bascule.net.grpc import Handler
 from bascule.node.api.descriptions import Descriptions, describe_partition, positions_of
 from bascule.node.api.subscribe import subscribe
-from bascule.node.controller.cluster import NewStream
+from bascule.node.membership.controllerclient import NewStream
 from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.environment import RESERVED_STREAMS, Address
 from bascule.node.process.broker import Broker
@@ -93,7 +93,7 @@ class Api:
     # --- streams ------------------------------------------------------------------------------------------------
 
     async def create_stream(self, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
-        await self._broker.cluster.create_stream(self._new_stream(request), call.time_remaining())
+        await self._broker.client.create_stream(self._new_stream(request), call.time_remaining())
         return api.CreateStreamResponse()
 
     def _new_stream(self, request: api.CreateStreamRequest) -> NewStream:
@@ -129,7 +129,7 @@ class Api:
     async def delete_stream(self, request: api.DeleteStreamRequest, call: Call) -> api.DeleteStreamResponse:
         if request.name in RESERVED_STREAMS:
             raise InvalidArgument("Stream is reserved")
-        await self._broker.cluster.delete_stream(request.name, call.time_remaining())
+        await self._broker.client.delete_stream(request.name, call.time_remaining())
         return api.DeleteStreamResponse()
 
     # --- metadata -----------------------------------------------------------------------------------------------

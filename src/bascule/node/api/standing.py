@@ -4,7 +4,7 @@ import asyncio
 
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.limits import ADMIN_SLICE
-from bascule.node.controller.cluster import Cluster
+from bascule.node.membership.cluster import Cluster
 from bascule.node.process.broker import Broker
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import internal_pb2 as pb
@@ -15,7 +15,7 @@ Positions = dict[str, tuple[str, dict[int, pb.PartitionPosition]]]
 
 def living(cluster: Cluster) -> tuple[str, ...]:
     """Members this broker has heard of within a session, and that are not about to stop; itself among them."""
-    heard = {cluster.config.broker_id, *(peer.id for peer in cluster.peers.alive() if not peer.leaving)}
+    heard = {cluster.broker_id, *(peer.id for peer in cluster.peers.alive() if not peer.leaving)}
     return tuple(each for each in cluster.servers if each in heard)
 
 
@@ -36,7 +36,7 @@ async def _ask(
     """Some partitions at a time: neither that broker nor this one is to be held up by ten thousand."""
     sync, there = "", {}
     for first in range(0, len(numbers), ADMIN_SLICE):
-        answer = await broker.inquiries.positions(name, stream, numbers[first : first + ADMIN_SLICE])
+        answer = await broker.broker_admin.positions(name, stream, numbers[first : first + ADMIN_SLICE])
         if answer is None:
             break
         sync = answer.sync
@@ -73,7 +73,7 @@ def waits_for(item: Partition, known: Positions) -> tuple[str, ...]:
 
 async def waiting(broker: Broker) -> dict[tuple[str, int], tuple[str, ...]]:
     """The same for every partition that is led by nobody for that reason."""
-    asked = [broker.inquiries.waiting(name) for name in living(broker.cluster)]
+    asked = [broker.broker_admin.waiting(name) for name in living(broker.cluster)]
     return {key: missing for each in await asyncio.gather(*asked) for key, missing in each.items()}
 
 

@@ -17,9 +17,11 @@ from bascule.core.metadata import plans
 from bascule.core.metadata.administration import name_of
 from bascule.core.metadata.commands import At, DrainBroker, ElectLeader, UndrainBroker
 from bascule.core.metadata.plans import Members
+from bascule.core.metadata.state import Metadata
 from bascule.errors import BasculeError, InvalidArgument
-from bascule.node.controller.cluster import Cluster
-from bascule.node.controller.inquiries import Inquiries
+from bascule.node.controller.brokeradmin import BrokerAdmin
+from bascule.node.controller.livebrokers import LiveBrokers
+from bascule.node.controller.proposals import Proposals
 from bascule.node.partition.environment import StreamDefaults
 from bascule.node.runtime.jobs import Jobs
 from bascule.wire.pb import internal_pb2 as pb
@@ -35,10 +37,21 @@ Seen = tuple[int, tuple[str, ...]]
 NOTHING: Seen = (-1, ())
 
 
-class ControllerAdministration:
-    def __init__(self, cluster: Cluster, inquiries: Inquiries, defaults: StreamDefaults, jobs: Jobs) -> None:
-        self._cluster = cluster
-        self._inquiries = inquiries
+class Administration:
+    def __init__(
+        self,
+        own: str,
+        proposals: Proposals,
+        live: LiveBrokers,
+        brokers: BrokerAdmin,
+        defaults: StreamDefaults,
+        jobs: Jobs,
+    ) -> None:
+        self._own = own
+        self._proposals = proposals
+        self._raft = proposals.raft
+        self._live = live
+        self._brokers = brokers
         self._defaults = defaults
         self._handing_on = jobs.tasks("the handing on of what draining brokers lead", 1)
         self._looked_at: Seen = NOTHING
@@ -47,28 +60,32 @@ class ControllerAdministration:
         self._reported = (0, 0, 0)
 
     @property
+    def _metadata(self) -> Metadata:
+        return self._proposals.metadata
+
+    @property
     def members(self) -> Members:
         """As the controller sees them."""
-        membership, stays = self._cluster.raft.membership, self._cluster.controller.stays
+        membership, stays = self._raft.membership, self._live.stays
         alive = tuple(each for each in membership.everyone if stays(each))
         return Members(membership.voters, membership.learners, alive)
 
     async def execute(self, request: pb.PropagatedRequest) -> int:
-        await self._cluster.raft.current()
-        op, metadata = request.adminOp, self._cluster.metadata
+        await self._raft.current()
+        op, metadata = request.adminOp, self._metadata
         match request.op:
             case pb.DRAIN_BROKER:
                 plans.drain(metadata, self.members, op.broker)
                 if op.broker in metadata.brokers.draining and op.broker not in plans.due(metadata, self.members.absent):
                     return metadata.index
                 logger.warning("broker %s drains: what it leads goes to others in sync", op.broker)
-                return await self._cluster.propose(lambda: plans.drain(self._cluster.metadata, self.members, op.broker))
+                return await self._proposals.propose(lambda: plans.drain(self._metadata, self.members, op.broker))
             case pb.UNDRAIN_BROKER:
                 plans.known(self.members, op.broker)
                 if op.broker not in metadata.brokers.draining:
                     return metadata.index
                 logger.info("drain of broker %s cancelled: it may lead again", op.broker)
-                return await self._cluster.propose(lambda: UndrainBroker(op.broker))
+                return await self._proposals.propose(lambda: UndrainBroker(op.broker))
             case pb.REMOVE_BROKER:
                 return await self._remove(op.broker, op.force)
             case pb.ELECT_LEADER if len(op.replicas) == 1:
@@ -80,7 +97,7 @@ class ControllerAdministration:
 
     async def _be_sure_of(self, *brokers: str) -> None:
         """A new controller counts everybody as alive for a session: too long for who asks about the dead."""
-        while self._cluster.controller.active and any(map(self._cluster.controller.unsure, brokers)):
+        while self._live.active and any(map(self._live.unsure, brokers)):
             await asyncio.sleep(POLL_S)
 
     # --- removing --------------------------------------------------------------------------------------------
@@ -88,50 +105,48 @@ class ControllerAdministration:
     async def _remove(self, broker: str, force: bool) -> int:
         """The next step: replicas elsewhere, out of every replica list, out of the membership."""
         await self._be_sure_of(broker)
-        cluster, members = self._cluster, self.members
-        membership = cluster.raft.membership
+        members, membership = self.members, self._raft.membership
         life = (broker, membership.incarnation_of(broker))
-        if broker not in members.everyone and any(name == broker for name, _ in cluster.metadata.brokers.removed):
-            return cluster.metadata.index
-        if life not in cluster.metadata.brokers.removed:
-            plans.may_remove(cluster.metadata, members, broker)
-            if broker == cluster.config.broker_id:
+        if broker not in members.everyone and any(name == broker for name, _ in self._metadata.brokers.removed):
+            return self._metadata.index
+        if life not in self._metadata.brokers.removed:
+            plans.may_remove(self._metadata, members, broker)
+            if broker == self._own:
                 self._let_another_be_controller()
-                return cluster.metadata.index
+                return self._metadata.index
             if not await self._drop(life, force):
-                return cluster.metadata.index
+                return self._metadata.index
         self._dismiss(broker)
-        return cluster.metadata.index
+        return self._metadata.index
 
     def _dismiss(self, broker: str) -> None:
         """The last step: it holds nothing any more, and is no member from here on."""
-        cluster = self._cluster
-        if broker == cluster.config.broker_id:
+        if broker == self._own:
             self._let_another_be_controller()
             return
         try:
-            cluster.raft.propose_membership(cluster.raft.membership.without(broker))
-            cluster.controller.forget(broker)
+            self._raft.propose_membership(self._raft.membership.without(broker))
+            self._live.forget(broker)
         except BasculeError as error:
             logger.debug("broker %s is a member for a moment more: %s", broker, error)
 
     async def _drop(self, life: tuple[str, str], force: bool) -> bool:
         """False while others still get what it has."""
-        cluster, broker = self._cluster, life[0]
+        broker = life[0]
         if not force and broker not in self.members.alive:
             # Nobody can copy from it: what only it has is lost, and that is said before anything is changed.
-            plans.refuse_losses(broker, plans.removal_losses(cluster.metadata, broker))
-        if broker not in cluster.metadata.brokers.removing:
+            plans.refuse_losses(broker, plans.removal_losses(self._metadata, broker))
+        if broker not in self._metadata.brokers.removing:
             logger.warning("broker %s is being removed: others get replicas of what it holds", broker)
-            await cluster.propose(lambda: plans.begin_removal(cluster.metadata, self.members, broker))
-        if plans.removal_waits(cluster.metadata, self.members, broker):
+            await self._proposals.propose(lambda: plans.begin_removal(self._metadata, self.members, broker))
+        if plans.removal_waits(self._metadata, self.members, broker):
             return False
-        losses = plans.removal_losses(cluster.metadata, broker)
+        losses = plans.removal_losses(self._metadata, broker)
         if not force:
             plans.refuse_losses(broker, losses)
         for loss in losses:
             logger.warning("broker %s is removed by force: %s", broker, loss)
-        await cluster.propose(lambda: plans.removal(cluster.metadata, self.members, *life, losses))
+        await self._proposals.propose(lambda: plans.removal(self._metadata, self.members, *life, losses))
         logger.warning("broker %s is removed", broker)
         return True
 
@@ -139,17 +154,17 @@ class ControllerAdministration:
 
     async def _may_elect(self, at: At) -> int:
         """Returns when it is certain that nobody in sync lives, and recorded: until then it might still be moved."""
-        item = self._cluster.metadata.partition(at.stream, at.partition)
+        item = self._metadata.partition(at.stream, at.partition)
         if item is None:
-            return self._cluster.metadata.index
+            return self._metadata.index
         await self._be_sure_of(*item.replicas)
-        waits = bool(item.leader) and (at.stream, at.partition) in await self._inquiries.waiting(item.leader)
+        waits = bool(item.leader) and (at.stream, at.partition) in await self._brokers.waiting(item.leader)
         plans.electable(item, at.stream, self.members.alive, at.replica, waits)
-        return self._cluster.metadata.index
+        return self._metadata.index
 
     async def _elect(self, at: At, op: pb.AdminOp) -> int:
         await self._may_elect(at)
-        index = await self._cluster.propose(lambda: ElectLeader(at, tuple(op.inSync), tuple(op.eligible)))
+        index = await self._proposals.propose(lambda: ElectLeader(at, tuple(op.inSync), tuple(op.eligible)))
         logger.warning(
             "unclean election: %s leads %s from epoch %d on although it may lack something; an administrator accepted "
             "that committed messages it lacks are lost",
@@ -162,11 +177,11 @@ class ControllerAdministration:
     # --- chores ----------------------------------------------------------------------------------------------
 
     def upkeep(self) -> None:
-        metadata, members = self._cluster.metadata, self.members
-        if self._cluster.config.broker_id in metadata.brokers.draining:
+        metadata, members = self._metadata, self.members
+        if self._own in metadata.brokers.draining:
             self._let_another_be_controller()
         for broker in members.everyone:
-            if (broker, self._cluster.raft.membership.incarnation_of(broker)) in metadata.brokers.removed:
+            if (broker, self._raft.membership.incarnation_of(broker)) in metadata.brokers.removed:
                 self._dismiss(broker)  # the controller that dropped it died before it had done this
         seen = (metadata.index, members.absent)
         now = asyncio.get_running_loop().time()
@@ -182,15 +197,15 @@ class ControllerAdministration:
         for broker in brokers:
             command = DrainBroker(broker, self.members.absent)
             try:
-                await self._cluster.propose(partial(_same, command))
+                await self._proposals.propose(partial(_same, command))
             except BasculeError as error:
                 logger.info("what %s leads is not handed on yet: %s", broker, error)
                 self._looked_at = NOTHING
 
     def _let_another_be_controller(self) -> None:
-        own, draining = self._cluster.config.broker_id, self._cluster.metadata.brokers.draining
+        own, draining = self._own, self._metadata.brokers.draining
         members = self.members
-        raft = self._cluster.raft.raft
+        raft = self._raft.raft
         fit = [
             each
             for each in members.voters
@@ -198,11 +213,11 @@ class ControllerAdministration:
         ]
         if fit and not raft.transferee:
             logger.info("this broker drains: %s is to be the controller", fit[0])
-            self._cluster.raft.transfer(fit[0])
+            self._raft.transfer(fit[0])
 
     def _report(self) -> None:
         """What is not as it should be, when that has changed."""
-        health = plans.health(self._cluster.metadata, self.members.alive, self._defaults.min_isr_of)
+        health = plans.health(self._metadata, self.members.alive, self._defaults.min_isr_of)
         counts = (len(health.under_replicated), len(health.offline), len(health.below_min_isr))
         if counts == self._reported:
             return
@@ -219,19 +234,19 @@ class ControllerAdministration:
     # --- who is let in ---------------------------------------------------------------------------------------
 
     def tell(self, broker: str) -> bool:
-        lives = [life for life in self._cluster.metadata.brokers.removed if life[0] == broker]
+        lives = [life for life in self._metadata.brokers.removed if life[0] == broker]
         for life in lives:
-            self._inquiries.tell_removed(*life)
+            self._brokers.tell_removed(*life)
         return bool(lives)
 
     def removed(self, broker: str, incarnation: str) -> bool:
-        return (broker, incarnation) in self._cluster.metadata.brokers.removed
+        return (broker, incarnation) in self._metadata.brokers.removed
 
     def refusal(self, broker: str, incarnation: str) -> str:
-        brokers = self._cluster.metadata.brokers
+        brokers = self._metadata.brokers
         if self.removed(broker, incarnation):
             return f"{broker} was removed from this cluster: empty its data folder to have it join as a new member"
-        if broker in brokers.removing and incarnation != self._cluster.raft.membership.incarnation_of(broker):
+        if broker in brokers.removing and incarnation != self._raft.membership.incarnation_of(broker):
             return f"{broker} is being removed: finish that with `bascule cluster remove {broker}` first"
         return ""
 

@@ -8,17 +8,19 @@ odd, as far as `raft.max.quorum.size` allows.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Callable
+from functools import partial
 
 from google.protobuf.message import DecodeError
 
-from bascule.core.liveness import Liveness
 from bascule.core.metadata.commands import BrokerDied, Command, DiskLost
 from bascule.errors import BasculeError, BusUnavailable, FailedPrecondition, Status, Unavailable
 from bascule.limits import CHANGES_AT_ONCE, CONTROLLER_CHORES, RAFT_MAX_SERVERS
+from bascule.node.controller.administration import Administration
+from bascule.node.controller.executor import Executor
+from bascule.node.controller.livebrokers import LiveBrokers
+from bascule.node.controller.proposals import Proposals
 from bascule.node.membership.peers import HEARTBEAT_S, SESSION_S, Peer
-from bascule.node.membership.raft import RaftDriver
 from bascule.node.membership.subjects import Subjects, succeeds
 from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Bus, Clock, Subscription
@@ -35,74 +37,46 @@ STRANGER_S = 2.0
 RESCUE_EVERY_S = 0.5
 STEADY_S = 5.0
 """A broker that merely appears is heard for so long before it may become a voter."""
-GRACE_S = 1.5 * HEARTBEAT_S
-"""What a new controller gives those at least whom it has not heard for long: its own process may have stood still."""
 DOUBLE_S = 4 * SESSION_S
 """A broker that asks to join under the id of a live member for so long is another broker."""
 CHANGING = "the membership is changing"
 
 
-class Administrator(Protocol):
-    """What was decided about single brokers, what is asked about them, and the chores that follow from it."""
-
-    async def execute(self, request: pb.PropagatedRequest) -> int:
-        """What an administrator asks for. The index of the command that did it."""
-
-    def upkeep(self) -> None:
-        """Called with every heartbeat of the controller."""
-
-    def tell(self, broker: str) -> bool:
-        """Whether this broker, no member, was one and was removed; it is told so."""
-
-    def removed(self, broker: str, incarnation: str) -> bool:
-        """Whether this life of a broker is never let in again."""
-
-    def refusal(self, broker: str, incarnation: str) -> str:
-        """Why this life of a broker is not let in; empty if it is."""
-
-
 class Controller:
     def __init__(
         self,
-        raft: RaftDriver,
+        proposals: Proposals,
+        live: LiveBrokers,
+        administration: Administration,
+        executor: Executor,
         bus: Bus,
         clock: Clock,
         subjects: Subjects,
         max_quorum: int,
         wanted: tuple[str, ...],
-        submit: Callable[[Command], Awaitable[None]],
-        execute: Callable[[pb.PropagatedRequest], Awaitable[int]],
-        orphaned_by: Callable[[tuple[str, ...]], list[str]],
-        holds: Callable[[str], bool],
-        partitions: Callable[[], int],
-        last_heard: Callable[[str], int],
+        on_role: Callable[[int, bool], None],
         on_fatal: Callable[[str], None],
         jobs: Jobs,
     ) -> None:
-        """`orphaned_by` names who of the dead still leads something that one of those alive could; `holds` says whether
-        a broker has replicas of anything, `partitions` how many this broker holds, and `last_heard` when this broker
-        last heard another one, or began to listen."""
-        self._raft = raft
+        """`on_role` is told the term of Raft, and whether this broker leads it, when that, or the leader, has
+        changed."""
+        self.live = live
+        self._proposals = proposals
+        self._raft = proposals.raft
+        self._administration = administration
+        self._executor = executor
         self._bus = bus
         self._clock = clock
         self._subjects = subjects
         self._max_quorum = max_quorum
         self._wanted = wanted
         """Those the configuration names as voters."""
-        self._submit = submit
-        self._execute = execute
-        self._liveness = Liveness(int(SESSION_S * 1e9), int(GRACE_S * 1e9))
-        self._leaving: dict[str, None] = {}
-        self._burying: dict[str, None] = {}
+        self._on_role = on_role
+        self._on_fatal = on_fatal
         self._strangers: dict[str, int] = {}
         """Other clusters, and since when they are heard."""
         self._doubles: dict[tuple[str, str], int] = {}
         """Broker and incarnation of those who ask to join under the name of a live member, and since when."""
-        self._orphaned_by = orphaned_by
-        self._holds = holds
-        self._partitions = partitions
-        self._last_heard = last_heard
-        self._on_fatal = on_fatal
         self._next_rescue_at = 0
         self._disks_lost: dict[tuple[str, str], None] = {}
         """Broker and incarnation: what is on record, so that it may join."""
@@ -113,21 +87,13 @@ class Controller:
         self._chores = jobs.tasks("the fencing of a broker", CONTROLLER_CHORES)
         self._recordings = jobs.tasks("the record of a lost disk", RAFT_MAX_SERVERS)
         self._requests = jobs.tasks("a request of another broker", CHANGES_AT_ONCE)
-        self.administrator: Administrator
-
-    def start(self, administrator: Administrator) -> None:
-        """Before Raft does: from then on this broker may become the controller."""
-        self.administrator = administrator
 
     @property
     def active(self) -> bool:
-        return bool(self._subscriptions)
-
-    @property
-    def _others(self) -> tuple[str, ...]:
-        return tuple(server for server in self._raft.membership.everyone if server != self._raft.raft.id)
+        return self.live.active
 
     def role_changed(self) -> None:
+        self._on_role(self._raft.raft.term, self._raft.raft.is_leader)
         if self._raft.is_leader and not self.active:
             self._begin()
         elif not self._raft.is_leader and self.active:
@@ -135,15 +101,16 @@ class Controller:
 
     def _begin(self) -> None:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
-        self._disks_lost, self._leaving, self._doubles = {}, {}, {}  # of an earlier term of ours
-        heard = {broker: self._last_heard(broker) for broker in self._others}
-        self._liveness.begin(heard, self._clock.monotonic_ns())
+        self._disks_lost, self._doubles = {}, {}  # of an earlier term of ours
+        self.live.begin()
         propagate = self._subjects.within("raft.metadata.propagate")
         self._subscriptions.append(self._bus.subscribe(self._subjects.shared("raft.metadata.join"), self._on_join))
         self._subscriptions.append(self._bus.subscribe(propagate, self._on_propagate))
         self._tick()
+        self._executor.begin()
 
     def stop(self) -> None:
+        self.live.end()
         for subscription in self._subscriptions:
             subscription.unsubscribe()
         self._subscriptions = []
@@ -156,17 +123,13 @@ class Controller:
     def heard(self, peer: Peer) -> None:
         if not self.active or peer.id == self._raft.raft.id:
             return
-        if peer.id not in self._others:
-            if not self.administrator.tell(peer.id):
+        if peer.id not in self.live.others:
+            if not self._administration.tell(peer.id):
                 logger.debug("broker %s speaks as a member of this cluster and is none", peer.id)
             return
-        if peer.leaving:
-            self._leaving[peer.id] = None
-        else:
-            self._leaving.pop(peer.id, None)
-        if self._liveness.heard(peer.id, peer.boot, self._clock.monotonic_ns()):
+        if self.live.heard(peer):
             logger.warning("broker %s has restarted (another boot id): what it led goes to others first", peer.id)
-            self._begin_burial(peer.id)
+            self._begin_fencing(peer.id)
 
     def heard_stranger(self, peer: Peer) -> None:
         """A broker of another cluster in this namespace, perhaps under the id of a member. Nothing it says counts. Of
@@ -186,9 +149,14 @@ class Controller:
         if news:
             logger.error("%s, and is not listened to; this is cluster %s", text, self._subjects.cluster)
         theirs = (peer.members, peer.partition_count, peer.commit, peer.cluster)
-        ours = (1, self._partitions(), self._raft.raft.log.commit, self._subjects.cluster)
+        ours = (
+            1,
+            self._proposals.store.counts(self._raft.raft.id)[0],
+            self._raft.raft.log.commit,
+            self._subjects.cluster,
+        )
         recovered = succeeds(self._subjects.cluster, peer.cluster)
-        if not self._others and not recovered and ours < theirs and now - first >= int(STRANGER_S * 1e9):
+        if not self.live.others and not recovered and ours < theirs and now - first >= int(STRANGER_S * 1e9):
             self._on_fatal(
                 f"{text}, and this broker is alone in cluster {self._subjects.cluster}. If it was to be a member of "
                 "the other one (it lost its disk and founded this one by mistake), empty its data folder and start it "
@@ -196,65 +164,57 @@ class Controller:
                 "set another clustering.namespace"
             )
 
-    def forget(self, broker: str) -> None:
-        """It is no member any more."""
-        self._liveness.left(broker)
-        self._leaving.pop(broker, None)
-
-    def unsure(self, broker: str) -> bool:
-        """Whether it lives shows within a session; or it is dead, and that is being recorded."""
-        return self._liveness.unsure(broker) or broker in self._burying
-
-    def stays(self, broker: str) -> bool:
-        """It lives, and has not said that it is about to stop."""
-        own = broker == self._raft.raft.id
-        return own or (self._liveness.alive(broker) and broker not in self._leaving)
-
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._tick)
-        for broker in self._liveness.expired(self._clock.monotonic_ns()):
-            if broker in self._leaving:
+        for broker in self.live.expired():
+            if broker in self.live.leaving:
                 logger.info("broker %s has stopped, as it said", broker)
             else:
                 logger.warning("broker %s has not been heard of for %.1f s: it counts as dead", broker, SESSION_S)
-            self._burying[broker] = None
-            self._begin_burial(broker)
+            self.live.fencing[broker] = None
+            self._begin_fencing(broker)
         self._rescue()
         self._demote()
         self._promote()
-        self.administrator.upkeep()
-
-    def living(self) -> tuple[str, ...]:
-        """Who may lead something."""
-        return tuple(server for server in self._raft.membership.everyone if self.stays(server))
+        self._administration.upkeep()
 
     def _rescue(self) -> None:
         """A partition whose whole in-sync set was gone gets a leader when the first of it is back."""
-        now, living = self._clock.monotonic_ns(), self.living()
-        if len(living) == len(self._raft.membership.everyone) or now < self._next_rescue_at:
+        now, staying = self._clock.monotonic_ns(), self.live.staying()
+        if len(staying) == len(self._raft.membership.everyone) or now < self._next_rescue_at:
             return
         self._next_rescue_at = now + int(RESCUE_EVERY_S * 1e9)
-        for broker in self._orphaned_by(living):
-            if not self._liveness.alive(broker) and broker != self._raft.raft.id:
-                self._begin_burial(broker)
+        for broker in self._orphaned_by(staying):
+            if not self.live.alive(broker):
+                self._begin_fencing(broker)
 
-    def _begin_burial(self, broker: str) -> None:
+    def _begin_fencing(self, broker: str) -> None:
         if not self._chores.full:  # else `_rescue` sees to what it led
-            self._chores.start(self._bury(broker))
+            self._chores.start(self._fence(broker))
 
-    async def _bury(self, broker: str) -> None:
+    def _orphaned_by(self, alive: tuple[str, ...]) -> list[str]:
+        """Leaders that are gone though somebody in sync with them, or eligible, is there."""
+        gone = {
+            item.leader: None
+            for stream in self._proposals.metadata.streams.values()
+            for item in stream
+            if item.leader not in alive and any(replica in alive for replica in item.complete)
+        }
+        return [leader for leader in gone if leader]
+
+    async def _fence(self, broker: str) -> None:
         """Until it is recorded, or another controller's business: what the dead one led has no leader before."""
-        self._burying[broker] = None
+        self.live.fencing[broker] = None
         try:
             while self.active:
                 try:
-                    await self._submit(BrokerDied(broker, self.living()))
+                    await self._submit(BrokerDied(broker, self.live.staying()))
                     return
                 except BasculeError as error:
                     logger.warning("that %s is dead is not recorded yet, and is tried again: %s", broker, error)
                     await asyncio.sleep(HEARTBEAT_S)
         finally:
-            self._burying.pop(broker, None)
+            self.live.fencing.pop(broker, None)
 
     # --- members ---------------------------------------------------------------------------------------------
 
@@ -278,9 +238,9 @@ class Controller:
         """Fit to vote: it has everything, and was heard for a while, for a broker that merely appears may be gone the
         next moment. Those that the configuration names need not wait, nor one that lost its disk and with it a vote:
         until it has that again the others can do without nobody."""
-        if self._refusal(learner, self._raft.membership.incarnation_of(learner)) or learner in self._leaving:
+        if self._refusal(learner, self._raft.membership.incarnation_of(learner)) or learner in self.live.leaving:
             return False
-        heard_ns = self._liveness.heard_for(learner, self._clock.monotonic_ns())
+        heard_ns = self.live.heard_for(learner)
         belongs = learner in self._wanted or (self._lacks_a_vote and self._holds(learner))
         steady = heard_ns is not None and (belongs or heard_ns >= int(STEADY_S * 1e9))
         return steady and self._raft.raft.caught_up(learner)
@@ -296,12 +256,15 @@ class Controller:
         if len(membership.voters) % 2:
             return
         for voter in membership.voters:
-            if voter in self._leaving and voter != self._raft.raft.id and not self._holds(voter):
+            if voter in self.live.leaving and voter != self._raft.raft.id and not self._holds(voter):
                 self._try_membership(membership.with_learner(voter))
                 return
 
+    def _holds(self, broker: str) -> bool:
+        return any(broker in item.replicas for stream in self._proposals.metadata.streams.values() for item in stream)
+
     def _refusal(self, broker: str, incarnation: str) -> str:
-        return self.administrator.refusal(broker, incarnation)
+        return self._administration.refusal(broker, incarnation)
 
     def _try_membership(self, membership: Membership) -> None:
         try:
@@ -344,7 +307,7 @@ class Controller:
             # Not before that is sure: a membership that the next leader does not know of lets nobody in.
             log = self._raft.raft.log
             return "" if log.membership_index <= log.commit else CHANGING
-        if known and (request.nodeID == self._raft.raft.id or self._liveness.alive(request.nodeID)):
+        if known and self.live.alive(request.nodeID):
             return f"a broker named {request.nodeID} is in the cluster and was heard just now"
         life = (request.nodeID, request.incarnation)
         if life not in self._disks_lost:
@@ -364,7 +327,7 @@ class Controller:
         return CHANGING
 
     def _was_removed(self, request: pb.RaftJoinRequest) -> bool:
-        return self.administrator.removed(request.nodeID, request.incarnation)
+        return self._administration.removed(request.nodeID, request.incarnation)
 
     def _is_double(self, request: pb.RaftJoinRequest) -> bool:
         """A broker that lost its disk asks while its last life is still heard, for a session at most. One that asks for
@@ -372,7 +335,7 @@ class Controller:
         name, life = request.nodeID, (request.nodeID, request.incarnation)
         membership = self._raft.membership
         named = name in membership.everyone and membership.incarnation_of(name) != request.incarnation
-        if not named or not (name == self._raft.raft.id or self._liveness.alive(name)):
+        if not named or not self.live.alive(name):
             self._doubles.pop(life, None)
             return False
         now = self._clock.monotonic_ns()
@@ -384,7 +347,7 @@ class Controller:
     async def _record_loss(self, broker: str, incarnation: str) -> None:
         """Who comes without a state has no data either, whatever the metadata remembers of a broker of that name."""
         try:
-            await self._submit(DiskLost(broker, self.living()))
+            await self._submit(DiskLost(broker, self.live.staying()))
             self._disks_lost[broker, incarnation] = None
             while len(self._disks_lost) > RAFT_MAX_SERVERS:  # whoever is forgotten asks again
                 del self._disks_lost[next(iter(self._disks_lost))]
@@ -392,6 +355,9 @@ class Controller:
             logger.warning("the lost disk of %s is not recorded yet: %s", broker, error)
         finally:
             self._recording.pop((broker, incarnation), None)
+
+    async def _submit(self, command: Command) -> None:
+        await self._proposals.propose(partial(_same, command))
 
     # --- what others ask -------------------------------------------------------------------------------------
 
@@ -410,7 +376,7 @@ class Controller:
     async def _carry_out(self, request: pb.PropagatedRequest, reply: bytes) -> None:
         response = pb.PropagatedResponse(op=request.op)
         try:
-            response.index = await self._execute(request)
+            response.index = await self._executor.carry_out(request)
         except BasculeError as error:
             response.index = self._raft.raft.log.commit
             response.error.code, response.error.msg = error.status, str(error)
@@ -424,3 +390,7 @@ class Controller:
             self._bus.send(pub(subject, encode(kind, message.SerializeToString(), crc=True)))
         except BusUnavailable:
             pass  # the asker asks again
+
+
+def _same(command: Command) -> Command:
+    return command

@@ -10,25 +10,24 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 
 from bascule.limits import RAFT_MAX_SERVERS
-from bascule.node.membership.changes import POLL_S
-from bascule.node.membership.lease import LEASE_S, NS
+from bascule.node.membership.controllerclient import POLL_S
+from bascule.node.membership.lease import LEASE_WAIT_S, NS
 from bascule.ports import Clock
-
-WAIT_S = LEASE_S * 1.1
-"""Two clocks do not run alike."""
 
 
 class Deletion:
-    def __init__(
-        self, own: str, clock: Clock, began_at: Callable[[], int], knows: Callable[[str, int], Awaitable[bool]]
-    ) -> None:
-        """`began_at`: since when this broker is the controller. `knows(broker, creation_index)`: whether that broker
-        says that this stream is gone."""
-        self._began_at = began_at
+    def __init__(self, own: str, clock: Clock, knows: Callable[[str, int], Awaitable[bool]]) -> None:
+        """`clock` is the plain one: leases of others run while our event loop stands still. `knows(broker,
+        creation_index)`: whether that broker says that this stream is gone."""
+        self._began_at = 0
         self._own = own
         self._clock = clock
         self._knows = knows
         self._asked_at: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """This broker is the controller from now on."""
+        self._began_at = self._clock.monotonic_ns()
 
     def heard(self, broker: str) -> None:
         """It asks what was decided: from now on it may take messages for as long as a lease."""
@@ -55,4 +54,4 @@ class Deletion:
             await asyncio.sleep(POLL_S)
 
     def _lease_end(self, broker: str) -> int:
-        return max(self._asked_at.get(broker, 0), self._began_at()) + int(WAIT_S * NS)
+        return max(self._asked_at.get(broker, 0), self._began_at) + int(LEASE_WAIT_S * NS)

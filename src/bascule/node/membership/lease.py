@@ -26,6 +26,8 @@ from bascule.ports import Clock
 logger = logging.getLogger(__name__)
 
 LEASE_S = 5.0
+LEASE_WAIT_S = LEASE_S * 1.1
+"""How long others wait for a lease to be over: two clocks do not run alike."""
 ASK_EVERY_S = 1.0
 ASK_TIMEOUT_S = 1.5
 ASK_AGAIN_S = 0.2

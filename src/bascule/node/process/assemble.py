@@ -16,10 +16,19 @@ from bascule.log.cleanshutdown import CleanShutdown
 from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode, SyncScheduler
-from bascule.node.controller.cluster import Cluster, ClusterConfig
+from bascule.node.controller.administration import Administration
+from bascule.node.controller.brokeradmin import BrokerAdmin
+from bascule.node.controller.controller import Controller
+from bascule.node.controller.deletion import Deletion
+from bascule.node.controller.executor import Executor
+from bascule.node.controller.livebrokers import LiveBrokers
+from bascule.node.controller.proposals import Proposals
+from bascule.node.controller.streamstatus import StreamStatus
 from bascule.node.membership import raft as raft_driver
 from bascule.node.membership.attention import Attention
 from bascule.node.membership.bootstrap import Bootstrap, Founder
+from bascule.node.membership.cluster import Cluster
+from bascule.node.membership.controllerclient import CarryOut, ControllerClient
 from bascule.node.membership.lease import Lease
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.peers import Describe, Peer, Peers
@@ -31,7 +40,7 @@ from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.peerlogs import PeerLogs
 from bascule.node.partition.replica import Replica
 from bascule.node.partition.routes import Routes
-from bascule.node.process.broker import Broker
+from bascule.node.process.broker import Broker, ControllerParts
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
 from bascule.node.runtime.jobs import Jobs
@@ -128,14 +137,75 @@ async def assemble(
         jobs=jobs,
         after_clean_shutdown=clean is not None and clean.everything,
     )
-    config = _cluster_config(settings, hard_state.incarnation)
     founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
     bootstrap = Bootstrap(subjects, founder, buses.control, disk, clock)
     requests = Requests(namespace, own, buses.control, random)
-    cluster = Cluster(
-        config, subjects, bootstrap, driver, store, peers, requests, buses.control, clock, attention, process, jobs
+    broker_admin = BrokerAdmin(
+        own,
+        hard_state.incarnation,
+        subjects,
+        buses.control,
+        requests,
+        driver,
+        store,
+        replicas,
+        mode,
+        process,
     )
-    return Broker(environment, cluster, replicas, feeds, fetchers, peer_logs)
+    parts, carry_out = _controller(
+        settings, driver, store, peers, requests, broker_admin, buses.control, clock, attention, subjects, process, jobs
+    )
+    client = ControllerClient(own, subjects, driver, store, requests, carry_out)
+    cluster = Cluster(own, hard_state.incarnation, subjects, bootstrap, driver, store, peers, requests, client, clock)
+    return Broker(environment, cluster, client, parts, replicas, feeds, fetchers, peer_logs)
+
+
+def _controller(
+    settings: Settings,
+    driver: RaftDriver,
+    store: MetadataStore,
+    peers: Peers,
+    requests: Requests,
+    broker_admin: BrokerAdmin,
+    bus: Bus,
+    clock: Clock,
+    attention: Clock,
+    subjects: Subjects,
+    process: Process,
+    jobs: Jobs,
+) -> tuple[ControllerParts, CarryOut]:
+    own = settings.broker_id
+    live = LiveBrokers(driver, attention, peers.last_heard)
+    proposals = Proposals(driver, store)
+    administration = Administration(own, proposals, live, broker_admin, settings.defaults, jobs)
+    status = StreamStatus(own, subjects, bus, requests, lambda: store.metadata)
+    executor = Executor(
+        proposals,
+        live,
+        administration,
+        status,
+        Deletion(own, clock, status.knows_that_it_is_gone),
+        clock,
+        requests.new_id,
+        settings.min_replication_factor,
+        settings.defaults.min_isr,
+        jobs,
+    )
+    controller = Controller(
+        proposals,
+        live,
+        administration,
+        executor,
+        bus,
+        attention,
+        subjects,
+        settings.max_quorum,
+        settings.peers,
+        process.on_role,
+        process.on_fatal,
+        jobs,
+    )
+    return ControllerParts(controller, proposals, broker_admin, status), executor.carry_out
 
 
 def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft: Raft) -> Describe:
@@ -167,17 +237,6 @@ async def _load_ends(disk: Disk, clean: CleanShutdown | None, mode: SyncMode) ->
 def _raft(own: str, hard_state: HardState, snapshot: Snapshot, entries: list[Entry], random: Random) -> Raft:
     config = RaftConfig(own, election_ticks=raft_driver.ELECTION_TICKS, heartbeat_ticks=raft_driver.HEARTBEAT_TICKS)
     return Raft(config, hard_state, snapshot, entries, lambda low, high: int(random.uniform(low, high + 1)))
-
-
-def _cluster_config(settings: Settings, incarnation: str) -> ClusterConfig:
-    return ClusterConfig(
-        settings.broker_id,
-        incarnation,
-        settings.peers,
-        settings.max_quorum,
-        settings.min_replication_factor,
-        settings.defaults.min_isr,
-    )
 
 
 async def _open_storage(

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from bascule.core.metadata.commands import PartitionName
@@ -25,17 +26,22 @@ from bascule.limits import CLOSE_SLICE, ISR_CHANGES_AT_ONCE, LATE_CHANGES_AT_ONC
 from bascule.log import cleanshutdown
 from bascule.log.tail import Tail
 from bascule.node.api.publish import Publisher
-from bascule.node.controller.administration import ControllerAdministration
-from bascule.node.controller.cluster import Cluster
-from bascule.node.controller.inquiries import Inquiries
+from bascule.node.controller.brokeradmin import BrokerAdmin
+from bascule.node.controller.controller import Controller
+from bascule.node.controller.proposals import Proposals
+from bascule.node.controller.streamstatus import StreamStatus
+from bascule.node.membership.cluster import Cluster
+from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.filewatch import FileWatch
+from bascule.node.partition.isrchanges import IsrChanges
 from bascule.node.partition.opening import Opening
 from bascule.node.partition.peerlogs import PeerLogs
 from bascule.node.partition.ports import PartitionReplica
 from bascule.node.partition.repair import SCRUB_EVERY_S
 from bascule.node.partition.replica import Replica, stream_folder
+from bascule.node.partition.unclaimed import set_aside_unclaimed
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
 
@@ -52,11 +58,21 @@ GROWN = 100
 """Replicas opened or come to lead between two calls of `on_grown`."""
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerParts:
+    controller: Controller
+    proposals: Proposals
+    broker_admin: BrokerAdmin
+    status: StreamStatus
+
+
 class Broker:
     def __init__(
         self,
         environment: Environment,
         cluster: Cluster,
+        client: ControllerClient,
+        controller: ControllerParts,
         replicas: dict[Key, Replica],
         feeds: Feeds,
         fetchers: Fetchers,
@@ -64,6 +80,11 @@ class Broker:
     ) -> None:
         self.environment = environment
         self.cluster = cluster
+        self.client = client
+        self.controller = controller.controller
+        self.proposals = controller.proposals
+        self.broker_admin = controller.broker_admin
+        self.stream_status = controller.status
         self.feeds = feeds
         self.fetchers = fetchers
         self.peer_logs = peer_logs
@@ -74,7 +95,7 @@ class Broker:
         """The last life ended in a way that may have taken what it had promised."""
         self._settled_in = False
         self._replicas = replicas
-        self.inquiries = Inquiries(self.environment, cluster, self.replica, self._replicas.values)
+        self.isr_changes = IsrChanges(client, cluster.peers, environment.attention)
         self.files = FileWatch(
             environment.disk,
             environment.scheduler,
@@ -82,13 +103,12 @@ class Broker:
             lambda: [replica.log for replica in self._replicas.values()],
             self._on_gone,
         )
-        self.administrator = ControllerAdministration(cluster, self.inquiries, environment.defaults, environment.jobs)
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
         self._carried_out = asyncio.Event()
         self._behind = 0
         self._grown = 0
         self._jobs = environment.jobs
-        self._isr_changes = self._jobs.tasks("a change of an in-sync set", ISR_CHANGES_AT_ONCE)
+        self._isr_questions = self._jobs.tasks("a change of an in-sync set", ISR_CHANGES_AT_ONCE)
         self._hand_overs = self._jobs.tasks("a hand-over", 1, answered=True)
         self._late_changes = self._jobs.tasks("a change of the metadata that waits for its disk", LATE_CHANGES_AT_ONCE)
         self._said_below = 0
@@ -105,9 +125,11 @@ class Broker:
         self.feeds.listen()
         self.fetchers.listen()
         self.peer_logs.listen()
-        self.inquiries.listen()
+        self.broker_admin.listen()
         await self._open_what_can_be(list(self.cluster.metadata.streams.values()))
-        self.cluster.start(self.administrator, self._status, self._enqueue)
+        self.cluster.store.listen(self._enqueue)
+        self.stream_status.listen(self._status)
+        self.cluster.start(self.controller.role_changed, self.controller.heard, self.controller.heard_stranger)
         self._jobs.run("the look at the files", self.files.run, "files taken away under this broker go unnoticed")
         settling = self._jobs.vital("what follows a start", self._settle_in())
         if not self.cluster.alone:
@@ -134,10 +156,8 @@ class Broker:
         await self.cluster.begin_life(doubtful, self._unclean)
         self._settled_in = True
         await self._skip_history()
-        await self._set_strays_aside()
-        self.environment.ends.keep_streams(
-            {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
-        )
+        await set_aside_unclaimed(self.environment.disk, self.environment.clock, self._folders())
+        self.environment.ends.keep_streams(self._folders())
         await self.environment.lease.ask(self.cluster.current)
         self._run_jobs()
         self._enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
@@ -151,6 +171,9 @@ class Broker:
         self._jobs.vital("the taking of roles", self._turn())
         run("the reading of all records", self._scrub, "damage at rest is found only when it is read")
         run("the look at replicas that lag", self._watch_replicas, "they stay in their in-sync sets, and commits wait")
+
+    def _folders(self) -> dict[str, None]:
+        return {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
 
     async def _scrub(self) -> None:
         while True:
@@ -200,7 +223,7 @@ class Broker:
         self.fetchers.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        handing_over = self._hand_overs.start(self.cluster.hand_over(timeout_s))
+        handing_over = self._hand_overs.start(self.client.hand_over(timeout_s))
         while not handing_over.done() and self._somebody_stays():
             await asyncio.sleep(HAND_OVER_POLL_S)
         handing_over.cancel()  # no effect if it is done
@@ -243,6 +266,7 @@ class Broker:
         await self._flush_quietly(self.environment.publishes_bus.flush())
 
     async def close(self) -> None:
+        self.controller.stop()
         await self.cluster.stop()
         await self._jobs.close()
         self.feeds.close()
@@ -550,36 +574,19 @@ class Broker:
         return replica.refusal if replica and replica.leading else None
 
     def step_down(self, replica: PartitionReplica) -> Awaitable[None]:
-        return self.cluster.step_down(replica)
+        return self.client.change_leader(replica.stream.name, replica.partition)
 
-    def give_way(self, replica: PartitionReplica, other: str) -> Awaitable[bool]:
-        return self.cluster.give_way(replica, other)
+    async def give_way(self, replica: PartitionReplica, other: str) -> bool:
+        try:
+            await self.client.give_way(replica.stream.name, replica.partition, other)
+            return True
+        except BasculeError as error:
+            logger.warning("%s: %s does not lead yet: %s", replica.name, other, error)
+            return False
 
     def ask_isr(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
         """Of each replica at most one question is under way (`core.partition.insync`)."""
-        match asked:
-            case AskShrink(other, lacks):
-                self._isr_changes.start(self.cluster.shrink_isr(replica, other, lacks))
-            case AskExpand(other):
-                self._isr_changes.start(self.cluster.expand_isr(replica, other))
-
-    # --- the folder ------------------------------------------------------------------------------------------
-
-    async def _set_strays_aside(self) -> None:
-        """Folders no stream claims: a deletion that did not finish, or metadata that was lost. Never deleted here,
-        for they might be the only copy: moved aside and said."""
-        known = {stream_folder(stream) for stream in self.cluster.metadata.streams.values()}
-        disk = self.environment.disk
-        for name in await disk.list("streams"):
-            folder = f"streams/{name}"
-            if folder in known:
-                continue
-            aside = f"quarantine/{self.environment.clock.time_ns()}-{name}"
-            logger.warning("%s belongs to no stream: moved to %s, delete it if you do not miss it", folder, aside)
-            await disk.make_folder("quarantine")
-            await disk.rename(folder, aside)
-            await disk.sync_folder("quarantine")
-            await disk.sync_folder("streams")
+        self._isr_questions.start(self.isr_changes.ask(replica, asked))
 
     async def _flush_quietly(self, flush: Awaitable[None]) -> None:
         try:

@@ -130,7 +130,7 @@ def test_nothing_is_stopped_that_does_not_drain() -> None:
         members = await three(MemoryNats())
         reasons = watch(members["c"])
         with pytest.raises(Exception, match="does not drain"):
-            await members["a"].broker.inquiries.stop("c")
+            await members["a"].broker.broker_admin.stop("c")
         await asyncio.sleep(1)
         assert reasons == []
 
@@ -260,7 +260,7 @@ def test_a_member_does_not_believe_that_it_was_removed() -> None:
         members = await three(MemoryNats())
         reasons = {name: watch(member) for name, member in members.items()}
         for name in members:
-            members["b"].broker.inquiries.tell_removed(name, incarnation_of(members["a"], name))
+            members["b"].broker.broker_admin.tell_removed(name, incarnation_of(members["a"], name))
         await asyncio.sleep(2)
         assert not any(reasons.values())
 
@@ -400,7 +400,7 @@ def test_a_removal_that_lacks_only_its_last_step_is_finished_by_whoever_is_contr
         reasons = watch(members[victim])
         assert controller.life is not None
         for command in (DrainBroker(victim), RemoveBroker(victim, incarnation_of(controller, victim))):
-            await controller.life.start(controller.broker.cluster.propose(partial(same, command)))
+            await controller.life.start(controller.broker.proposals.propose(partial(same, command)))
         await until(lambda: victim not in controller.broker.cluster.servers)
         await until(lambda: bool(reasons))
         entry = another(members, controller.name, victim)

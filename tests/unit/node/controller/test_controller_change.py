@@ -188,7 +188,7 @@ def test_without_a_majority_the_text_is_the_protocols() -> None:
         for timeout_s, least_s in ((None, 0.0), (3.0, 2.9)):
             began = loop.time()
             with pytest.raises(Internal, match=r"^no known metadata leader$"):
-                await members["a"].broker.cluster.delete_stream("s", timeout_s)
+                await members["a"].broker.client.delete_stream("s", timeout_s)
             assert least_s <= loop.time() - began <= least_s + 0.2
 
     run(main())
@@ -220,7 +220,7 @@ def test_who_may_be_in_sync_by_a_late_decision_counts_until_that_is_known() -> N
         await until(lambda: len(isr(members)) == 2)
         undecided = asyncio.Event()
 
-        changes = lead.broker.cluster._changes
+        changes = lead.broker.client
         answered = changes._try
 
         async def unanswered(request: pb.PropagatedRequest, timeout_s: float) -> int:
@@ -257,16 +257,16 @@ def test_a_deposed_controller_is_none_from_that_moment_on_even_if_its_disk_holds
         loop = asyncio.get_running_loop()
         began = loop.time()
         raft = old.broker.cluster.raft
-        proposed = asyncio.ensure_future(old.broker.cluster._submit_here(BrokerDied("nobody", ())))
+        proposed = asyncio.ensure_future(old.broker.proposals.propose(lambda: BrokerDied("nobody", ())))
         await asyncio.sleep(0.05)
         old.buses[0].disconnect()
         others = [member for member in members.values() if member is not old]
-        await until(lambda: any(member.broker.cluster.controller.active for member in others))
+        await until(lambda: any(member.broker.controller.active for member in others))
         old.buses[0].reconnect()
         await until(lambda: not raft.raft.is_leader and bool(raft.raft.leader))
         assert loop.time() - began < 15.0
         assert raft._known_leader[1] is False
-        assert not old.broker.cluster.controller.active
+        assert not old.broker.controller.active
         assert not raft._proposals
         with pytest.raises(BasculeError, match="whether the change was made is not known"):
             await proposed

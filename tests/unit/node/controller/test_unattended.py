@@ -76,9 +76,9 @@ def test_the_lost_disk_of_a_broker_is_recorded_once_however_often_it_asks() -> N
         members["c"].kill()
         members["c"].wipe()
         await until(lambda: "c" not in isr(members))
-        controller = next(each for name, each in members.items() if name in controllers_of(members)).broker.cluster
+        controller = next(each for name, each in members.items() if name in controllers_of(members)).broker.controller
         recorded: list[Command] = []
-        submit = controller.controller._submit
+        submit = controller._submit
 
         async def slowly(command: Command) -> None:
             if isinstance(command, DiskLost):
@@ -86,7 +86,7 @@ def test_the_lost_disk_of_a_broker_is_recorded_once_however_often_it_asks() -> N
                 await asyncio.sleep(3.0)  # it is asked for several times meanwhile
             await submit(command)
 
-        controller.controller._submit = slowly
+        controller._submit = slowly  # type: ignore[method-assign]
         await members["c"].start()
         await until(lambda: "c" in isr(members))
         await asyncio.sleep(5.0)
@@ -139,7 +139,7 @@ def test_a_lag_watcher_that_fails_works_again(what: str, caplog: pytest.LogCaptu
         setattr(leader.broker, what, fails_once)
         await until(lambda: leader.broker.environment.jobs.failures.total() == 1)
         for member in members.values():  # the controller does not know that it is dead; its leader finds out
-            member.broker.cluster.controller._liveness.expired = lambda now: []  # type: ignore[method-assign]
+            member.broker.controller.live.expired = list  # type: ignore[method-assign]
         victim = next(member for member in members.values() if member is not leader)
         victim.kill()
         await until(lambda: victim.name not in isr(members), 90.0)
@@ -171,18 +171,18 @@ def test_a_question_about_the_in_sync_set_that_fails_is_asked_again(monkeypatch:
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
         await until(lambda: len(isr(members)) == 3)
         leader = leader_of(members, "s")
-        real, left = leader.broker.cluster._changes.make, [True] * 3
+        real, left = leader.broker.client.change, [True] * 3
 
-        async def make(request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
+        async def change(request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
             if request.op == pb.SHRINK_ISR and left:
                 left.pop()
                 raise ValueError("99 is not a valid Status")
             return await real(request, timeout_s, patience_s)
 
-        monkeypatch.setattr(leader.broker.cluster._changes, "make", make)
+        monkeypatch.setattr(leader.broker.client, "change", change)
         victim = next(member for member in members.values() if member is not leader)
         for member in members.values():  # the controller does not know that it is dead; its leader finds out
-            member.broker.cluster.controller._liveness.expired = lambda now: []  # type: ignore[method-assign]
+            member.broker.controller.live.expired = list  # type: ignore[method-assign]
         victim.kill()
         await until(lambda: victim.name not in isr(members), 90.0)
         assert not left

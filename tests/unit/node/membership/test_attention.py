@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bascule.node.controller.deletion import WAIT_S
 from bascule.node.membership.attention import Attention
+from bascule.node.membership.lease import LEASE_WAIT_S
 from bascule.node.membership.peers import HEARTBEAT_S, SESSION_S
 from bascule.node.membership.raft import ELECTION_TICKS, TICK_S
 from bascule.testing.bus import MemoryNats
@@ -83,7 +83,7 @@ def partitions(member: Member) -> tuple[Any, ...]:
 
 
 def controller(members: dict[str, Member]) -> Member:
-    return next(m for m in members.values() if m.broker.cluster.controller.active)
+    return next(m for m in members.values() if m.broker.controller.active)
 
 
 async def stand_still(member: Member, seconds: float) -> None:
@@ -109,7 +109,7 @@ def test_a_controller_that_stood_still_buries_nobody_and_takes_nobody_out(
             await asyncio.sleep(3.0)
             after = [item for item in partitions(lead) if item.leader == lead.name]
             assert after == before, f"stood still for {pause_s} s"
-            await until(lambda: any(m.broker.cluster.controller.active for m in members.values()))
+            await until(lambda: any(m.broker.controller.active for m in members.values()))
         assert "counts as dead" not in caplog.text
 
     run(main())
@@ -185,9 +185,9 @@ def test_leases_of_others_run_while_the_loop_stands_still() -> None:
         lead = controller(members)
         lead.kill()
         del members[lead.name]
-        await until(lambda: any(m.broker.cluster.controller.active for m in members.values()))
-        cluster = controller(members).broker.cluster
-        left_ns = cluster._deletion._lease_end("") - cluster._clock.monotonic_ns()
-        assert left_ns > (WAIT_S - 0.5) * 1e9
+        await until(lambda: any(m.broker.controller.active for m in members.values()))
+        deletion = controller(members).broker.controller._executor._deletion
+        left_ns = deletion._lease_end("") - deletion._clock.monotonic_ns()
+        assert left_ns > (LEASE_WAIT_S - 0.5) * 1e9
 
     run(main())

@@ -7,8 +7,7 @@ from functools import partial
 import pytest
 
 from bascule.errors import FailedPrecondition, Status
-from bascule.node.controller.deletion import WAIT_S
-from bascule.node.membership.lease import LEASE_S, Lease
+from bascule.node.membership.lease import LEASE_S, LEASE_WAIT_S, Lease
 from bascule.node.runtime.jobs import Jobs
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
@@ -66,7 +65,7 @@ def test_a_leader_that_is_cut_off_takes_nothing_after_its_lease(replication: int
         nats, members, leader = made.nats, made.members, made.leader
         for member in members.values():  # or others lead at once, and take what comes
             if member is not leader and replication > 1:
-                member.broker.cluster.controller._liveness.expired = lambda now: []  # type: ignore[method-assign]
+                member.broker.controller.live.expired = list  # type: ignore[method-assign]
         client = Publishing(nats)
         loop = asyncio.get_running_loop()
         cut(leader)
@@ -113,7 +112,7 @@ def test_a_deletion_waits_until_a_leader_it_does_not_hear_takes_nothing_and_what
             await asyncio.sleep(0.05)
         ended = loop.time()
         assert deleting.result()[:2] == (Status.OK, "")
-        assert 3.0 < ended - asked <= WAIT_S + CLOCKS_S
+        assert 3.0 < ended - asked <= LEASE_WAIT_S + CLOCKS_S
         client.send("after")
         await asyncio.sleep(1)
         assert client.acks["after"][1] == api.Ack.UNKNOWN
@@ -161,7 +160,7 @@ def test_a_deletion_does_not_wait_for_leaders_it_hears_nor_for_those_dead_for_lo
         leader = await made_apart(members)
         leader.kill()
         other = next(member for member in members.values() if member is not leader)
-        await asyncio.sleep(WAIT_S + 1)
+        await asyncio.sleep(LEASE_WAIT_S + 1)
         began = loop.time()
         assert (await other.call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
         assert loop.time() - began < 0.5
@@ -322,12 +321,12 @@ def test_a_lease_counts_from_the_question_not_from_the_answer() -> None:
 def test_who_has_not_heard_of_a_stream_yet_does_not_say_that_it_is_gone() -> None:
     async def main() -> None:
         members = (await apart()).members
-        cluster = members["a"].broker.cluster
+        cluster, status = members["a"].broker.cluster, members["a"].broker.stream_status
         stream = cluster.metadata.streams["s"]
-        assert cluster.status.exists(stream.creation_index)
-        assert cluster.status.exists(cluster.metadata.index + 1), "it may be created and led here yet"
+        assert status.exists(stream.creation_index)
+        assert status.exists(cluster.metadata.index + 1), "it may be created and led here yet"
         assert (await members["b"].call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
-        await until(lambda: not cluster.status.exists(stream.creation_index))
+        await until(lambda: not status.exists(stream.creation_index))
 
     run(main())
 
@@ -367,7 +366,7 @@ def test_who_is_no_member_gets_no_lease() -> None:
             request.brokerOp.broker = name
             request.operation.id = f"ask {name}"
             try:
-                await controller.broker.cluster.change(request, 5.0)
+                await controller.broker.client.change(request, 5.0)
                 answer = ""
             except FailedPrecondition as error:
                 answer = str(error)

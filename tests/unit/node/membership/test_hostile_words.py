@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bascule.errors import InvalidArgument, Status
-from bascule.node.controller.cluster import NewStream
+from bascule.node.membership.controllerclient import NewStream
 from bascule.node.membership.peers import DOUBLES, SESSION_S
 from bascule.node.replication.feeds import SILENCE_S
 from bascule.testing.bus import MemoryNats
@@ -262,8 +262,8 @@ def test_questions_nobody_can_read_or_answer_keep_nobody_elses_from_an_answer() 
             batch = pack(NatsMessage(b"s", b"ns.reply.spy.1", encode(kind, b"\xff\xff", crc=True)))
             for reply in (b"*", b"a..b", b"x" * 5000, b"", b"ns.reply.spy." + name.encode()):
                 batch += pack(NatsMessage(b"s", reply, encode(kind, good, crc=True)))
-            member.broker.cluster.status._on_batch(batch, 6)
-            member.broker.inquiries._on_batch(batch, 6)
+            member.broker.stream_status._on_batch(batch, 6)
+            member.broker.broker_admin._on_batch(batch, 6)
         await asyncio.sleep(1)
         assert sorted(subject[-1:] for subject, _, _ in answers) == [b"a", b"a", b"b", b"b", b"c", b"c"]
 

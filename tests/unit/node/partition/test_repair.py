@@ -11,7 +11,7 @@ from bascule.core.metadata.commands import PartitionName
 from bascule.errors import CorruptError, PeerLacks
 from bascule.log.healing import Healing
 from bascule.log.sync import GROUP, SyncMode
-from bascule.node.controller.cluster import Cluster
+from bascule.node.membership.cluster import Cluster
 from bascule.node.partition.peerlogs import PeerLogs
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run

@@ -105,7 +105,7 @@ def test_a_replica_that_was_not_in_sync_waits_for_consent() -> None:
         known = victim.broker.cluster.metadata
         item = known.streams["s"].partitions[0]
         shrink = ShrinkIsr("s", 0, victim.name, item.leader, item.leader_epoch, item.epoch)
-        asked = asyncio.ensure_future(controller.broker.cluster.propose(lambda: shrink))
+        asked = asyncio.ensure_future(controller.broker.proposals.propose(lambda: shrink))
         while victim.name in known.streams["s"].partitions[0].isr:
             await asyncio.sleep(0)
         for member in members.values():

@@ -168,7 +168,7 @@ def test_an_idle_follower_that_was_taken_out_is_asked_in_again() -> None:
         await asyncio.sleep(5)
         replica = leader.broker.replica("s", 0)
         assert replica is not None
-        await leader.broker.cluster.shrink_isr(replica, follower.name, lacks=False)
+        await leader.broker.isr_changes.shrink(replica, follower.name, lacks=False)
         await until(lambda: isr(members) == 2, 5.0)
         await until(lambda: isr(members) == 3, 5.0)
 

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 
 from bascule.core.metadata.state import Metadata
 from bascule.errors import BusUnavailable, DeadlineExceeded
-from bascule.node.membership.changes import POLL_S
+from bascule.node.membership.controllerclient import POLL_S
 from bascule.node.membership.garbage import GarbageLog
 from bascule.node.membership.requests import Requests
 from bascule.node.membership.subjects import Subjects

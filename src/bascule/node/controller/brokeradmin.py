@@ -5,16 +5,22 @@ that it was removed. On a subject of its own, `raft.metadata.admin.<broker>` of 
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 
 from google.protobuf.message import DecodeError
 
+from bascule.core.metadata.streams import Key
 from bascule.errors import BasculeError, BusUnavailable, DeadlineExceeded, FailedPrecondition, Status, by_status
 from bascule.limits import ADMIN_NAMED_PARTITIONS
-from bascule.node.controller.cluster import Cluster
+from bascule.log.sync import SyncMode
 from bascule.node.membership.garbage import GarbageLog
-from bascule.node.partition.environment import Environment
+from bascule.node.membership.metadata import MetadataStore
+from bascule.node.membership.raft import RaftDriver
+from bascule.node.membership.requests import Requests
+from bascule.node.membership.subjects import Subjects
+from bascule.node.partition.environment import Process
 from bascule.node.partition.replica import Replica
+from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, decode_checked, encode
 from bascule.wire.nats import NatsMessage, messages, pub
 from bascule.wire.pb import internal_pb2 as pb
@@ -27,36 +33,48 @@ STOP_SOON_S = 0.1
 """Between the word that it will stop and the stop: the word has to get out."""
 
 
-class Inquiries:
+class BrokerAdmin:
     def __init__(
         self,
-        environment: Environment,
-        cluster: Cluster,
-        find: Callable[[str, int], Replica | None],
-        every: Callable[[], Iterable[Replica]],
+        own: str,
+        incarnation: str,
+        subjects: Subjects,
+        bus: Bus,
+        requests: Requests,
+        raft: RaftDriver,
+        store: MetadataStore,
+        replicas: Mapping[Key, Replica],
+        mode: SyncMode,
+        process: Process,
     ) -> None:
-        self._environment = environment
-        self._cluster = cluster
-        self._find = find
-        self._every = every
+        self._own = own
+        self._incarnation = incarnation
+        self._subjects = subjects
+        self._bus = bus
+        self._requests = requests
+        self._raft = raft
+        self._store = store
+        self._replicas = replicas
+        self._mode = mode
+        self._process = process
         self._garbage = GarbageLog(logger, "an inquiry")
 
     def listen(self) -> None:
-        self._cluster.bus.subscribe(self._subject(self._environment.broker_id), self._on_batch)
+        self._bus.subscribe(self._subject(self._own), self._on_batch)
 
     def _subject(self, broker: str) -> bytes:
-        return self._cluster.subjects.within(f"raft.metadata.admin.{broker}")
+        return self._subjects.within(f"raft.metadata.admin.{broker}")
 
     # --- asking ----------------------------------------------------------------------------------------------
 
     async def positions(self, broker: str, stream: str, partitions: Iterable[int]) -> pb.PositionsResponse | None:
         """Where that broker's replicas of a stream stand; None if it does not say."""
         request = pb.PositionsRequest(stream=stream, partitions=partitions)
-        if broker == self._environment.broker_id:
+        if broker == self._own:
             return self._positions(request)
         kinds = (MsgType.PARTITION_STATUS_REQUEST, MsgType.PARTITION_STATUS_RESPONSE)
         try:
-            data = await self._cluster.requests.ask(
+            data = await self._requests.ask(
                 self._subject(broker), kinds[0], request.SerializeToString(), kinds[1], ASK_S
             )
             return pb.PositionsResponse.FromString(data)
@@ -65,15 +83,13 @@ class Inquiries:
 
     async def stop(self, broker: str) -> None:
         """It says that it will; raises why it will not."""
-        if broker == self._environment.broker_id:
+        if broker == self._own:
             self._stop()
             return
         request = pb.PropagatedRequest(op=pb.STOP_BROKER)
         request.adminOp.broker = broker
         kinds = (MsgType.PROPAGATED_REQUEST, MsgType.PROPAGATED_RESPONSE)
-        data = await self._cluster.requests.ask(
-            self._subject(broker), kinds[0], request.SerializeToString(), kinds[1], ASK_S
-        )
+        data = await self._requests.ask(self._subject(broker), kinds[0], request.SerializeToString(), kinds[1], ASK_S)
         response = pb.PropagatedResponse.FromString(data)
         if response.HasField("error"):
             raise by_status(Status(response.error.code), response.error.msg)
@@ -120,11 +136,13 @@ class Inquiries:
         return {(each.stream, each.partition): tuple(each.waitsFor) for each in positions if each.waitsFor}
 
     def _positions(self, request: pb.PositionsRequest) -> pb.PositionsResponse:
-        response = pb.PositionsResponse(sync=str(self._environment.scheduler.mode))
+        response = pb.PositionsResponse(sync=str(self._mode))
         if request.stream:
-            asked = [self._find(request.stream, number) for number in request.partitions]
+            known = self._store.metadata.stream(request.stream)
+            index = known.creation_index if known else -1
+            asked = [self._replicas.get((index, number)) for number in request.partitions]
         else:
-            waiting = (replica for replica in self._every() if replica.repair.waits_for)
+            waiting = (replica for replica in self._replicas.values() if replica.repair.waits_for)
             asked = list(itertools.islice(waiting, ADMIN_NAMED_PARTITIONS))
         for replica in asked:
             if replica is not None:
@@ -140,10 +158,10 @@ class Inquiries:
         return response
 
     def _stop(self) -> None:
-        own = self._environment.broker_id
-        if own not in self._cluster.metadata.brokers.draining:
+        own = self._own
+        if own not in self._store.metadata.brokers.draining:
             raise FailedPrecondition(f"{own} does not drain: drain it first, then stop it")
-        on_stop = self._environment.process.on_stop
+        on_stop = self._process.on_stop
         if on_stop is None:
             raise FailedPrecondition(f"{own} cannot be stopped from here: stop its process")
         logger.warning("stopping: an administrator drained this broker and asked for it")
@@ -152,15 +170,15 @@ class Inquiries:
     def _was_removed(self, op: pb.AdminOp) -> None:
         """Believed only while no Raft leader is heard, for a member hears one: a false word must not end a broker. It
         is said again until it is heeded."""
-        own = (self._environment.broker_id, self._cluster.config.incarnation)
-        if (op.broker, op.incarnation) == own and not self._cluster.raft.raft.leader:
-            self._environment.process.on_fatal(
+        own = (self._own, self._incarnation)
+        if (op.broker, op.incarnation) == own and not self._raft.raft.leader:
+            self._process.on_fatal(
                 f"broker {own[0]} was removed from the cluster by an administrator: its replicas are on other brokers. "
                 "To have it back as a new member, empty its data folder and start it without --raft-bootstrap-seed"
             )
 
     def _send(self, subject: bytes, payload: bytes) -> None:
         try:
-            self._cluster.bus.send(pub(subject, payload))
+            self._bus.send(pub(subject, payload))
         except BusUnavailable:
             pass  # asked, or told, again

@@ -1,0 +1,223 @@
+"""What the controller is asked for, carried out: each operation once, however often it is asked.
+
+What changes roles and has no record in the metadata (a drain, a removal, a hand-over) is guarded here: a late copy of
+the request would do it again, perhaps days later. A controller knows what it carried out itself, and refuses what was
+asked before it began; who still waits then asks anew, behind a late copy nobody waits.
+
+A client that gives up stops waiting, not the change: half a stream must never be left behind.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from bascule.core.metadata.commands import (
+    ChangeLeader,
+    Command,
+    CreateStream,
+    DeleteStream,
+    ExpandIsr,
+    GiveWay,
+    HandOver,
+    ShrinkIsr,
+    life_from_wire,
+)
+from bascule.core.metadata.operations import Operation
+from bascule.core.metadata.placement import place
+from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.streams import Stream, StreamConfig
+from bascule.errors import FailedPrecondition, Internal, InvalidArgument, Outdated, Unavailable
+from bascule.limits import CHANGES_AT_ONCE, KEPT_OPERATIONS
+from bascule.node.controller.administration import Administration
+from bascule.node.controller.deletion import Deletion
+from bascule.node.controller.livebrokers import LiveBrokers
+from bascule.node.controller.proposals import Proposals
+from bascule.node.controller.streamstatus import StreamStatus
+from bascule.node.membership.controllerclient import NOTHING_CHANGED, UNDECIDED, NewStream
+from bascule.node.runtime.jobs import Jobs
+from bascule.ports import Clock
+from bascule.wire.pb import internal_pb2 as pb
+
+REPEATABLE = (
+    pb.BARRIER,
+    pb.CREATE_STREAM,
+    pb.DELETE_STREAM,
+    pb.SHRINK_ISR,
+    pb.EXPAND_ISR,
+    pb.CHANGE_LEADER,
+    pb.GIVE_WAY,
+)
+"""They change nothing, or name the one state they fit."""
+
+ASKED_BY_CLIENTS = (pb.CREATE_STREAM, pb.DELETE_STREAM)
+
+
+class Executor:
+    def __init__(
+        self,
+        proposals: Proposals,
+        live: LiveBrokers,
+        administration: Administration,
+        status: StreamStatus,
+        deletion: Deletion,
+        clock: Clock,
+        new_id: Callable[[], str],
+        min_replication_factor: int,
+        min_isr: int,
+        jobs: Jobs,
+    ) -> None:
+        self._proposals = proposals
+        self._raft = proposals.raft
+        self._live = live
+        self._administration = administration
+        self._status = status
+        self._deletion = deletion
+        self._clock = clock
+        self._new_id = new_id
+        self._min_replication_factor = min_replication_factor
+        self._min_isr = min_isr
+        self._tasks = jobs.tasks("a change of the metadata", CHANGES_AT_ONCE, answered=True)
+        self._under_way: dict[str, asyncio.Task[int]] = {}
+        self._done: dict[str, int] = {}
+        """By id, what this broker has carried out in its present term."""
+        self._term = self._oldest = 0
+
+    @property
+    def _metadata(self) -> Metadata:
+        return self._proposals.metadata
+
+    def begin(self) -> None:
+        """This broker is the controller from now on."""
+        self._deletion.begin()
+
+    # --- once ------------------------------------------------------------------------------------------------
+
+    async def carry_out(self, request: pb.PropagatedRequest) -> int:
+        """The index of the command that did it. The same operation is under way once, however often it is asked
+        for."""
+        id = request.operation.id or self._new_id()
+        task = self._under_way.get(id)
+        if self._raft.trouble and request.op in ASKED_BY_CLIENTS:
+            # It waits for the disk, perhaps for days: whoever asked is told, and not left to their deadline.
+            raise Internal(f"{NOTHING_CHANGED if task is None else UNDECIDED}: {self._raft.trouble}")
+        if task is None:
+            if request.op not in REPEATABLE and (made := self._made(id, request.operation.since)):
+                return made
+            if self._tasks.full:
+                raise Unavailable("the controller carries out too many changes already; ask again")
+            task = self._under_way[id] = self._tasks.start(self._execute(request))
+            task.add_done_callback(lambda done: self._ended(id, request.op, done))
+        return await asyncio.shield(task)
+
+    def _made(self, id: str, since: int) -> int:
+        """The index at which it was, if it was. Outdated if that cannot be told."""
+        if self._term != self._raft.raft.term:
+            self._term, self._oldest, self._done = self._raft.raft.term, self._metadata.index, {}
+        if made := self._done.get(id, 0):
+            return made
+        if since < self._oldest:
+            raise Outdated("this was asked before the present controller began; ask again")
+        return 0
+
+    def _ended(self, id: str, op: pb.Op, task: "asyncio.Task[int]") -> None:
+        del self._under_way[id]
+        if task.cancelled() or task.exception() is not None or op in REPEATABLE:
+            return  # whoever still waits has the reason
+        self._done[id] = task.result()
+        if len(self._done) > KEPT_OPERATIONS:
+            del self._done[next(iter(self._done))]
+            self._oldest = self._metadata.index
+
+    # --- each operation --------------------------------------------------------------------------------------
+
+    async def _execute(self, request: pb.PropagatedRequest) -> int:
+        operation, live = Operation.from_wire(request.operation), self._live
+        propose = self._proposals.propose
+        match request.op:
+            case pb.BARRIER:
+                return await self._barrier(request.brokerOp.broker)
+            case pb.CREATE_STREAM:
+                return await self._create(NewStream.from_wire(request.createStreamOp), operation)
+            case pb.DELETE_STREAM:
+                return await self._delete(request.deleteStreamOp.stream, operation)
+            case pb.SHRINK_ISR:
+                out = request.shrinkISROp
+                asked = (out.stream, out.partition, out.replica, out.leader, out.leaderEpoch, out.epoch)
+                return await self._proposals.commit(ShrinkIsr(*asked, out.lacks))
+            case pb.EXPAND_ISR:
+                back = request.expandISROp
+                self._check_stays(back.replica)
+                expand = ExpandIsr(back.stream, back.partition, back.replica, back.leader, back.leaderEpoch, back.epoch)
+                return await self._proposals.commit(expand)
+            case pb.HAND_OVER:
+                broker = request.brokerOp.broker
+                return await propose(lambda: HandOver(broker, live.staying()))
+            case pb.CHANGE_LEADER:
+                down = request.changeLeaderOp
+                where = (down.stream, down.partition, down.leader, down.leaderEpoch)
+                return await propose(lambda: ChangeLeader(*where, live.staying()))
+            case pb.BEGIN_LIFE:
+                life = life_from_wire(request.beginLifeOp)
+                return await propose(lambda: replace(life, alive=live.staying()))
+            case pb.GIVE_WAY:
+                way = request.giveWayOp
+                self._check_stays(way.replica)
+                give_way = GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch, way.epoch)
+                return await propose(lambda: give_way)
+            case _:
+                return await self._administration.execute(request)
+
+    def _check_stays(self, broker: str) -> None:
+        if not self._live.stays(broker):
+            raise FailedPrecondition(f"{broker} is not alive, or about to stop")
+
+    async def _barrier(self, asker: str) -> int:
+        if asker:
+            if asker not in self._raft.membership.everyone:  # nobody would wait for its lease
+                raise FailedPrecondition(f"{asker} is no member of the cluster")
+            self._deletion.heard(asker)
+        return await self._raft.current()
+
+    async def _create(self, new: NewStream, operation: Operation) -> int:
+        new.check()
+        index = await self._proposals.propose(lambda: CreateStream(self._place(new), operation))
+        if (stream := self._metadata.stream(new.name)) and stream.creation_index == index:
+            await self._status.started((item.leader for item in stream), index)
+        return index
+
+    def _place(self, new: NewStream) -> Stream:
+        brokers = self._metadata.brokers
+        servers = tuple(each for each in self._raft.membership.everyone if each not in brokers.removing)
+        asked = len(servers) if new.replication_factor == -1 else new.replication_factor
+        factor = max(asked, self._min_replication_factor)
+        if factor > len(servers):
+            raise InvalidArgument(f"Invalid replicationFactor {factor}, cluster size {len(servers)}")
+        absent = [server for server in servers if not self._live.stays(server)]
+        streams = self._metadata.streams.values()
+        return Stream(
+            name=new.name,
+            subject=new.subject,
+            group=new.group,
+            partitions=place(new.partitions, factor, servers, streams, absent, brokers.draining),
+            config=self._with_min_isr(new.config),
+            creation_timestamp=self._clock.time_ns(),
+        )
+
+    def _with_min_isr(self, config: StreamConfig) -> StreamConfig:
+        """The minimum of in-sync replicas is part of the stream: every broker must decide by the same one."""
+        return replace(config, min_isr=self._min_isr) if config.min_isr is None else config
+
+    async def _delete(self, name: str, operation: Operation) -> int:
+        stream: Stream | None = None
+
+        def command() -> Command:
+            nonlocal stream
+            stream = self._metadata.stream(name)  # as it is when its turn has come
+            return DeleteStream(name, operation)
+
+        index = await self._proposals.propose(command)
+        if stream is None or self._metadata.stream(name) is stream:
+            await self._deletion.forgotten_by_all()  # this was decided before, perhaps by another controller
+        else:
+            await self._deletion.forgotten(dict.fromkeys(item.leader for item in stream), stream.creation_index)
+        return index

@@ -1,0 +1,52 @@
+"""Commands of the metadata, proposed to Raft by the controller."""
+
+import asyncio
+from collections.abc import Callable
+
+from bascule.core.metadata.commands import Command, encoding, operation_of
+from bascule.core.metadata.state import Metadata, Repeated
+from bascule.errors import BasculeError
+from bascule.node.membership.metadata import MetadataStore, in_slices
+from bascule.node.membership.raft import RaftDriver
+
+
+class Proposals:
+    def __init__(self, raft: RaftDriver, store: MetadataStore) -> None:
+        self.raft = raft
+        self.store = store
+        self._proposing = asyncio.Lock()
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.store.metadata
+
+    async def propose(self, command: Callable[[], Command]) -> int:
+        """Check, commit, apply; one at a time, so that each sees what the one before it did. The index of the command
+        that did it: an earlier one if this was asked before."""
+        async with self._proposing:
+            try:
+                proposed = command()
+            except BasculeError:
+                await self.raft.current()  # refused by what the cluster knows, as in `_check`
+                proposed = command()
+            return await self.commit(proposed)
+
+    async def commit(self, command: Command) -> int:
+        """What depends on nothing but the command itself needs no turn: a thousand of them share a few syncs."""
+        if made := self.metadata.operations.made(operation_of(command)):
+            return made
+        data = await in_slices(encoding(command))
+        await self._check(command)
+        index = await self.raft.propose(data)
+        for change in self.store.outcome(index):
+            if isinstance(change, Repeated):
+                return change.index
+        return index
+
+    async def _check(self, command: Command) -> None:
+        """What is refused is refused by what the cluster knows, not by what this broker knew while it still led."""
+        try:
+            self.metadata.check(command)
+        except BasculeError:
+            await self.raft.current()
+            self.metadata.check(command)

@@ -1,0 +1,235 @@
+"""This broker as a member of its cluster: it founds or joins one, catches up with it, and leaves it."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from bascule.core.metadata.commands import BeginLife, PartitionName
+from bascule.core.metadata.state import Metadata
+from bascule.errors import BasculeError, BusUnavailable, DeadlineExceeded, StartError, Unavailable
+from bascule.node.membership.bootstrap import Bootstrap
+from bascule.node.membership.controllerclient import ISR_TIMEOUT_S, POLL_S, ControllerClient
+from bascule.node.membership.metadata import MetadataStore
+from bascule.node.membership.peers import Peer, Peers
+from bascule.node.membership.raft import RaftDriver
+from bascule.node.membership.requests import Requests
+from bascule.node.membership.subjects import Subjects, succeeds
+from bascule.node.membership.waiting import Waiting
+from bascule.ports import Clock
+from bascule.wire.envelope import MsgType
+from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.raft_messages import Membership
+
+logger = logging.getLogger(__name__)
+
+JOIN_EVERY_S = 1.0
+
+OnRole = Callable[[], None]
+OnHeard = Callable[[Peer], None]
+
+
+class Cluster:
+    def __init__(
+        self,
+        broker_id: str,
+        incarnation: str,
+        subjects: Subjects,
+        bootstrap: Bootstrap,
+        raft: RaftDriver,
+        store: MetadataStore,
+        peers: Peers,
+        requests: Requests,
+        client: ControllerClient,
+        clock: Clock,
+    ) -> None:
+        self.broker_id = broker_id
+        self.subjects = subjects
+        self.raft = raft
+        self.store = store
+        self.peers = peers
+        self.joined = False
+        """In this life: it came without a state."""
+        self._incarnation = incarnation
+        self._bootstrap = bootstrap
+        self._requests = requests
+        self._client = client
+        self._clock = clock
+        self._waiting: Waiting | None = None
+        self._successor = ""
+        """A cluster heard of that was recovered from this one."""
+        self._stranger = ""
+        """Another cluster heard of."""
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.store.metadata
+
+    @property
+    def alone(self) -> bool:
+        """No other broker is needed to decide anything."""
+        return self.raft.alone
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        return self.raft.membership.everyone
+
+    # --- life ----------------------------------------------------------------------------------------------
+
+    async def enter(self) -> None:
+        """Returns when this broker is in a cluster: the one it remembers, one that it founded or one that it joined.
+        However long that takes. StartError if it cannot be."""
+        self._requests.listen()
+        if not self.subjects.cluster:
+            if self._bootstrap.may_found and await self._bootstrap.found():
+                await self._found()
+            else:
+                await self._join()
+        self._bootstrap.answer()
+
+    async def _found(self) -> None:
+        """This broker alone, under a new id; stored before anybody hears of it."""
+        own, cluster = self.broker_id, self._requests.new_id()
+        await self.raft.found(Membership((own,), (), ((own, self._incarnation),), cluster))
+        self.subjects.enter(cluster)
+        logger.info("this broker has founded a new cluster, %s", cluster)
+
+    def start(self, on_role: OnRole, on_heard: OnHeard, on_stranger: OnHeard) -> None:
+        """Take part in the cluster that was entered. The controller is told of each: a change of the role in Raft, a
+        heartbeat of a member, and one of a broker of another cluster."""
+
+        def heard_stranger(peer: Peer) -> None:
+            self._note_stranger(peer)
+            on_stranger(peer)
+
+        self.raft.start(on_role)
+        self.peers.start(on_heard, heard_stranger)
+
+    async def stop(self) -> None:
+        self.peers.stop()
+        await self.raft.stop()
+
+    async def resign(self, timeout_s: float) -> None:
+        """Let another voter be controller, and see that it is."""
+        alive = {peer.id: None for peer in self.peers.alive() if not peer.leaving}
+        others = [server for server in self.raft.membership.voters if server in alive]
+        others.sort(key=lambda server: server in self.metadata.brokers.draining)
+        if not self.raft.raft.is_leader or not others:
+            return
+        self.raft.transfer(others[0])
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while self.raft.raft.leader in ("", self.broker_id) and loop.time() < deadline:
+            await asyncio.sleep(POLL_S)
+
+    async def _join(self) -> None:
+        """However long it takes: who is to be a member of a cluster that does not answer waits for it. It must not end,
+        nor found another cluster. StartError if asking again cannot help."""
+        subject = self.subjects.shared("raft.metadata.join")
+        request = pb.RaftJoinRequest(nodeID=self.broker_id, incarnation=self._incarnation)
+        waiting = self._waiting = Waiting(self._clock, "waiting to join the cluster")
+        while True:
+            try:
+                data = await self._requests.ask(
+                    subject,
+                    MsgType.RAFT_JOIN_REQUEST,
+                    request.SerializeToString(),
+                    MsgType.RAFT_JOIN_RESPONSE,
+                    JOIN_EVERY_S,
+                )
+                response = pb.RaftJoinResponse.FromString(data)
+                request.cluster = response.cluster  # of two that answer, the first
+                if not response.error and response.cluster:
+                    self.subjects.enter(response.cluster)
+                    self.joined = True
+                    self._waiting = None
+                    return
+                if response.final:
+                    raise StartError(f"the cluster does not let this broker in: {response.error}")
+                waiting.say(response.error)
+            except (DeadlineExceeded, DecodeError):
+                request.cluster = ""  # the one that answered may be gone for good
+                waiting.say(
+                    f"no controller answers in namespace {self.subjects.namespace}; start more of its brokers, a "
+                    "majority of its voters is needed, or check nats.servers and clustering.namespace. How a new "
+                    "cluster is founded: docs/operations.md"
+                )
+            except BusUnavailable as error:
+                waiting.say(f"NATS is away: {error}")
+            await asyncio.sleep(JOIN_EVERY_S / 4)
+
+    async def caught_up(self) -> None:
+        """Returns when this broker knows everything the cluster had decided when it asked, however long that takes."""
+        request = pb.PropagatedRequest(op=pb.BARRIER)  # without a lease: nothing is led yet
+        waiting = self._waiting = Waiting(self._clock, "waiting for the cluster")
+        while True:
+            try:
+                await self._client.apply(request, ISR_TIMEOUT_S)
+                self._waiting = None
+                return
+            except BasculeError as error:
+                waiting.say(self._missing(error))
+                await asyncio.sleep(POLL_S)
+
+    @property
+    def waits(self) -> str:
+        """For whom this broker waits, since when, and what to do; empty if it does not."""
+        waiting = self._waiting or self._bootstrap.waiting
+        return waiting.text if waiting is not None and waiting.reason else ""
+
+    def _note_stranger(self, peer: Peer) -> None:
+        if succeeds(peer.cluster, self.subjects.cluster):
+            self._successor = peer.cluster
+        else:
+            self._stranger = peer.cluster
+
+    def _missing(self, error: BasculeError) -> str:
+        if self._successor and not self.raft.raft.leader:
+            return (
+                f"{error}; an administrator began this cluster anew as {self._successor}, from what another broker "
+                "had, and this one is no member of it: empty its data folder and start it again, and it joins"
+            )
+        if self._stranger and not self.raft.raft.leader:
+            return (
+                f"{error}; this broker is in cluster {self.subjects.cluster}, and another one, {self._stranger}, is in "
+                "the same namespace: if it was to be in that one, empty its data folder and start it again"
+            )
+        own, membership = self.broker_id, self.raft.membership
+        alive = {own: None, **{peer.id: None for peer in self.peers.alive()}}
+        absent = [voter for voter in membership.voters if voter not in alive]
+        if not absent or self.raft.raft.leader:
+            return str(error)
+        return (
+            f"{error}; {membership.quorum} of the voters {', '.join(membership.voters)} are needed, and these "
+            f"are not heard of: {', '.join(absent)}; start more of them. If they are lost for good, "
+            "`bascule cluster recover` begins anew from what one broker has"
+        )
+
+    async def current(self, timeout_s: float) -> None:
+        """Returns when this broker knows everything that was decided before the call. Unavailable if that takes longer:
+        it may be cut off from the others, and what it knows out of date."""
+        if self.alone:
+            return
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._client.barrier(timeout_s)
+        except (BasculeError, TimeoutError) as error:
+            raise Unavailable(
+                f"this broker may be cut off from the cluster, and cannot tell what is newest: {error}; try again"
+            ) from error
+
+    async def begin_life(self, doubtful: tuple[PartitionName, ...], doubts_all: bool = False) -> None:
+        """What this broker led in an earlier life it leads under new epochs: what it had written and not synced may be
+        on other replicas, so that it must never write under those epochs again. It leaves the in-sync sets of what it
+        doubts, if others are in them. Returns when that is so, however long it takes."""
+        own = self.broker_id
+        waiting = Waiting(self._clock, "waiting for the cluster")
+        life = BeginLife(own, doubts_all or self.joined, doubtful)
+        while any(own in item.replicas for stream in self.metadata.streams.values() for item in stream):
+            try:
+                await self._client.begin_life(life)
+                return
+            except BasculeError as error:
+                waiting.say(self._missing(error))
+                await asyncio.sleep(POLL_S)

@@ -1,0 +1,227 @@
+"""The client of the controller: a change of the metadata, from whoever wants it to the controller, wherever that is by
+then.
+
+Carried out here if this broker is the controller, else asked for over NATS, again and again until there is an answer
+or no time left: a request, or its answer, may be lost with the controller that had it. The next controller is asked
+the same operation, and makes the change if the last one did not (`core.metadata.operations`). Asked twice of the same
+one, the second waits for the outcome of the first, or gets it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from bascule.core.metadata.commands import BeginLife, life_to_wire
+from bascule.core.metadata.streams import Partition, StreamConfig
+from bascule.errors import DeadlineExceeded, Internal, InvalidArgument, Outdated, Status, Unavailable, by_status
+from bascule.limits import MAX_PARTITIONS
+from bascule.node.membership.lease import LEASE_WAIT_S
+from bascule.node.membership.metadata import MetadataStore
+from bascule.node.membership.raft import RaftDriver
+from bascule.node.membership.requests import Requests
+from bascule.node.membership.subjects import Subjects
+from bascule.wire.envelope import MsgType
+from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.subjects import valid_stream_name, valid_stream_subject
+
+NO_LEADER = "no known metadata leader"
+UNDECIDED = "the cluster did not decide in time; whether the change was made is not known"
+DEFAULT_TIMEOUT_S = 5.0
+NOTHING_CHANGED = "nothing was changed"
+ASK_EVERY_S = 0.5
+POLL_S = 0.02
+ISR_TIMEOUT_S = 1.0
+"""Of what is asked again anyway: while a change of the in-sync set is pending the larger set must commit."""
+
+CarryOut = Callable[[pb.PropagatedRequest], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewStream:
+    """A stream as a client asked for it, names and numbers checked already."""
+
+    name: str
+    subject: str
+    group: str
+    partitions: int
+    replication_factor: int
+    config: StreamConfig
+
+    def to_wire(self) -> pb.NewStream:
+        return pb.NewStream(
+            name=self.name,
+            subject=self.subject,
+            group=self.group,
+            partitions=self.partitions,
+            replicationFactor=self.replication_factor,
+            config=self.config.to_wire(),
+        )
+
+    @classmethod
+    def from_wire(cls, op: pb.NewStream) -> "NewStream":
+        config = StreamConfig.from_wire(op.config)
+        return cls(op.name, op.subject, op.group, op.partitions, op.replicationFactor, config)
+
+    def check(self) -> None:
+        """Once more by the controller: what it is asked came over NATS, and every broker will open what it makes."""
+        reason = valid_stream_name(self.name)
+        if reason or not valid_stream_subject(self.subject):
+            raise InvalidArgument(f"Name is invalid: {reason}" if reason else "Subject is invalid")
+        if not 1 <= self.partitions <= MAX_PARTITIONS or self.replication_factor < -1 or not self.replication_factor:
+            raise InvalidArgument(
+                f"Invalid partitions {self.partitions} or replicationFactor {self.replication_factor}"
+            )
+
+
+class ControllerClient:
+    def __init__(
+        self,
+        own: str,
+        subjects: Subjects,
+        raft: RaftDriver,
+        store: MetadataStore,
+        requests: Requests,
+        carry_out: CarryOut,
+    ) -> None:
+        """`carry_out` does it on this broker, if that is the controller."""
+        self._own = own
+        self._subjects = subjects
+        self._raft = raft
+        self._store = store
+        self._requests = requests
+        self._carry_out = carry_out
+
+    # --- what is asked for -----------------------------------------------------------------------------------
+
+    async def create_stream(self, new: NewStream, timeout_s: float | None) -> None:
+        await self.change(pb.PropagatedRequest(op=pb.CREATE_STREAM, createStreamOp=new.to_wire()), timeout_s)
+
+    async def delete_stream(self, name: str, timeout_s: float | None) -> None:
+        """Returns when nothing is taken for it any more. That may take as long as a leader may be cut off unawares."""
+        request = pb.PropagatedRequest(op=pb.DELETE_STREAM)
+        request.deleteStreamOp.stream = name
+        await self.change(request, timeout_s, patience_s=LEASE_WAIT_S)
+
+    async def barrier(self, timeout_s: float) -> None:
+        """Returns when this broker has applied everything that was decided before the call. The controller counts with
+        a lease of this broker from now on (`lease`)."""
+        request = pb.PropagatedRequest(op=pb.BARRIER)
+        request.brokerOp.broker = self._own
+        await self.apply(request, timeout_s)
+
+    async def begin_life(self, life: BeginLife) -> None:
+        request = pb.PropagatedRequest(op=pb.BEGIN_LIFE, beginLifeOp=life_to_wire(life))
+        await self.apply(request, ISR_TIMEOUT_S)
+
+    async def hand_over(self, timeout_s: float) -> None:
+        """Give away what we lead, before we stop."""
+        request = pb.PropagatedRequest(op=pb.HAND_OVER)
+        request.brokerOp.broker = self._own
+        index = await self.change(request, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._raft.applied(index)
+        except TimeoutError:
+            raise Unavailable("it is decided who leads next, but this broker has not heard of it") from None
+
+    async def shrink_isr(self, stream: str, partition: Partition, replica: str, lacks: bool) -> None:
+        op = _isr_op(stream, partition, replica, lacks)
+        await self.change(pb.PropagatedRequest(op=pb.SHRINK_ISR, shrinkISROp=op), ISR_TIMEOUT_S)
+
+    async def expand_isr(self, stream: str, partition: Partition, replica: str) -> None:
+        op = _isr_op(stream, partition, replica)
+        await self.change(pb.PropagatedRequest(op=pb.EXPAND_ISR, expandISROp=op), ISR_TIMEOUT_S)
+
+    async def give_way(self, stream: str, partition: Partition, replica: str) -> None:
+        """That replica is to lead."""
+        op = _isr_op(stream, partition, replica)
+        await self.change(pb.PropagatedRequest(op=pb.GIVE_WAY, giveWayOp=op), ISR_TIMEOUT_S)
+
+    async def change_leader(self, stream: str, partition: Partition) -> None:
+        """Another leader, or at least another epoch."""
+        op = pb.ChangeLeaderOp(
+            stream=stream, partition=partition.id, leader=partition.leader, leaderEpoch=partition.leader_epoch
+        )
+        await self.change(pb.PropagatedRequest(op=pb.CHANGE_LEADER, changeLeaderOp=op), ISR_TIMEOUT_S)
+
+    # --- asking ----------------------------------------------------------------------------------------------
+
+    async def apply(self, request: pb.PropagatedRequest, timeout_s: float) -> None:
+        """The same as `change`, and returns when the outcome is applied here, however long that takes."""
+        await self._raft.applied(await self.change(request, timeout_s))
+
+    async def change(self, request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
+        """The index of the command that made it. Without a controller: the reason at once, or at the deadline. Asked
+        once more after that, the same request is the same operation. `patience_s` is how long the controller may take
+        beyond the usual."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (DEFAULT_TIMEOUT_S + patience_s if timeout_s is None else timeout_s)
+        if not request.operation.id:
+            request.operation.id = self._requests.new_id()
+            request.operation.since = self._store.metadata.index
+        asked = False
+        while True:
+            leader = self._raft.raft.leader
+            if not leader and not asked and timeout_s is None:
+                raise Internal(NO_LEADER)
+            if leader:
+                asked = True
+                try:
+                    return await self._try(request, min(deadline - loop.time(), ASK_EVERY_S))
+                except Outdated:
+                    request.operation.since = self._store.metadata.index
+                except (Unavailable, DeadlineExceeded):
+                    pass
+            if loop.time() >= deadline - POLL_S:
+                raise Internal(UNDECIDED if self._raft.raft.leader else NO_LEADER)
+            await asyncio.sleep(POLL_S)
+
+    async def _try(self, request: pb.PropagatedRequest, timeout_s: float) -> int:
+        if not self._raft.is_leader:
+            return await self._ask(request, timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._carry_out(request)
+        except TimeoutError:
+            raise DeadlineExceeded(UNDECIDED) from None
+
+    async def _ask(self, request: pb.PropagatedRequest, timeout_s: float) -> int:
+        if self._raft.raft.leader == self._own:
+            raise Unavailable("this broker is about to be the controller")
+        data = await self._requests.ask(
+            self._subjects.within("raft.metadata.propagate"),
+            MsgType.PROPAGATED_REQUEST,
+            request.SerializeToString(),
+            MsgType.PROPAGATED_RESPONSE,
+            max(timeout_s, POLL_S),
+        )
+        try:
+            response = pb.PropagatedResponse.FromString(data)
+        except DecodeError as error:
+            raise Unavailable(f"the answer of the controller cannot be read: {error}") from error
+        if not response.HasField("error"):
+            return response.index
+        # Whoever is refused sees why: what was decided before is known here by then, an earlier try of this too.
+        await self._seen(response.index, timeout_s)
+        raise by_status(Status(response.error.code), response.error.msg)
+
+    async def _seen(self, index: int, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._raft.applied(index)
+        except TimeoutError:
+            raise DeadlineExceeded(UNDECIDED) from None
+
+
+def _isr_op(stream: str, partition: Partition, replica: str, lacks: bool = False) -> pb.IsrOp:
+    return pb.IsrOp(
+        stream=stream,
+        partition=partition.id,
+        replica=replica,
+        leader=partition.leader,
+        leaderEpoch=partition.leader_epoch,
+        epoch=partition.epoch,
+        lacks=lacks,
+    )
