@@ -60,7 +60,6 @@ class MetadataStore:
             return 0
         restored = await in_slices(Metadata.restoring(snapshot.data))
         before, self.metadata = self.metadata, restored
-        self.metadata.index = snapshot.index
         return self._tell(difference(before, self.metadata))
 
     async def apply(self, entry: Entry) -> int:
