@@ -12,8 +12,9 @@ import pytest
 
 from bascule.client import Client
 from bascule.errors import BasculeError
-from bascule.testing.processes import BrokerProcess, poll, script
+from bascule.testing.processes import BrokerProcess, poll
 from tests.harness.cluster_load import Brokers
+from tests.harness.command import bascule
 
 TIMEOUT_S = 60.0
 PARTITIONS = 2
@@ -27,15 +28,7 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
 
 def run(brokers: Brokers, *args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     servers = ",".join(broker.address for broker in brokers.brokers.values() if broker.running)
-    done = subprocess.run(
-        [str(script("bascule")), *args, "--server", servers],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    assert done.returncode == code, (args, done.stdout, done.stderr)
-    return done
+    return bascule(*args, "--server", servers, code=code)
 
 
 def answer(brokers: Brokers, *args: str) -> Any:

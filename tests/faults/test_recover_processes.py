@@ -6,23 +6,16 @@ import subprocess
 from pathlib import Path
 
 from bascule.client import Client
-from bascule.testing.processes import BrokerProcess, poll, script
+from bascule.testing.processes import BrokerProcess, poll
 from tests.harness.cluster_load import Brokers, read_all
+from tests.harness.command import bascule
 
 SETTLE_S = 60.0
 COUNT = 40
 
 
 def recover(broker: BrokerProcess, *more: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [str(script("bascule")), "cluster", "recover", "--data-dir", str(broker.data_dir), *more],
-        capture_output=True,
-        text=True,
-        timeout=SETTLE_S,
-        check=False,
-    )
-    assert done.returncode == code, (more, done.stdout, done.stderr)
-    return done
+    return bascule("cluster", "recover", "--data-dir", str(broker.data_dir), *more, code=code)
 
 
 async def fill(brokers: Brokers) -> list[bytes]:

@@ -15,6 +15,7 @@ from bascule.errors import DeadlineExceeded, Unavailable, Unconfirmed
 from bascule.testing.processes import HOST
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.cluster_load import STREAM, Brokers, until
+from tests.harness.segments import record_starts
 
 SEGMENT_BYTES = 4_000
 PER_ROUND = 40
@@ -65,14 +66,6 @@ HARMS: dict[str, Harm] = {
     "cut after the start of a record": cut(1),
     "emptied": empty,
 }
-
-
-def record_starts(data: bytes) -> list[int]:
-    found, position = [], 0
-    while position < len(data):
-        found.append(position)
-        position += 5 + int.from_bytes(data[position + 1 : position + 5], "big")
-    return found
 
 
 def harm_one_file(folder: Path, harm: Harm, sealed: bool, chance: random.Random) -> None:

@@ -74,6 +74,18 @@ async def publish(member: Member, value: bytes, partition: int = 0) -> None:
             assert asyncio.get_running_loop().time() < deadline
 
 
+async def two_replicas(members: dict[str, Member], count: int) -> tuple[Member, Member, Member]:
+    """A stream with so many messages: who leads it, who follows, and one that does not have it."""
+    await create(members, 1, 2)
+    item = partitions_of(members["a"])[0]
+    leader = members[item.leader]
+    follower = members[next(name for name in item.replicas if name != item.leader)]
+    third = another(members, leader.name, follower.name)
+    for number in range(count):
+        await publish(third, b"%d" % number)
+    return leader, follower, third
+
+
 def watch(member: Member) -> list[str]:
     """What ends this broker."""
     member.ends.clear()

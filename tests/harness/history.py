@@ -17,8 +17,9 @@ from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.administration import answer, controller_of
-from tests.harness.members import Member, isr, leader_of, until
-from tests.harness.replicas import log_bytes, logs, starts
+from tests.harness.members import REPLICATION, Member, isr, leader_of, until
+from tests.harness.replicas import log_bytes, logs
+from tests.harness.segments import record_starts
 from tests.harness.stops import stop
 
 NAMES = "abc"
@@ -29,8 +30,6 @@ SMALL = range(12)
 """The messages of each partition of `t`."""
 FILLERS = 30
 """Streams made and deleted: more commands than a snapshot of the metadata waits for."""
-REPLICATION = 3
-"""The connection that replication uses, of those a broker has."""
 
 
 def message(number: int, subject: str) -> api.Message:
@@ -144,7 +143,7 @@ class History:
         follower = self.follower()
         follower.kill()
         path = logs(follower)[0]
-        follower.disk.flip(path, starts(follower.disk.content(path))[1] + 20, 3)
+        follower.disk.flip(path, record_starts(follower.disk.content(path))[1] + 20, 3)
         await follower.start()
         await at(100.0)
         await in_sync(self.members)

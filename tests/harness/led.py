@@ -36,12 +36,18 @@ class Led:
         return next(member for member in self.members.values() if is_controller(member))
 
 
+async def make_stream(members: dict[str, Member]) -> None:
+    """On all three, in sync."""
+    request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
+    assert (await members["a"].call("CreateStream", request))[0] is Status.OK
+    await until(lambda: len(isr(members)) == 3)
+
+
 async def replicated() -> Led:
     """On all three, in sync, with one message."""
     nats = MemoryNats()
     members = await three(nats)
-    await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
-    await until(lambda: len(isr(members)) == 3)
+    await make_stream(members)
     await members["a"].publish("s", b"first")
     return Led(nats, members, leader_of(members, "s"))
 

@@ -5,6 +5,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from bascule.core.metadata.streams import Partition
 from bascule.errors import Status
 from bascule.log.sync import GROUP, SyncMode
 from bascule.node.api.liftbridge import Api
@@ -17,6 +18,9 @@ from bascule.testing.loop import Life, VirtualClock, VirtualLoop
 from bascule.wire.kernels import decode_records
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.broker import DEFAULTS, SeededRandom, make_process, split
+
+CONTROL, REPLICATION = 0, 3
+"""Which of its connections a broker uses for what."""
 
 
 class Member:
@@ -142,11 +146,33 @@ async def three(nats: MemoryNats, mode: SyncMode = GROUP) -> dict[str, Member]:
     return members
 
 
+async def five(nats: MemoryNats) -> dict[str, Member]:
+    members = await three(nats)
+    for name in "de":
+        members[name] = await Member(name, nats).start()
+    await until(lambda: len(members["a"].broker.cluster.raft.membership.voters) == 5)
+    return members
+
+
 async def until(condition: Any, timeout_s: float = 30.0) -> None:
     deadline = asyncio.get_running_loop().time() + timeout_s
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, "that never happened"
         await asyncio.sleep(0.02)
+
+
+def followers(members: dict[str, Member]) -> list[Member]:
+    """Those that do not lead `s`."""
+    leader = leader_of(members, "s")
+    return [member for member in members.values() if member is not leader]
+
+
+def item_of(members: dict[str, Member]) -> Partition:
+    """`s` as the living broker that knows most has it."""
+    known = [m.broker.cluster.metadata for m in members.values() if m.life is not None]
+    item = max(known, key=lambda metadata: metadata.index).partition("s", 0)
+    assert item is not None
+    return item
 
 
 def leader_of(members: dict[str, Member], stream: str, partition: int = 0) -> Member:

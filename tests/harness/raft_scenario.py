@@ -6,8 +6,6 @@ the order they were sent. Each server persists, sends and applies at once after 
 methods of `Scenario` named `do_...`.
 """
 
-from collections.abc import Callable
-
 from bascule.core.raft.machine import Raft, RaftConfig, Role
 from bascule.errors import BasculeError
 from bascule.wire.raft_messages import (
@@ -28,6 +26,7 @@ from bascule.wire.raft_messages import (
     VoteRequest,
 )
 from tests.harness.raft_cluster import Server
+from tests.harness.scenario_text import CommandRunner
 
 MAX_ROUNDS = 200
 
@@ -69,24 +68,20 @@ def message_text(message: Message) -> str:
     raise AssertionError(message)
 
 
-class Scenario:
+class RaftScenario(CommandRunner):
     def __init__(self) -> None:
+        super().__init__()
         self.servers: dict[str, Server] = {}
         self.network: list[Message] = []
         self.dropped: list[tuple[str, str]] = []
-        self.output: list[str] = []
         self.shows_messages = True
         self._roles: dict[str, tuple[Role, int]] = {}
 
     def run(self, line: str) -> str:
-        name, *words = line.split()
-        command: Callable[..., None] = getattr(self, "do_" + name.replace("-", "_"))
-        self.output = []
         try:
-            command(*words)
+            return super().run(line)
         except BasculeError as error:
-            self.output.append(f"refused: {error}")
-        return "\n".join(self.output) or "ok"
+            return "\n".join([*self.output, f"refused: {error}"])
 
     # --- the cluster --------------------------------------------------------------------------------------------
 
@@ -328,18 +323,3 @@ class Scenario:
             for message in waiting:
                 self._deliver(message)
         raise AssertionError(f"messages go round and round, the last are {self.network[:4]}")
-
-
-def replay(text: str) -> str:
-    """The same scenario, with what its commands give now."""
-    scenario = Scenario()
-    blocks = []
-    for block in text.strip().split("\n\n"):
-        lines = block.split("\n")
-        comments = [line for line in lines if line.startswith("#")]
-        commands = [
-            line for line in lines[: (lines.index("----") if "----" in lines else len(lines))] if line[0] != "#"
-        ]
-        output = [scenario.run(command) for command in commands]
-        blocks.append("\n".join([*comments, *commands, *(["----", *output] if commands else [])]))
-    return "\n\n".join(blocks) + "\n"

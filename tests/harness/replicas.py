@@ -9,6 +9,7 @@ from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.members import Member, isr, three, until
+from tests.harness.segments import record_starts
 
 COUNT = 40
 
@@ -21,20 +22,21 @@ def log_bytes(member: Member) -> bytes:
     return b"".join(member.disk.content(path) for path in logs(member))
 
 
+async def alike(members: dict[str, Member]) -> bytes:
+    """What they all have on their disks for sure, once it is the same."""
+
+    def durable() -> set[bytes]:
+        return {b"".join(map(member.disk.durable, logs(member))) for member in members.values()}
+
+    await until(lambda: len(durable()) == 1)
+    return durable().pop()
+
+
 def value(number: int) -> bytes:
     return b"%05d" % number * (1 + number % 40)
 
 
 EXPECTED = [value(number) for number in range(COUNT)]
-
-
-def starts(data: bytes) -> list[int]:
-    """Where the records of a file begin."""
-    found, position = [], 0
-    while position < len(data):
-        found.append(position)
-        position += 5 + int.from_bytes(data[position + 1 : position + 5], "big")
-    return found
 
 
 async def loaded(segment_max_bytes: int = 3000, mode: SyncMode = GROUP, min_isr: int = 1) -> dict[str, Member]:
@@ -66,7 +68,7 @@ def leads(member: Member) -> bool:
 
 def flip(position_in_record: int) -> Callable[[MemoryDisk, str, random.Random], None]:
     def harm(disk: MemoryDisk, path: str, chance: random.Random) -> None:
-        records = starts(disk.content(path))
+        records = record_starts(disk.content(path))
         disk.flip(path, records[len(records) // 2] + position_in_record, 3)
 
     return harm

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from bascule.testing.processes import HOST, free_port, poll, script
+from tests.harness.command import running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 TIMEOUT_S = 120.0
@@ -60,16 +61,8 @@ def command(folder: Path, *more: str) -> list[str]:
 
 @contextmanager
 def up(folder: Path, *more: str) -> Iterator[Up]:
-    process = subprocess.Popen(command(folder, *more), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
+    with running(command(folder, *more)) as process:
         yield Up(process)
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=TIMEOUT_S)
-            assert process.returncode == 0, err.decode()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def listens(port: int) -> bool:

@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import urllib.parse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from bascule.testing.processes import BrokerProcess, free_port, script
+from tests.harness.command import running
 
 TIMEOUT_S = 60.0
 
@@ -188,19 +187,6 @@ def test_a_header_without_a_value_is_wrong_usage(broker: BrokerProcess, stream: 
 @pytest.mark.parametrize("command", ["pub", "sub", "up"])
 def test_help_has_an_example(command: str) -> None:
     assert f"bascule {command} " in bascule(None, command, "--help").stdout.decode().partition("Examples:")[2] + " "
-
-
-@contextmanager
-def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
-        yield process
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=TIMEOUT_S)
-        assert process.returncode == 0, err.decode()
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_up_runs_nats_and_a_broker_and_keeps_the_data(tmp_path: Path) -> None:

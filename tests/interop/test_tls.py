@@ -157,15 +157,20 @@ def secure_nats(folder: Path, authority: Authority) -> NatsProcess:
     return server
 
 
-def test_nats_with_tls_client_certificate_and_password(tmp_path: Path, authority: Authority) -> None:
+def nats_client(authority: Authority) -> dict[str, str]:
+    """The settings of a broker that such a server lets in."""
     cert, key = authority.issue("client-of-nats")
-    config = {
+    return {
         "nats.tls.ca": str(authority.path),
         "nats.tls.cert": str(cert),
         "nats.tls.key": str(key),
         "nats.user": "broker",
         "nats.password": PASSWORD,
     }
+
+
+def test_nats_with_tls_client_certificate_and_password(tmp_path: Path, authority: Authority) -> None:
+    config = nats_client(authority)
     with (
         secure_nats(tmp_path, authority) as nats,
         start(tmp_path, config, nats.nats_url) as broker,
@@ -186,14 +191,7 @@ def test_nats_with_tls_client_certificate_and_password(tmp_path: Path, authority
 def test_nats_settings_that_do_not_fit_stop_the_start(
     tmp_path: Path, authority: Authority, without: str, told: str
 ) -> None:
-    cert, key = authority.issue("client-of-nats")
-    config = {
-        "nats.tls.ca": str(authority.path),
-        "nats.tls.cert": str(cert),
-        "nats.tls.key": str(key),
-        "nats.user": "broker",
-        "nats.password": PASSWORD,
-    }
+    config = nats_client(authority)
     del config[without]
     if without == "nats.tls.cert":
         del config["nats.tls.key"]

@@ -18,6 +18,7 @@ from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, ManualClock, make_scheduler, open_bench
 from bascule.testing.loop import run
 from bascule.wire.kernels import scan_records
+from tests.harness.segments import harm_anywhere
 
 
 def log_bytes(disk: MemoryDisk) -> bytes:
@@ -41,17 +42,10 @@ def harm(disk: MemoryDisk, chance: random.Random) -> None:
     if not paths:
         return
     path = chance.choice(paths)
-    data = disk.content(path)
-    position = chance.randrange(len(data) or 1)
-    match chance.randrange(5):
-        case 0 | 1 if data:
-            disk.flip(path, position, chance.randrange(8))
-        case 2:
-            disk.put(path, data[:position])
-        case 3:
-            disk.put(path, data[:position] + bytes(min(len(data) - position, 600)) + data[position + 600 :])
-        case _:
-            del disk._files[FOLDER][path]
+    if chance.randrange(5):
+        harm_anywhere(disk, path, chance)
+    else:
+        del disk._files[FOLDER][path]
 
 
 async def open_replica(disk: MemoryDisk) -> Bench:

@@ -66,16 +66,22 @@ def leader(cluster: Cluster) -> Host:
     return found
 
 
+def cut_off_leader(cluster: Cluster) -> tuple[Host, list[Host]]:
+    """With the others."""
+    old = leader(cluster)
+    others = [host for host in cluster.hosts.values() if host is not old]
+    for other in others:
+        cluster.nats.sever(old.name, other.name)
+        cluster.nats.sever(other.name, old.name)
+    return old, others
+
+
 def test_a_leader_that_was_replaced_unawares_does_not_answer_for_the_newest() -> None:
     async def main() -> None:
         cluster = await started(3)
         await create(cluster.hosts["broker1"], 3, 2)
         await publish(cluster.hosts["broker1"], b"one")
-        old = leader(cluster)
-        others = [host for host in cluster.hosts.values() if host is not old]
-        for other in others:
-            cluster.nats.sever(old.name, other.name)
-            cluster.nats.sever(other.name, old.name)
+        old, others = cut_off_leader(cluster)
         await until(lambda: leader(cluster) is not old)
         await publish(others[0], b"two")
         assert await watermark(leader(cluster)) == (Status.OK, 1)
@@ -135,11 +141,7 @@ def test_a_disk_that_was_full_when_a_log_had_to_be_cut_holds_its_replica_up_no_l
         cluster = await started(3)
         await create(cluster.hosts["broker1"], 3, 2)
         await publish(cluster.hosts["broker1"], b"one")
-        old = leader(cluster)
-        others = [host for host in cluster.hosts.values() if host is not old]
-        for other in others:
-            cluster.nats.sever(old.name, other.name)
-            cluster.nats.sever(other.name, old.name)
+        old, others = cut_off_leader(cluster)
         cluster.nats.publish(b"s", b"only the old leader keeps it, and not for long")
         await until(lambda: leader(cluster) is not old)
         await publish(others[0], b"two")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness.paths import SCENARIOS
-from tests.harness.raft_scenario import replay
+from tests.harness.raft_scenario import RaftScenario
+from tests.harness.scenario_text import replay
 
 FOLDER = SCENARIOS / "raft"
 FILES = sorted(FOLDER.glob("*.txt"))
@@ -16,7 +17,7 @@ FILES = sorted(FOLDER.glob("*.txt"))
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_the_story_goes_as_written(path: Path, request: pytest.FixtureRequest) -> None:
     text = path.read_text()
-    told = replay(text)
+    told = replay(RaftScenario(), text)
     if request.config.getoption("--rewrite"):
         path.write_text(told)
         return

@@ -16,8 +16,9 @@ from bascule.log.sync import SyncMode
 from bascule.log.tail import Tail
 from bascule.ports import Write
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, Bench, begin_life, end_life, open_bench
+from bascule.testing.logs import Bench, begin_life, end_life, open_bench
 from bascule.testing.loop import run
+from tests.harness.segments import last_segment
 
 LONG_S = 10.0
 """Much longer than promises take to be in the synced file."""
@@ -36,20 +37,30 @@ async def named(disk: MemoryDisk, replicated: bool = True, mode: str = "group") 
     return (await a_life(disk, replicated, mode))[1]
 
 
-def last_log(disk: MemoryDisk) -> str:
-    return [path for path in disk.paths() if path.startswith(FOLDER) and path.endswith(".log")][-1]
+async def killed() -> MemoryDisk:
+    """Two records, promised and on record, and then the end of the process."""
+    disk = MemoryDisk()
+    bench = await named(disk)
+    await bench.store([b"1"])
+    await ends_written()
+    disk.kill(random.Random(1))
+    return disk
+
+
+async def ends_written() -> None:
+    await asyncio.sleep(LONG_S)
 
 
 def cut_the_last_off(disk: MemoryDisk, size: int) -> None:
     """Exactly between two records: nothing in the file shows it."""
-    path = last_log(disk)
+    path = last_segment(disk)
     disk.cut_off(path, len(disk.content(path)) - size)
 
 
 async def size_of_one_more(bench: Bench, disk: MemoryDisk, first: bool = False) -> int:
-    before = 0 if first else len(disk.content(last_log(disk)))
+    before = 0 if first else len(disk.content(last_segment(disk)))
     await bench.store([b"1"])
-    return len(disk.content(last_log(disk))) - before
+    return len(disk.content(last_segment(disk))) - before
 
 
 @pytest.mark.parametrize("replicated", [True, False])
@@ -75,7 +86,7 @@ def test_what_was_never_promised_may_be_torn_without_making_anybody_unsure() -> 
         disk = MemoryDisk()
         bench = await named(disk)
         await bench.store([b"1"])
-        path = last_log(disk)
+        path = last_segment(disk)
         disk.kill(random.Random(1))
         disk.put(path, disk.content(path) + b"\0\0\0\1 the rest of a write")
         for _ in range(3):
@@ -108,10 +119,6 @@ def test_after_a_power_loss_the_last_promises_may_be_missing_until_somebody_vouc
         assert (await a_life(disk))[1].log.tail is Tail.SURE
 
     run(scenario())
-
-
-async def ends_written() -> None:
-    await asyncio.sleep(LONG_S)
 
 
 def test_the_first_promise_of_a_new_log_is_known_before_its_name_is_on_record() -> None:
@@ -148,7 +155,7 @@ def test_a_write_that_failed_promises_nothing() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         bench = await named(disk)
-        path = last_log(disk)
+        path = last_segment(disk)
         await bench.store([b"1"])
         disk.misfortune = lambda each: errno.EIO if each == path else None
         await bench.store([b"2"])
@@ -188,11 +195,7 @@ def test_where_the_file_cannot_be_written_the_next_start_does_not_believe_it(
 
 def test_a_bit_that_flips_is_never_taken_for_a_promise() -> None:
     async def scenario() -> None:
-        disk = MemoryDisk()
-        bench = await named(disk)
-        await bench.store([b"1"])
-        await ends_written()
-        disk.kill(random.Random(1))
+        disk = await killed()
         content = disk.content(cachedends.FILE)
         for at in range(110):
             for bit in range(8):
@@ -227,11 +230,7 @@ def test_a_file_that_is_older_than_the_synced_one_is_not_believed() -> None:
 
 def test_more_logs_than_there_is_room_for_are_only_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        disk = MemoryDisk()
-        bench = await named(disk)
-        await bench.store([b"1"])
-        await ends_written()
-        disk.kill(random.Random(1))
+        disk = await killed()
         assert (await a_life(disk))[1].log.tail is Tail.LIKELY
 
     monkeypatch.setattr(limits, "CACHED_ENDS", 1)

@@ -253,14 +253,20 @@ def test_after_a_failed_save_the_same_storage_goes_on_when_it_is_opened_again() 
     asyncio.run(scenario())
 
 
+async def saved_twice(second: list[Entry]) -> tuple[MemoryDisk, str, int]:
+    """With the path of the file, and where the first save ends in it."""
+    disk = MemoryDisk()
+    storage, _ = await opened(disk)
+    await storage.save(HardState(1, "a"), entries(1, 2, 1))
+    (path,) = disk.paths()
+    first = len(disk.content(path))
+    await storage.save(HardState(2, "b"), second)
+    return disk, path, first
+
+
 def test_a_save_torn_at_any_byte_never_happened() -> None:
     async def scenario() -> None:
-        disk = MemoryDisk()
-        storage, _ = await opened(disk)
-        await storage.save(HardState(1, "a"), entries(1, 2, 1))
-        (path,) = disk.paths()
-        whole = len(disk.content(path))
-        await storage.save(HardState(2, "b"), entries(2, 4, 2))
+        disk, path, whole = await saved_twice(entries(2, 4, 2))
         content = disk.content(path)
         for length in range(whole, len(content)):
             torn = MemoryDisk()
@@ -275,12 +281,7 @@ def test_a_save_torn_at_any_byte_never_happened() -> None:
 
 def test_damage_in_the_middle_stops_the_start_and_says_what_to_do() -> None:
     async def scenario() -> None:
-        disk = MemoryDisk()
-        storage, _ = await opened(disk)
-        await storage.save(HardState(1, "a"), entries(1, 2, 1))
-        (path,) = disk.paths()
-        whole = len(disk.content(path))
-        await storage.save(HardState(2, "b"), entries(3, 4, 2))
+        disk, path, whole = await saved_twice(entries(3, 4, 2))
         for at in range(whole):
             content = bytearray(disk.content(path))
             content[at] ^= 1 << at % 8

@@ -8,6 +8,7 @@ from bascule.log.refill import refill
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import Bench, open_bench
 from bascule.testing.loop import run
+from tests.harness.segments import record_starts
 
 EPOCHS = (1, 1, 1, 2, 2, 2)
 
@@ -22,17 +23,9 @@ async def stored(epochs: Sequence[int]) -> MemoryDisk:
     return disk
 
 
-def starts(data: bytes) -> list[int]:
-    found, position = [], 0
-    while position < len(data):
-        found.append(position)
-        position += 5 + int.from_bytes(data[position + 1 : position + 5], "big")
-    return found
-
-
 async def damaged(disk: MemoryDisk, offsets: Sequence[int]) -> Bench:
     (path,) = (path for path in disk.paths() if path.endswith(".log"))
-    places = starts(disk.content(path))
+    places = record_starts(disk.content(path))
     for offset in offsets:
         disk.flip(path, places[offset] + 20, 1)
     return await open_bench(disk, replicated=True)

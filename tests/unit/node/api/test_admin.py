@@ -21,7 +21,7 @@ from tests.harness.administration import (
     refused,
     watch,
 )
-from tests.harness.members import Member, leader_of, three, until
+from tests.harness.members import Member, five, leader_of, three, until
 
 
 def test_status_shows_who_is_who_and_what_is_not_in_sync() -> None:
@@ -361,11 +361,7 @@ def test_the_last_broker_is_neither_drained_nor_removed() -> None:
 @pytest.mark.parametrize("turns", [1, 8, 16, 24, 32, 48, 64, 128])
 def test_a_removal_whose_controller_dies_is_finished_by_asking_again(turns: int) -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        for name in "de":
-            members[name] = await Member(name, nats).start()
-        await until(lambda: len(members["a"].broker.cluster.raft.membership.voters) == 5)
+        members = await five(MemoryNats())
         await create(members, 5)
         for number in range(10):
             await publish(members["a"], b"%d" % number)

@@ -8,23 +8,33 @@ from bascule.errors import Status
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.pb import admin_pb2 as admin
-from tests.harness.administration import another, answer, ask, controller_of, create, partitions_of, publish, refused
-from tests.harness.members import Member, three, until
+from tests.harness.administration import (
+    another,
+    answer,
+    ask,
+    controller_of,
+    create,
+    partitions_of,
+    publish,
+    refused,
+    two_replicas,
+)
+from tests.harness.members import Member, five, three, until
+
+
+async def left_behind(members: dict[str, Member]) -> tuple[Member, Member, Member]:
+    """A leader with ten messages that its follower, which is away, lacks: (follower, leader, third)."""
+    leader, behind, third = await two_replicas(members, 10)
+    behind.kill()
+    await until(lambda: partitions_of(third)[0].isr == (leader.name,))
+    for number in range(10, 20):
+        await publish(third, b"%d" % number)
+    return behind, leader, third
 
 
 async def parted(members: dict[str, Member]) -> tuple[Member, Member, Member]:
     """Two copies, of which the living one lacks ten messages that the dead leader had acked: (behind, dead, third)."""
-    await create(members, 1, 2)
-    item = partitions_of(members["a"])[0]
-    dead = members[item.leader]
-    behind = members[next(name for name in item.replicas if name != item.leader)]
-    third = another(members, dead.name, behind.name)
-    for number in range(10):
-        await publish(third, b"%d" % number)
-    behind.kill()
-    await until(lambda: partitions_of(third)[0].isr == (dead.name,))
-    for number in range(10, 20):
-        await publish(third, b"%d" % number)
+    behind, dead, third = await left_behind(members)
     dead.kill()
     await behind.start()
     await asyncio.sleep(3)
@@ -65,11 +75,7 @@ def test_a_leader_out_of_sync_is_elected_only_by_who_accepts_the_loss() -> None:
 @pytest.mark.parametrize("turns", [4, 8, 12, 16, 20, 24, 32, 48])
 def test_an_election_whose_controller_dies_is_finished_by_asking_again(turns: int) -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        for name in "de":
-            members[name] = await Member(name, nats).start()
-        await until(lambda: len(members["a"].broker.cluster.raft.membership.voters) == 5)
+        members = await five(MemoryNats())
         behind, dead, third = await parted(members)
         shown = await answer(third, "ElectLeader", admin.ElectLeaderRequest(stream="s"))
         controller = controller_of(members)
@@ -96,17 +102,7 @@ def test_an_election_whose_controller_dies_is_finished_by_asking_again(turns: in
 def test_an_old_leader_that_only_was_cut_off_gives_up_even_what_it_had_shown() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
-        await create(members, 1, 2)
-        item = partitions_of(members["a"])[0]
-        old = members[item.leader]
-        behind = members[next(name for name in item.replicas if name != item.leader)]
-        third = another(members, old.name, behind.name)
-        for number in range(10):
-            await publish(third, b"%d" % number)
-        behind.kill()
-        await until(lambda: partitions_of(third)[0].isr == (old.name,))
-        for number in range(10, 20):
-            await publish(third, b"%d" % number)
+        behind, old, third = await left_behind(members)
         for bus in old.buses:
             bus.disconnect()
         await behind.start()

@@ -15,7 +15,7 @@ from bascule.testing.loop import run
 from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
-from tests.harness.members import Member, isr, leader_of, three, until, within
+from tests.harness.members import CONTROL, Member, isr, leader_of, three, until, within
 from tests.harness.metadata import a_stream
 
 CREATE = api.CreateStreamRequest(name="s", subject="s", partitions=3, replicationFactor=3)
@@ -259,10 +259,10 @@ def test_a_deposed_controller_is_none_from_that_moment_on_even_if_its_disk_holds
         raft = old.broker.cluster.raft
         proposed = asyncio.ensure_future(old.broker.proposals.propose(lambda: BrokerDied("nobody", ())))
         await asyncio.sleep(0.05)
-        old.buses[0].disconnect()
+        old.buses[CONTROL].disconnect()
         others = [member for member in members.values() if member is not old]
         await until(lambda: any(member.broker.controller.active for member in others))
-        old.buses[0].reconnect()
+        old.buses[CONTROL].reconnect()
         await until(lambda: not raft.raft.is_leader and bool(raft.raft.leader))
         assert loop.time() - began < 15.0
         assert raft._known_leader[1] is False

@@ -10,8 +10,7 @@ import pytest
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.pb import api_pb2 as api
-from tests.harness.eligible import CONTROL, REPLICATION, followers, item_of
-from tests.harness.members import Member, leader_of, three, until
+from tests.harness.members import CONTROL, REPLICATION, Member, followers, item_of, leader_of, three, until
 
 
 async def a_cluster(min_isr: int = 2) -> dict[str, Member]:

@@ -26,9 +26,9 @@ from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.repair import Standing
 from tests.harness.administration import answer
-from tests.harness.eligible import REPLICATION, followers, item_of
-from tests.harness.members import Member, leader_of, three, until
-from tests.harness.replicas import leads, logs, starts
+from tests.harness.members import REPLICATION, Member, followers, item_of, leader_of, three, until
+from tests.harness.replicas import leads, logs
+from tests.harness.segments import record_starts
 
 OWN = Standing(3, 10)
 
@@ -135,7 +135,7 @@ def test_nobody_leads_with_less_than_another_is_known_to_have(
 
 
 def flip_the_last(disk: MemoryDisk, path: str) -> None:
-    disk.flip(path, starts(disk.content(path))[-1] + 20, 1)
+    disk.flip(path, record_starts(disk.content(path))[-1] + 20, 1)
 
 
 def cut_the_last_short(disk: MemoryDisk, path: str) -> None:
@@ -144,7 +144,7 @@ def cut_the_last_short(disk: MemoryDisk, path: str) -> None:
 
 def cut_the_last_off(disk: MemoryDisk, path: str) -> None:
     data = disk.content(path)
-    disk.put(path, data[: starts(data)[-1]])
+    disk.put(path, data[: record_starts(data)[-1]])
 
 
 HARMS = {"flipped": flip_the_last, "torn": cut_the_last_short, "cut off": cut_the_last_off}
@@ -200,7 +200,7 @@ def test_a_replica_that_lost_its_last_record_does_not_lead_before_the_one_that_h
 
 
 def flip_the_last_but_one(disk: MemoryDisk, path: str) -> None:
-    disk.flip(path, starts(disk.content(path))[-2] + 20, 1)
+    disk.flip(path, record_starts(disk.content(path))[-2] + 20, 1)
 
 
 def test_a_replica_whose_damaged_record_went_with_a_cut_does_not_lead_before_the_one_that_has_it_is_back() -> None:

@@ -8,7 +8,8 @@ from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.administration import another, answer, create, partitions_of, publish
 from tests.harness.members import three, until
-from tests.harness.stops import last_segment, record_starts, stop
+from tests.harness.segments import last_segment, record_starts
+from tests.harness.stops import stop
 
 COUNT = 10
 

@@ -17,23 +17,24 @@ from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
 from bascule.wire.kernels import scan_records
 from bascule.wire.pb import api_pb2 as api
-from tests.harness.members import Member, isr, leader_of, until
-from tests.harness.replicas import EXPECTED, flip, leads, loaded, log_bytes, logs, starts, whole_again
+from tests.harness.members import Member, followers, isr, leader_of, until
+from tests.harness.replicas import EXPECTED, flip, leads, loaded, log_bytes, logs, whole_again
+from tests.harness.segments import harm_anywhere, record_starts
 
 
 def flip_crc(disk: MemoryDisk, path: str, chance: random.Random) -> None:
-    records = starts(disk.content(path))
+    records = record_starts(disk.content(path))
     disk.flip(path, records[len(records) // 2] - 1, 0)
 
 
 def flip_last(disk: MemoryDisk, path: str, chance: random.Random) -> None:
-    disk.flip(path, starts(disk.content(path))[-1] + 20, 1)
+    disk.flip(path, record_starts(disk.content(path))[-1] + 20, 1)
 
 
 def cut(shift: int) -> Callable[[MemoryDisk, str, random.Random], None]:
     def harm(disk: MemoryDisk, path: str, chance: random.Random) -> None:
         data = disk.content(path)
-        disk.put(path, data[: chance.choice(starts(data)[1:]) + shift])
+        disk.put(path, data[: chance.choice(record_starts(data)[1:]) + shift])
 
     return harm
 
@@ -106,9 +107,7 @@ def test_one_that_never_comes_back_does_not_take_the_partition_with_it(lost: str
 def test_damage_met_by_a_reader_is_healed_before_it_reads_on(role: str) -> None:
     async def main() -> None:
         members = await loaded()
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
-        victim = leader if role == "leader" else follower
+        victim = leader_of(members, "s") if role == "leader" else followers(members)[0]
         before = log_bytes(victim)
         for path in logs(victim):
             flip(20)(victim.disk, path, random.Random(1))
@@ -120,17 +119,23 @@ def test_damage_met_by_a_reader_is_healed_before_it_reads_on(role: str) -> None:
     run(main())
 
 
+async def rotten() -> dict[str, Member]:
+    """The first follower is away, and every file of the leader has a flipped bit."""
+    members = await loaded()
+    followers(members)[0].kill()
+    await until(lambda: len(isr(members)) == 2)
+    leader = leader_of(members, "s")
+    for path in logs(leader):
+        flip(20)(leader.disk, path, random.Random(1))
+    return members
+
+
 def test_a_leader_never_feeds_a_gap() -> None:
     """A wiped replica refills from a leader whose disk has rotted, while the only other copy is away."""
 
     async def main() -> None:
-        members = await loaded()
-        leader = leader_of(members, "s")
-        wiped, away = (member for member in members.values() if member is not leader)
-        wiped.kill()
-        await until(lambda: len(isr(members)) == 2)
-        for path in logs(leader):
-            flip(20)(leader.disk, path, random.Random(1))
+        members = await rotten()
+        wiped, away = followers(members)
         wiped.disk = MemoryDisk()
         wiped.seed = False
         await wiped.start()
@@ -149,9 +154,7 @@ def test_a_leader_never_feeds_a_gap() -> None:
 def test_a_damaged_last_record_is_healed_too(role: str) -> None:
     async def main() -> None:
         members = await loaded()
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
-        victim = leader if role == "leader" else follower
+        victim = leader_of(members, "s") if role == "leader" else followers(members)[0]
         flip_last(victim.disk, logs(victim)[-1], random.Random(1))
         assert await victim.read("s", replica=True) == EXPECTED
         await whole_again(members)
@@ -247,19 +250,6 @@ def test_a_start_doubts_what_the_last_life_may_have_lost(
     assert seen == [doubts]
 
 
-def harm_anything(disk: MemoryDisk, paths: list[str], chance: random.Random) -> None:
-    path = chance.choice(paths)
-    data = disk.content(path)
-    position = chance.randrange(len(data) or 1)
-    match chance.randrange(4):
-        case 0 | 1 if data:
-            disk.flip(path, position, chance.randrange(8))
-        case 2:
-            disk.put(path, data[:position])
-        case _:
-            disk.put(path, data[:position] + bytes(min(len(data) - position, 600)) + data[position + 600 :])
-
-
 async def live_through(seed: int, mode: SyncMode) -> None:
     """Kills of one or of all, and between them damage of one replica at a time; whatever was acked stays."""
     chance = random.Random(seed)
@@ -275,7 +265,7 @@ async def live_through(seed: int, mode: SyncMode) -> None:
                 members[name].kill(chance)
         for _ in range(chance.randrange(3)):
             if logs(members[power]):
-                harm_anything(members[power].disk, logs(members[power]), chance)
+                harm_anywhere(members[power].disk, chance.choice(logs(members[power])), chance)
         chance.shuffle(victims)
         for name in victims:
             await asyncio.sleep(chance.choice([0, 0, 0.1, 0.5, 2, 7]))
@@ -348,13 +338,9 @@ def test_a_partition_whose_leader_cannot_read_it_keeps_no_other_one_from_being_i
     """What its leader cannot read is tried again every second: that is no reason to be silent about idle partitions."""
 
     async def main() -> None:
-        members = await loaded()
+        members = await rotten()
         leader = leader_of(members, "s")
-        wiped, away = (member for member in members.values() if member is not leader)
-        wiped.kill()
-        await until(lambda: len(isr(members)) == 2)
-        for path in logs(leader):
-            flip(20)(leader.disk, path, random.Random(1))
+        wiped, away = followers(members)
         for path in [each for each in wiped.disk.paths() if each.startswith("streams/s@")]:
             await wiped.disk.remove(path)
         await wiped.start()
@@ -379,7 +365,7 @@ def test_a_partition_whose_leader_cannot_read_it_keeps_no_other_one_from_being_i
 
 def flip_records(member: Member, numbers: tuple[int, ...]) -> None:
     (path,) = logs(member)
-    where = starts(member.disk.content(path))
+    where = record_starts(member.disk.content(path))
     for number in numbers:
         member.disk.flip(path, where[number] + 20, 2)
 

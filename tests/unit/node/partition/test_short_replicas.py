@@ -17,12 +17,13 @@ from bascule.wire.kernels import decode_records
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.logs import bounded
 from tests.harness.members import Member, leader_of, until
-from tests.harness.replicas import COUNT, EXPECTED, loaded, log_bytes, logs, starts, value, whole_again
+from tests.harness.replicas import COUNT, EXPECTED, loaded, log_bytes, logs, value, whole_again
+from tests.harness.segments import record_starts
 
 Cut = Callable[[bytes], int]
 CUTS: dict[str, Cut] = {
-    "in a record": lambda data: starts(data)[1] + 20,
-    "between records": lambda data: starts(data)[1],
+    "in a record": lambda data: record_starts(data)[1] + 20,
+    "between records": lambda data: record_starts(data)[1],
     "to nothing": lambda data: 0,
 }
 
@@ -89,7 +90,7 @@ def test_a_file_cut_again_while_it_is_healed_is_healed_at_last(where: str) -> No
         leader = leader_of(members, "s")
         path = logs(leader)[1]
         whole = leader.disk.content(path)
-        leader.disk.cut_off(path, starts(whole)[4] + 3)
+        leader.disk.cut_off(path, record_starts(whole)[4] + 3)
         leader.disk.latency_s = lambda: 0.01
         reading = asyncio.ensure_future(leader.read("s"))
         await asyncio.sleep(0.035)
@@ -149,11 +150,11 @@ def test_damage_noted_from_several_places_is_filled_once() -> None:
         await bench.store([value(number) for number in range(10, 12)])
         segment = bench.log.segments[0]
         whole = disk.content(segment.path)
-        last = starts(whole)[-1]
+        last = record_starts(whole)[-1]
         other = await open_bench(disk.copy(), 1_000)
-        middle = starts(whole)[4]
+        middle = record_starts(whole)[4]
         disk.cut_off(segment.path, middle + 3)
-        segment.damage = {middle: last, starts(whole)[6]: len(whole), len(whole): len(whole)}
+        segment.damage = {middle: last, record_starts(whole)[6]: len(whole), len(whole): len(whole)}
 
         async def fetch(start: int, end: int) -> bytes:
             return await other.log.reader(start, uncommitted=True).read(1 << 20, end) or b""

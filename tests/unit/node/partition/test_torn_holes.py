@@ -13,7 +13,8 @@ from bascule.testing.logs import FOLDER, Bench, begin_life, end_life, open_bench
 from bascule.testing.loop import run
 from bascule.testing.records import encode
 from tests.harness.members import Member, isr, leader_of, until
-from tests.harness.replicas import COUNT, EXPECTED, loaded, log_bytes, logs, starts
+from tests.harness.replicas import COUNT, EXPECTED, loaded, log_bytes, logs
+from tests.harness.segments import record_starts
 from tests.harness.stops import stop
 
 LOST, KEPT = b"lost", b"kept"
@@ -27,7 +28,7 @@ async def torn(members: dict[str, Member], whole: tuple[str, ...] = ()) -> str:
     assert replica is not None
     log = replica.log
     written = encode([LOST, KEPT], COUNT, log.last_timestamp + 1, replica.partition.leader_epoch, "s")[0]
-    first = starts(written)[1]
+    first = record_starts(written)[1]
     await asyncio.sleep(1)
     for member in members.values():
         member.kill()
@@ -142,7 +143,7 @@ def test_promised_records_behind_damage_are_kept_though_no_replica_has_what_is_m
                 member.kill()
         for member in members.values():
             (path,) = logs(member)
-            member.disk.flip(path, starts(member.disk.content(path))[-2] + 20, 1)
+            member.disk.flip(path, record_starts(member.disk.content(path))[-2] + 20, 1)
         await start(members, *members)
         await until(lambda: len(isr(members)) == 3, 60)
         assert (await members["a"].publish("s", b"more", timeout_s=20)).offset == COUNT
@@ -161,7 +162,7 @@ async def with_a_hole(disk: MemoryDisk) -> int:
     disk.crash()
     (path,) = (path for path in disk.paths() if path.startswith(FOLDER) and path.endswith(".log"))
     written = encode([LOST, KEPT], 5, 1000)[0]
-    first = starts(written)[1]
+    first = record_starts(written)[1]
     disk.put(path, disk.content(path) + bytes(first) + written[first:])
     return 5
 
@@ -229,7 +230,7 @@ def test_damage_below_what_was_promised_is_no_torn_hole(clean: bool) -> None:
             await end_life(ends, bench)
         disk.crash()
         path = bench.log.segments[0].path
-        disk.flip(path, starts(disk.content(path))[3] + 20, 1)
+        disk.flip(path, record_starts(disk.content(path))[3] + 20, 1)
         bench = await again(disk)
         assert bench.log.damaged
         assert (bench.log.record.torn_from, bench.log.record.promised) == (None, 5)

@@ -19,12 +19,21 @@ from bascule.testing.loop import run
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.raft_messages import Entry, HardState, Membership, Snapshot
-from tests.harness.administration import another, answer, create, partitions_of, publish
+from tests.harness.administration import another, answer, create, partitions_of, publish, two_replicas
 from tests.harness.broker import Node, SeededRandom
 from tests.harness.members import Member, three, until
-from tests.harness.stops import last_segment, record_starts, stop
+from tests.harness.segments import last_segment, record_starts
+from tests.harness.stops import stop
 
 COUNT = 10
+
+
+async def filled(disk: MemoryDisk, nats: MemoryNats) -> Node:
+    node = await Node(disk, nats).start()
+    await node.create("s")
+    for number in range(COUNT):
+        await node.publish("s", b"%d" % number)
+    return node
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "power loss"])
@@ -32,10 +41,7 @@ COUNT = 10
 def test_an_acked_offset_is_never_given_to_another_message(clean: bool, damage: str) -> None:
     async def main() -> None:
         disk, nats = MemoryDisk(), MemoryNats()
-        node = await Node(disk, nats).start()
-        await node.create("s")
-        for number in range(COUNT):
-            await node.publish("s", b"%d" % number)
+        node = await filled(disk, nats)
         await asyncio.sleep(0.2)
         if clean:
             await stop(node)
@@ -60,10 +66,7 @@ def test_an_acked_offset_is_never_given_to_another_message(clean: bool, damage: 
 def test_a_partition_whose_folder_is_gone_goes_on_behind_it() -> None:
     async def main() -> None:
         disk, nats = MemoryDisk(), MemoryNats()
-        node = await Node(disk, nats).start()
-        await node.create("s")
-        for number in range(COUNT):
-            await node.publish("s", b"%d" % number)
+        node = await filled(disk, nats)
         await stop(node)
         await disk.remove(last_segment(disk).rpartition("/")[0])
         node = await Node(disk, nats, seed=2).start()
@@ -160,13 +163,7 @@ def test_a_replica_damaged_at_its_end_while_all_were_stopped_heals_from_the_othe
 def test_who_leads_by_accepted_loss_goes_on_behind_all_that_it_knows_was_shown() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
-        await create(members, 1, 2)
-        item = partitions_of(members["a"])[0]
-        dead = members[item.leader]
-        behind = members[next(name for name in item.replicas if name != item.leader)]
-        third = another(members, dead.name, behind.name)
-        for number in range(COUNT):
-            await publish(third, b"%d" % number)
+        dead, behind, third = await two_replicas(members, COUNT)
         await asyncio.sleep(1)
         behind.kill()
         dead.kill()

@@ -15,8 +15,9 @@ from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.replication import FetchRequest, decode_part, decode_request
 from tests.harness.broker import DEFAULTS
-from tests.harness.feeds import alike, isr, make_stream
-from tests.harness.members import leader_of, three, until, within
+from tests.harness.led import make_stream, replicated
+from tests.harness.members import REPLICATION, isr, leader_of, three, until, within
+from tests.harness.replicas import alike
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -62,27 +63,23 @@ def test_replicas_that_had_nothing_to_copy_for_long_stay_in_sync() -> None:
         await members["a"].publish("s", b"x")
         await asyncio.sleep(1)
         assert {len(change) for change in changes} == {3}
-        assert isr(members) == 3
+        assert len(isr(members)) == 3
 
     run(main())
 
 
 def test_a_lost_response_is_noticed_with_the_next_one() -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        await make_stream(members)
-        await members["a"].publish("s", b"first")
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
-        follower.buses[3].disconnect()
-        nats.publish(b"s", b"lost on the way")
+        led = await replicated()
+        leader, follower = led.leader, led.other
+        follower.buses[REPLICATION].disconnect()
+        led.nats.publish(b"s", b"lost on the way")
         await asyncio.sleep(0.01)
-        follower.buses[3].reconnect()
+        follower.buses[REPLICATION].reconnect()
         began = asyncio.get_running_loop().time()
         await leader.publish("s", b"after it")
         assert asyncio.get_running_loop().time() - began < 2.0
-        await alike(members)
+        await alike(led.members)
 
     run(main())
 
@@ -127,19 +124,16 @@ def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(m
     monkeypatch.setattr(places, "FEED_AT_HAND_BYTES", 2000)
 
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make_stream(members)
-        await members["a"].publish("s", b"first")
-        leader = leader_of(members, "s")
-        away = next(member for member in members.values() if member is not leader)
-        away.buses[3].disconnect()
+        led = await replicated()
+        leader, away = led.leader, led.other
+        away.buses[REPLICATION].disconnect()
         request = api.PublishRequest(stream="s", value=b"v" * 500, ackPolicy=api.LEADER)
         for _ in range(10):
             assert (await leader.call("Publish", request))[0] is Status.OK
         kept = [feed._room.used_bytes for feed in leader.broker.feeds._feeds.values()]
         assert 500 < max(kept) <= 2000
-        away.buses[3].reconnect()
-        await alike(members)
+        away.buses[REPLICATION].reconnect()
+        await alike(led.members)
         await leader.publish("s", b"last")
         await asyncio.sleep(0.1)
         assert {feed._room.used_bytes for feed in leader.broker.feeds._feeds.values()} == {0}
@@ -157,7 +151,7 @@ def test_nothing_is_kept_for_brokers_that_are_away_for_long_and_those_removed_ar
         served = leader.broker.feeds._feeds
         assert sorted(served) == sorted((away.name, gone.name))
         for member in (away, gone):
-            member.buses[3].disconnect()
+            member.buses[REPLICATION].disconnect()
         request = api.PublishRequest(stream="s", value=b"v" * 500, ackPolicy=api.LEADER)
         for _ in range(3):
             assert (await leader.call("Publish", request))[0] is Status.OK
@@ -172,7 +166,7 @@ def test_nothing_is_kept_for_brokers_that_are_away_for_long_and_those_removed_ar
         assert fed._idle_timer.cancelled()
         here._members = lambda: (leader.name, away.name, gone.name)
         for member in (away, gone):
-            member.buses[3].reconnect()
+            member.buses[REPLICATION].reconnect()
         await alike(members)
 
     run(main())
@@ -193,7 +187,7 @@ def test_idle_replicas_stay_in_sync_whatever_lag_is_allowed(max_lag_s: float, mo
             if turn < 150:
                 await members["a"].publish("busy", b"x", partition=turn % 3)
             await asyncio.sleep(0.1)
-            seen.add(isr(members))
+            seen.add(len(isr(members)))
         assert seen == {3}
 
     run(main())

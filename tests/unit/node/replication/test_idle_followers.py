@@ -17,8 +17,9 @@ from bascule.wire.envelope import MsgType, decode_checked
 from bascule.wire.nats import messages
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.replication import FetchRequest, decode_request
-from tests.harness.feeds import alike, isr, make_stream
-from tests.harness.members import Member, leader_of, three, until
+from tests.harness.led import replicated
+from tests.harness.members import REPLICATION, Member, isr, leader_of, three, until
+from tests.harness.replicas import alike
 
 LAG = 15_000_000_000
 SECOND = 1_000_000_000
@@ -46,7 +47,7 @@ def requests_of(nats: MemoryNats) -> list[FetchRequest]:
 
 def lose(member: Member, which: Callable[[FetchRequest], bool]) -> list[FetchRequest]:
     """The next request of this follower that is one of those does not arrive."""
-    bus, lost = member.buses[3], list[FetchRequest]()
+    bus, lost = member.buses[REPLICATION], list[FetchRequest]()
     send_now = bus.send_now
 
     def send(commands: bytes) -> None:
@@ -82,11 +83,8 @@ def test_an_idle_follower_names_nothing_and_stays_in_sync() -> None:
 
 def test_a_lost_report_is_noticed_though_the_follower_has_nothing_more_to_say() -> None:
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make_stream(members)
-        await members["a"].publish("s", b"first")
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
+        led = await replicated()
+        leader, follower = led.leader, led.other
         await asyncio.sleep(1)
         lost = lose(follower, lambda request: not request.full and bool(request.positions))
         began = asyncio.get_running_loop().time()
@@ -101,11 +99,8 @@ def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: p
     """And until everything was named nobody counts as heard."""
 
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make_stream(members)
-        await members["a"].publish("s", b"first")
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
+        led = await replicated()
+        leader, follower = led.leader, led.other
         await asyncio.sleep(1)
         feed = leader.broker.feeds._feeds[follower.name]
         replica = leader.broker.replica("s", 0)
@@ -134,11 +129,8 @@ def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: p
 
 def test_a_full_request_that_got_lost_is_missed_by_the_reports_after_it() -> None:
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make_stream(members)
-        await members["a"].publish("s", b"first")
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
+        led = await replicated()
+        leader, follower = led.leader, led.other
         fetcher = follower.broker.fetchers._fetchers[leader.name]
         feed = leader.broker.feeds._feeds[follower.name]
         fetcher.start_over()
@@ -153,24 +145,21 @@ def test_a_full_request_that_got_lost_is_missed_by_the_reports_after_it() -> Non
             await asyncio.sleep(0)
         assert feed._fulls > fulls
         await leader.publish("s", b"second")
-        await alike(members)
+        await alike(led.members)
 
     run(main())
 
 
 def test_an_idle_follower_that_was_taken_out_is_asked_in_again() -> None:
     async def main() -> None:
-        members = await three(MemoryNats())
-        await make_stream(members)
-        await members["a"].publish("s", b"first")
-        leader = leader_of(members, "s")
-        follower = next(member for member in members.values() if member is not leader)
+        led = await replicated()
+        leader, follower = led.leader, led.other
         await asyncio.sleep(5)
         replica = leader.broker.replica("s", 0)
         assert replica is not None
         await leader.broker.isr_changes.shrink(replica, follower.name, lacks=False)
-        await until(lambda: isr(members) == 2, 5.0)
-        await until(lambda: isr(members) == 3, 5.0)
+        await until(lambda: len(isr(led.members)) == 2, 5.0)
+        await until(lambda: len(isr(led.members)) == 3, 5.0)
 
     run(main())
 
