@@ -5,6 +5,7 @@ fields each kind of command has ever changed.
 import random
 from dataclasses import fields
 
+from bascule.core.metadata import codec
 from bascule.core.metadata import commands as c
 from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.operations import Operation
@@ -102,7 +103,7 @@ def changed_fields(walks: int = 150, length: int = 80) -> dict[str, set[str]]:
             if (command := walk.command()) is None:
                 continue
             before = state_of(walk.metadata)
-            walk.metadata.apply(index, c.decode(c.encode(command)))
+            walk.metadata.apply(index, codec.decode(codec.encode(command)))
             after = state_of(walk.metadata)
             noted = seen.setdefault(type(command).__name__, set())
             if before["streams"] != after["streams"]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from google.protobuf.message import Message
 
-from bascule.core.metadata.commands import encode
+from bascule.core.metadata.codec import encode
 from bascule.log.commandlog import CommandLog
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run

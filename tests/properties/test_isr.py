@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
     BeginLife,
     BrokerDied,
@@ -17,8 +18,6 @@ from bascule.core.metadata.commands import (
     GiveWay,
     HandOver,
     ShrinkIsr,
-    decode,
-    encode,
 )
 from bascule.core.metadata.isr import minimum
 from bascule.core.metadata.state import Metadata

@@ -18,7 +18,7 @@ import pytest
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from bascule.core.metadata import commands
+from bascule.core.metadata import codec, commands
 from bascule.core.metadata.state import Metadata
 from bascule.log import cleanshutdown
 from bascule.log.commandlog import CommandLog
@@ -200,8 +200,8 @@ def test_recorded_commands_make_the_recorded_snapshot(name: str) -> None:
         if entry.kind is EntryKind.MEMBERSHIP:
             assert raft.encode_membership(raft.decode_membership(entry.data)) == entry.data
         elif entry.kind is EntryKind.COMMAND:
-            command = commands.decode(entry.data)
-            assert commands.encode(command) == entry.data
+            command = codec.decode(entry.data)
+            assert codec.encode(command) == entry.data
             if index <= snapshot.index:
                 metadata.apply(index, command)
     assert metadata.snapshot() == snapshot.data
@@ -209,13 +209,13 @@ def test_recorded_commands_make_the_recorded_snapshot(name: str) -> None:
 
 
 def test_every_kind_of_command_is_read_and_written() -> None:
-    kinds = {type(commands.decode(data)) for walk in RECORDED.commands for data in walk}
+    kinds = {type(codec.decode(data)) for walk in RECORDED.commands for data in walk}
     assert kinds == set(commands.Command.__args__)
     for walk, state in zip(RECORDED.commands, RECORDED.states, strict=True):
         metadata = Metadata()
         for index, data in enumerate(walk, 1):
-            command = commands.decode(data)
-            assert commands.encode(command) == data
+            command = codec.decode(data)
+            assert codec.encode(command) == data
             metadata.apply(index, command)
         assert metadata.snapshot() == state
         assert Metadata.restore(state).snapshot() == state

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bascule.core.metadata import plans
 from bascule.core.metadata.brokers import Brokers
+from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
     At,
     BeginRemoval,
@@ -18,8 +19,6 @@ from bascule.core.metadata.commands import (
     ExpandIsr,
     RemoveBroker,
     UndrainBroker,
-    decode,
-    encode,
 )
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.plans import Members

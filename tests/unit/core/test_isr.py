@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
     At,
     BeginLife,
@@ -19,8 +20,6 @@ from bascule.core.metadata.commands import (
     HandOver,
     RemoveBroker,
     ShrinkIsr,
-    decode,
-    encode,
 )
 from bascule.core.metadata.isr import Circumstances, Departure, leave
 from bascule.core.metadata.placement import place

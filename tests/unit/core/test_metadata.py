@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
     BeginLife,
     BrokerDied,
@@ -17,8 +18,6 @@ from bascule.core.metadata.commands import (
     HandOver,
     SetStreamReadonly,
     ShrinkIsr,
-    decode,
-    encode,
 )
 from bascule.core.metadata.operations import Operations
 from bascule.core.metadata.placement import place

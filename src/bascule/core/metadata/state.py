@@ -25,6 +25,7 @@ from bascule.core.metadata.commands import (
     ExpandIsr,
     GiveWay,
     HandOver,
+    IsrChange,
     SetStreamReadonly,
     ShrinkIsr,
     operation_of,
@@ -102,7 +103,7 @@ class Metadata:
                     raise NotFound("stream does not exist")
                 if any(known.partition(partition) is None for partition in partitions):
                     raise NotFound("partition does not exist")
-            case ShrinkIsr() | ExpandIsr() | GiveWay():
+            case IsrChange():
                 self._check_isr(command)
             case ChangeLeader():
                 self._check_term(command)
@@ -111,7 +112,7 @@ class Metadata:
             case _:
                 administration.check(self.streams, command)
 
-    def _check_term(self, command: ShrinkIsr | ExpandIsr | GiveWay | ChangeLeader) -> Partition:
+    def _check_term(self, command: IsrChange | ChangeLeader) -> Partition:
         partition = self.partition(command.stream, command.partition)
         if partition is None:
             raise NotFound("partition does not exist")
@@ -124,7 +125,7 @@ class Metadata:
             )
         return partition
 
-    def _check_isr(self, command: ShrinkIsr | ExpandIsr | GiveWay) -> None:
+    def _check_isr(self, command: IsrChange) -> None:
         partition = self._check_term(command)
         if partition.epoch != command.epoch:
             raise FailedPrecondition(f"the partition has changed since epoch {command.epoch}, at {partition.epoch}")

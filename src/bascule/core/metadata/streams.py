@@ -69,12 +69,13 @@ class StreamConfig:
 NO_EPOCH = Epoch(0)
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """A name as protobuf files of this protocol spell it."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
-_CONFIG_FIELDS = tuple((item.name, _camel(item.name)) for item in fields(StreamConfig))
+_CONFIG_FIELDS = tuple((item.name, camel(item.name)) for item in fields(StreamConfig))
 
 
 class Partition(NamedTuple):

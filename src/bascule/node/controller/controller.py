@@ -208,7 +208,7 @@ class Controller:
         try:
             while self.active:
                 try:
-                    await self._submit(BrokerDied(broker, self.live.staying()))
+                    await self._submit(BrokerDied(broker))
                     return
                 except BasculeError as error:
                     logger.warning("that %s is dead is not recorded yet, and is tried again: %s", broker, error)
@@ -347,7 +347,7 @@ class Controller:
     async def _record_loss(self, broker: str, incarnation: str) -> None:
         """Who comes without a state has no data either, whatever the metadata remembers of a broker of that name."""
         try:
-            await self._submit(DiskLost(broker, self.live.staying()))
+            await self._submit(DiskLost(broker))
             self._disks_lost[broker, incarnation] = None
             while len(self._disks_lost) > RAFT_MAX_SERVERS:  # whoever is forgotten asks again
                 del self._disks_lost[next(iter(self._disks_lost))]

@@ -11,17 +11,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
-from bascule.core.metadata.commands import (
-    ChangeLeader,
-    Command,
-    CreateStream,
-    DeleteStream,
-    ExpandIsr,
-    GiveWay,
-    HandOver,
-    ShrinkIsr,
-    life_from_wire,
-)
+from bascule.core.metadata.codec import asked
+from bascule.core.metadata.commands import Command, CreateStream, DeleteStream, ExpandIsr, GiveWay, ShrinkIsr
 from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata
@@ -131,8 +122,7 @@ class Executor:
     # --- each operation --------------------------------------------------------------------------------------
 
     async def _execute(self, request: pb.PropagatedRequest) -> int:
-        operation, live = Operation.from_wire(request.operation), self._live
-        propose = self._proposals.propose
+        operation = Operation.from_wire(request.operation)
         match request.op:
             case pb.BARRIER:
                 return await self._barrier(request.brokerOp.broker)
@@ -140,36 +130,18 @@ class Executor:
                 return await self._create(NewStream.from_wire(request.createStreamOp), operation)
             case pb.DELETE_STREAM:
                 return await self._delete(request.deleteStreamOp.stream, operation)
-            case pb.SHRINK_ISR:
-                out = request.shrinkISROp
-                asked = (out.stream, out.partition, out.replica, out.leader, out.leaderEpoch, out.epoch)
-                return await self._proposals.commit(ShrinkIsr(*asked, out.lacks))
-            case pb.EXPAND_ISR:
-                back = request.expandISROp
-                self._check_stays(back.replica)
-                expand = ExpandIsr(back.stream, back.partition, back.replica, back.leader, back.leaderEpoch, back.epoch)
-                return await self._proposals.commit(expand)
-            case pb.HAND_OVER:
-                broker = request.brokerOp.broker
-                return await propose(lambda: HandOver(broker, live.staying()))
-            case pb.CHANGE_LEADER:
-                down = request.changeLeaderOp
-                where = (down.stream, down.partition, down.leader, down.leaderEpoch)
-                return await propose(lambda: ChangeLeader(*where, live.staying()))
-            case pb.BEGIN_LIFE:
-                life = life_from_wire(request.beginLifeOp)
-                return await propose(lambda: replace(life, alive=live.staying()))
-            case pb.GIVE_WAY:
-                way = request.giveWayOp
-                self._check_stays(way.replica)
-                give_way = GiveWay(way.stream, way.partition, way.replica, way.leader, way.leaderEpoch, way.epoch)
-                return await propose(lambda: give_way)
+            case pb.SHRINK_ISR | pb.EXPAND_ISR | pb.GIVE_WAY | pb.CHANGE_LEADER | pb.HAND_OVER | pb.BEGIN_LIFE:
+                return await self._make(asked(request))
             case _:
                 return await self._administration.execute(request)
 
-    def _check_stays(self, broker: str) -> None:
-        if not self._live.stays(broker):
-            raise FailedPrecondition(f"{broker} is not alive, or about to stop")
+    async def _make(self, command: Command) -> int:
+        """A command that a broker asks for as it is."""
+        if isinstance(command, ExpandIsr | GiveWay) and not self._live.stays(command.replica):
+            raise FailedPrecondition(f"{command.replica} is not alive, or about to stop")
+        if isinstance(command, ShrinkIsr | ExpandIsr):
+            return await self._proposals.commit(command)
+        return await self._proposals.propose(lambda: command)
 
     async def _barrier(self, asker: str) -> int:
         if asker:
@@ -188,8 +160,8 @@ class Executor:
     def _place(self, new: NewStream) -> Stream:
         brokers = self._metadata.brokers
         servers = tuple(each for each in self._raft.membership.everyone if each not in brokers.removing)
-        asked = len(servers) if new.replication_factor == -1 else new.replication_factor
-        factor = max(asked, self._min_replication_factor)
+        wanted = len(servers) if new.replication_factor == -1 else new.replication_factor
+        factor = max(wanted, self._min_replication_factor)
         if factor > len(servers):
             raise InvalidArgument(f"Invalid replicationFactor {factor}, cluster size {len(servers)}")
         absent = [server for server in servers if not self._live.stays(server)]

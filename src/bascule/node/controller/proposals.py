@@ -3,17 +3,20 @@
 import asyncio
 from collections.abc import Callable
 
-from bascule.core.metadata.commands import Command, encoding, operation_of
+from bascule.core.metadata.codec import encoding
+from bascule.core.metadata.commands import Command, operation_of, with_alive
 from bascule.core.metadata.state import Metadata, Repeated
 from bascule.errors import BasculeError
+from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.membership.metadata import MetadataStore, in_slices
 from bascule.node.membership.raft import RaftDriver
 
 
 class Proposals:
-    def __init__(self, raft: RaftDriver, store: MetadataStore) -> None:
+    def __init__(self, raft: RaftDriver, store: MetadataStore, live: LiveBrokers) -> None:
         self.raft = raft
         self.store = store
+        self._live = live
         self._proposing = asyncio.Lock()
 
     @property
@@ -22,14 +25,14 @@ class Proposals:
 
     async def propose(self, command: Callable[[], Command]) -> int:
         """Check, commit, apply; one at a time, so that each sees what the one before it did. The index of the command
-        that did it: an earlier one if this was asked before."""
+        that did it: an earlier one if this was asked before. Here, and nowhere else, a command is told who is alive."""
         async with self._proposing:
             try:
                 proposed = command()
             except BasculeError:
                 await self.raft.current()  # refused by what the cluster knows, as in `_check`
                 proposed = command()
-            return await self.commit(proposed)
+            return await self.commit(with_alive(proposed, self._live.staying()))
 
     async def commit(self, command: Command) -> int:
         """What depends on nothing but the command itself needs no turn: a thousand of them share a few syncs."""

@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
-from bascule.core.metadata.commands import BeginLife, life_to_wire
+from bascule.core.metadata.codec import asking
+from bascule.core.metadata.commands import (
+    BeginLife,
+    ChangeLeader,
+    DeleteStream,
+    ExpandIsr,
+    GiveWay,
+    HandOver,
+    ShrinkIsr,
+)
 from bascule.core.metadata.streams import Partition, StreamConfig
 from bascule.errors import DeadlineExceeded, Internal, InvalidArgument, Outdated, Status, Unavailable, by_status
 from bascule.limits import MAX_PARTITIONS
@@ -100,9 +109,7 @@ class ControllerClient:
 
     async def delete_stream(self, name: str, timeout_s: float | None) -> None:
         """Returns when nothing is taken for it any more. That may take as long as a leader may be cut off unawares."""
-        request = pb.PropagatedRequest(op=pb.DELETE_STREAM)
-        request.deleteStreamOp.stream = name
-        await self.change(request, timeout_s, patience_s=LEASE_WAIT_S)
+        await self.change(asking(DeleteStream(name)), timeout_s, patience_s=LEASE_WAIT_S)
 
     async def barrier(self, timeout_s: float) -> None:
         """Returns when this broker has applied everything that was decided before the call. The controller counts with
@@ -112,14 +119,11 @@ class ControllerClient:
         await self.apply(request, timeout_s)
 
     async def begin_life(self, life: BeginLife) -> None:
-        request = pb.PropagatedRequest(op=pb.BEGIN_LIFE, beginLifeOp=life_to_wire(life))
-        await self.apply(request, ISR_TIMEOUT_S)
+        await self.apply(asking(life), ISR_TIMEOUT_S)
 
     async def hand_over(self, timeout_s: float) -> None:
         """Give away what we lead, before we stop."""
-        request = pb.PropagatedRequest(op=pb.HAND_OVER)
-        request.brokerOp.broker = self._own
-        index = await self.change(request, timeout_s)
+        index = await self.change(asking(HandOver(self._own)), timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._raft.applied(index)
@@ -127,24 +131,19 @@ class ControllerClient:
             raise Unavailable("it is decided who leads next, but this broker has not heard of it") from None
 
     async def shrink_isr(self, stream: str, partition: Partition, replica: str, lacks: bool) -> None:
-        op = _isr_op(stream, partition, replica, lacks)
-        await self.change(pb.PropagatedRequest(op=pb.SHRINK_ISR, shrinkISROp=op), ISR_TIMEOUT_S)
+        await self.change(asking(ShrinkIsr(*_change(stream, partition, replica), lacks)), ISR_TIMEOUT_S)
 
     async def expand_isr(self, stream: str, partition: Partition, replica: str) -> None:
-        op = _isr_op(stream, partition, replica)
-        await self.change(pb.PropagatedRequest(op=pb.EXPAND_ISR, expandISROp=op), ISR_TIMEOUT_S)
+        await self.change(asking(ExpandIsr(*_change(stream, partition, replica))), ISR_TIMEOUT_S)
 
     async def give_way(self, stream: str, partition: Partition, replica: str) -> None:
         """That replica is to lead."""
-        op = _isr_op(stream, partition, replica)
-        await self.change(pb.PropagatedRequest(op=pb.GIVE_WAY, giveWayOp=op), ISR_TIMEOUT_S)
+        await self.change(asking(GiveWay(*_change(stream, partition, replica))), ISR_TIMEOUT_S)
 
     async def change_leader(self, stream: str, partition: Partition) -> None:
         """Another leader, or at least another epoch."""
-        op = pb.ChangeLeaderOp(
-            stream=stream, partition=partition.id, leader=partition.leader, leaderEpoch=partition.leader_epoch
-        )
-        await self.change(pb.PropagatedRequest(op=pb.CHANGE_LEADER, changeLeaderOp=op), ISR_TIMEOUT_S)
+        command = ChangeLeader(stream, partition.id, partition.leader, partition.leader_epoch)
+        await self.change(asking(command), ISR_TIMEOUT_S)
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -215,13 +214,6 @@ class ControllerClient:
             raise DeadlineExceeded(UNDECIDED) from None
 
 
-def _isr_op(stream: str, partition: Partition, replica: str, lacks: bool = False) -> pb.IsrOp:
-    return pb.IsrOp(
-        stream=stream,
-        partition=partition.id,
-        replica=replica,
-        leader=partition.leader,
-        leaderEpoch=partition.leader_epoch,
-        epoch=partition.epoch,
-        lacks=lacks,
-    )
+def _change(stream: str, partition: Partition, replica: str) -> tuple[str, int, str, str, int, int]:
+    """The fields of an `IsrChange`: what the leader of a partition asks for about one of its replicas."""
+    return stream, partition.id, replica, partition.leader, partition.leader_epoch, partition.epoch

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from bascule.core.metadata.commands import decode, decoding
+from bascule.core.metadata.codec import decode, decoding
 from bascule.core.metadata.state import (
     Change,
     Metadata,

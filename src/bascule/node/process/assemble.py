@@ -176,7 +176,7 @@ def _controller(
 ) -> tuple[ControllerParts, CarryOut]:
     own = settings.broker_id
     live = LiveBrokers(driver, attention, peers.last_heard)
-    proposals = Proposals(driver, store)
+    proposals = Proposals(driver, store, live)
     administration = Administration(own, proposals, live, broker_admin, settings.defaults, jobs)
     status = StreamStatus(own, subjects, bus, requests, lambda: store.metadata)
     executor = Executor(

@@ -14,7 +14,8 @@ lacks (`bascule cluster elect … --accept-loss`).
 from dataclasses import dataclass
 
 from bascule.core.metadata.administration import name_of
-from bascule.core.metadata.commands import DiskLost, decode
+from bascule.core.metadata.codec import decode
+from bascule.core.metadata.commands import DiskLost
 from bascule.core.metadata.state import Metadata
 from bascule.errors import StartError
 from bascule.limits import RECOVERED_INDEX_LEAP

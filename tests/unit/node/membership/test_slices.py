@@ -8,15 +8,12 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from bascule import limits
+from bascule.core.metadata.codec import decode, decoding, encode, encoding
 from bascule.core.metadata.commands import (
     BrokerDied,
     CreateStream,
     DeleteStream,
     ShrinkIsr,
-    decode,
-    decoding,
-    encode,
-    encoding,
 )
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata
