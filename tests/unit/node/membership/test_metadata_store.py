@@ -1,6 +1,7 @@
 """The state that Raft commits, as a broker has it by applying commands or by a snapshot."""
 
-from bascule.core.metadata.commands import CreateStream, encode
+from bascule.core.metadata.codec import encode
+from bascule.core.metadata.commands import CreateStream
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.streams import Stream
 from bascule.node.membership.metadata import MetadataStore
