@@ -26,15 +26,13 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
-from bascule.errors import BusUnavailable, StartError
+from bascule.errors import PeerError, StartError
 from bascule.log.checkpoint import is_damaged, read_checkpoint, write_checkpoint
-from bascule.node.membership.subjects import Subjects
+from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.messages import FOUNDING
 from bascule.node.membership.waiting import Waiting
-from bascule.ports import Bus, Clock, Disk
-from bascule.wire.envelope import MsgType, decode_checked, encode
-from bascule.wire.nats import messages, pub
+from bascule.ports import Clock, Disk
+from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_id
 
@@ -108,12 +106,10 @@ def is_promised(own: Word, heard: dict[str, Word], listed: tuple[str, ...]) -> b
 
 
 class Bootstrap:
-    def __init__(self, subjects: Subjects, founder: Founder, bus: Bus, disk: Disk, clock: Clock) -> None:
-        self._asked = subjects.shared("raft.metadata.bootstrap")
-        self._answered = subjects.shared("raft.metadata.bootstrap.reply")
-        self._subjects = subjects
+    def __init__(self, calls: Calls, founder: Founder, disk: Disk, clock: Clock) -> None:
+        self._calls = calls
+        self._subjects = calls.subjects
         self._founder = founder
-        self._bus = bus
         self._disk = disk
         self._clock = clock
         self._own = Word(founder.life, founder.seed)
@@ -136,14 +132,14 @@ class Bootstrap:
         seed."""
         self._own = await self._load()
         subscriptions = [
-            self._bus.subscribe(self._asked, self._on_words),
-            self._bus.subscribe(self._answered, self._on_words),
+            self._calls.handle(self._subjects.founding, Handler(FOUNDING, self._on_founding)),
+            self._calls.handle(self._subjects.founded, Handler(FOUNDING, self._on_founding)),
         ]
         waiting = self.waiting = Waiting(self._clock, "waiting to found a cluster")
         began = self._loop.time()
         try:
             while not self._cluster:
-                self._say(self._asked, self._own)
+                self._say(self._subjects.founding, self._own)
                 await asyncio.sleep(ASK_EVERY_S)
                 if self._loop.time() - began >= ASK_S and not self._cluster and await self._is_due(waiting):
                     return True
@@ -158,7 +154,19 @@ class Bootstrap:
 
     def answer(self) -> None:
         """This broker is in a cluster: who asks is told so, from now on."""
-        self._bus.subscribe(self._asked, lambda batch, count: self._say(self._answered, self._own))
+        asked = False
+
+        def note(said: pb.Bootstrap, message: NatsMessage) -> None:
+            nonlocal asked
+            asked = True
+
+        def answer() -> None:
+            nonlocal asked
+            if asked:
+                asked = False
+                self._say(self._subjects.founded, self._own)
+
+        self._calls.handle(self._subjects.founding, Handler(FOUNDING, note), after=answer)
 
     async def _is_due(self, waiting: Waiting) -> bool:
         """Whether a cluster is founded now."""
@@ -246,25 +254,13 @@ class Bootstrap:
         if word.promise is not None:
             message.promise.founder, message.promise.incarnation = word.promise
             message.promise.withdrawn = word.withdrawn
-        try:
-            self._bus.send(pub(subject, encode(MsgType.RAFT_JOIN_REQUEST, message.SerializeToString(), crc=True)))
-        except BusUnavailable:
-            pass  # said again
+        self._calls.tell(subject, FOUNDING, message)
 
-    def _on_words(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            payload = decode_checked(message.payload, MsgType.RAFT_JOIN_REQUEST)
-            if payload is None:
-                continue
-            try:
-                said = pb.Bootstrap.FromString(bytes(payload))
-            except DecodeError:
-                continue
-            if said.id == self._founder.broker_id or not usable_id(said.id):
-                continue
-            self._take(said)
-
-    def _take(self, said: pb.Bootstrap) -> None:
+    def _on_founding(self, said: pb.Bootstrap, message: NatsMessage) -> None:
+        if not usable_id(said.id):
+            raise PeerError(f"{said.id[:64]!r} is no id of a broker")
+        if said.id == self._founder.broker_id:
+            return
         if said.seed:
             self._seed = said.id
         if said.cluster:

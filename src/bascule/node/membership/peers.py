@@ -10,20 +10,17 @@ A broker that does not hear its own voice is deaf: its connection to NATS works 
 nobody while it seems to live. It then speaks to itself alone, until it hears that; to the others it is silent.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
-from bascule.errors import BusUnavailable
+from bascule.errors import PeerError
 from bascule.limits import RAFT_MAX_SERVERS
+from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.messages import HEARTBEAT, HEARTBEATS_WANTED
 from bascule.node.membership.attention import TURN_S, Attention
-from bascule.node.membership.subjects import Subjects
-from bascule.ports import Bus
-from bascule.wire.envelope import MsgType, decode_checked, encode
-from bascule.wire.nats import messages, pub
+from bascule.node.runtime.jobs import Jobs, Timer
+from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_token
 
@@ -64,19 +61,19 @@ Describe = Callable[[bool], Peer]
 class Peers:
     def __init__(
         self,
-        subjects: Subjects,
-        bus: Bus,
+        calls: Calls,
         attention: Attention,
         describe: Describe,
         on_double: Callable[[str], None],
+        jobs: Jobs,
     ) -> None:
         """`on_double` is told that another broker runs under our id."""
         self._on_heard: Callable[[Peer], None]
         self._on_stranger: Callable[[Peer], None]
         self._on_double = on_double
-        self._subjects = subjects
-        self._subject = subjects.shared("raft.metadata.info")
-        self._bus = bus
+        self._calls = calls
+        self._subjects = calls.subjects
+        self._jobs = jobs
         self._clock = attention
         self._describe = describe
         self.leaving = False
@@ -90,22 +87,22 @@ class Peers:
         self._doubles = 0
         self._double_heard_at = 0
         self._was_here_first = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._heartbeats: Timer | None = None
 
     def start(self, on_heard: Callable[[Peer], None], on_stranger: Callable[[Peer], None]) -> None:
         """`on_stranger` is called with what a broker of another cluster says; nothing else comes of it."""
         self._on_heard, self._on_stranger = on_heard, on_stranger
-        self._bus.subscribe(self._subject, self._on_batch)
-        self._bus.subscribe(self._own_subject, self._on_batch)
+        for subject in (self._subjects.heartbeats, self._own_subject):
+            self._calls.handle(
+                subject, Handler(HEARTBEAT, self._on_heartbeat), Handler(HEARTBEATS_WANTED, self._on_wanted)
+            )
         self._own_heard_at = self._started_at = self._clock.monotonic_ns()
-        request = pb.ServerInfoRequest(id=self._me().id).SerializeToString()
-        self._send(encode(MsgType.SERVER_INFO_REQUEST, request, crc=True), self._subject)
-        self._beat()
+        self._calls.tell(self._subjects.heartbeats, HEARTBEATS_WANTED, pb.ServerInfoRequest(id=self._me().id))
+        self._heartbeats = self._jobs.every("heartbeats", HEARTBEAT_S, self._beat, "this broker counts as dead")
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._heartbeats is not None:
+            self._heartbeats.stop()
 
     def alive(self) -> list[Peer]:
         """The others, as far as they were heard within a session, by id."""
@@ -124,7 +121,7 @@ class Peers:
 
     @property
     def _own_subject(self) -> bytes:
-        return self._subject + b"." + self._me().id.encode()
+        return self._subjects.heartbeats_to(self._me().id)
 
     @property
     def _deaf(self) -> bool:
@@ -148,8 +145,8 @@ class Peers:
             commit=me.commit,
             members=me.members,
         )
-        subject = self._own_subject if self._deaf else self._subject
-        self._send(encode(MsgType.SERVER_INFO_RESPONSE, message.SerializeToString(), crc=True), subject)
+        # Who cannot be heard is silent, and that is what silence means.
+        self._calls.tell(self._own_subject if self._deaf else self._subjects.heartbeats, HEARTBEAT, message)
 
     def leave(self) -> None:
         """Say, now and from now on, that this broker is about to stop."""
@@ -182,29 +179,14 @@ class Peers:
     def _beat(self) -> None:
         self._clock.turned()
         self.say()
-        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._beat)
 
-    def _send(self, payload: bytes, subject: bytes) -> None:
-        try:
-            self._bus.send(pub(subject, payload))
-        except BusUnavailable:
-            pass  # nobody hears us, and that is what silence means
+    def _on_wanted(self, asked: pb.ServerInfoRequest, message: NatsMessage) -> None:
+        self.say()
 
-    def _on_batch(self, batch: bytes, count: int) -> None:
-        now = self._clock.monotonic_ns()
-        for message in messages(batch):
-            if decode_checked(message.payload, MsgType.SERVER_INFO_REQUEST) is not None:
-                self.say()
-                continue
-            payload = decode_checked(message.payload, MsgType.SERVER_INFO_RESPONSE)
-            if payload is None:
-                continue
-            try:
-                info = pb.ServerInfoResponse.FromString(bytes(payload))
-            except DecodeError:
-                continue
-            if usable_token(info.id):
-                self._heard_of(_peer(info), now)
+    def _on_heartbeat(self, info: pb.ServerInfoResponse, message: NatsMessage) -> None:
+        if not usable_token(info.id):
+            raise PeerError(f"{info.id[:64]!r} is no id of a broker")
+        self._heard_of(_peer(info), self._clock.monotonic_ns())
 
     def _heard_of(self, peer: Peer, now: int) -> None:
         if peer.cluster != self._subjects.cluster:

@@ -14,13 +14,11 @@ from bascule.core.raft.ready import Ready
 from bascule.errors import BusUnavailable, InvalidArgument, LogError, PeerError, Unavailable
 from bascule.limits import APPLY_SLICE
 from bascule.log.raftlog import RaftStorage
-from bascule.node.membership.garbage import GarbageLog
+from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.messages import RAFT
 from bascule.node.membership.metadata import MetadataStore, in_slices
-from bascule.node.membership.subjects import Subjects
-from bascule.ports import Bus
-from bascule.wire.nats import messages, pub
-from bascule.wire.raft import decode_message, encode_message
-from bascule.wire.raft_messages import Membership, Snapshot
+from bascule.wire.nats import NatsMessage
+from bascule.wire.raft_messages import Membership, Message, Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +35,7 @@ class RaftDriver:
         self,
         raft: Raft,
         storage: RaftStorage,
-        bus: Bus,
-        subjects: Subjects,
+        calls: Calls,
         store: MetadataStore,
         snapshot_threshold: int,
         on_fatal: Callable[[str], None],
@@ -49,8 +46,7 @@ class RaftDriver:
         self.storage = storage
         self.trouble = ""
         """Why nothing can be stored now; empty if it can."""
-        self._bus = bus
-        self._subjects = subjects
+        self._calls = calls
         self._store = store
         self._snapshot_threshold = snapshot_threshold
         self._wake = asyncio.Event()
@@ -61,7 +57,7 @@ class RaftDriver:
         self._task: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._applied = asyncio.Event()
-        self._garbage = GarbageLog(logger, "a message to Raft")
+        self._ended = False
 
     async def found(self, membership: Membership) -> None:
         """Begin a new cluster with this membership, before `start`. Raises OSError or LogError: then there is none."""
@@ -72,7 +68,9 @@ class RaftDriver:
     def start(self, on_role: Callable[[], None]) -> None:
         """`on_role` is called when this broker became or ceased to be the leader, or learned of another one."""
         self._on_role = on_role
-        self._bus.subscribe(self._subject(self.raft.id), self._on_batch)
+        self._calls.handle(
+            self._calls.subjects.raft(self.raft.id), Handler(RAFT, self._on_message), after=self._on_messages
+        )
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._tick()
 
@@ -82,9 +80,6 @@ class RaftDriver:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-
-    def _subject(self, server: str) -> bytes:
-        return self._subjects.within(f"raft.metadata.{server}")
 
     # --- what others ask -------------------------------------------------------------------------------------
 
@@ -104,7 +99,7 @@ class RaftDriver:
 
     async def propose(self, command: bytes) -> int:
         """The index at which it was applied here. NotLeaderError if it cannot be, or was not."""
-        self.raft.bound_messages(self._bus.max_payload)
+        self.raft.bound_messages(self._calls.max_payload)
         index = self.raft.propose(command)
         if index in self._proposals:
             self._fail(index)  # of an earlier term of ours: its entry is gone
@@ -155,17 +150,20 @@ class RaftDriver:
         alone = self.raft.is_leader and self.raft.membership.everyone == (self.raft.id,)
         self._ticker = asyncio.get_running_loop().call_later(ALONE_TICK_S if alone else TICK_S, self._tick)
 
-    def _on_batch(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            try:
-                self.raft.step(decode_message(message.payload))
-            except PeerError as error:
-                self._garbage.say(error)
-            except Exception as error:
-                self._end(error)
-                return
-        self._notice_loss()
-        self._wake.set()
+    def _on_message(self, received: Message, message: NatsMessage) -> None:
+        if self._ended:
+            return
+        try:
+            self.raft.step(received)
+        except PeerError:
+            raise  # it says what no server may say
+        except Exception as error:
+            self._end(error)
+
+    def _on_messages(self) -> None:
+        if not self._ended:
+            self._notice_loss()
+            self._wake.set()
 
     async def _run(self) -> None:
         try:
@@ -176,6 +174,7 @@ class RaftDriver:
     def _end(self, error: Exception) -> None:
         """A broker without its Raft, or whose Raft no longer ticks, would go on as if all were well: it ends instead,
         and says why."""
+        self._ended = True
         logger.error("Raft ended", exc_info=error)
         self._on_fatal(f"Raft ended unexpectedly: {error!r}; start the broker again, and report this")
 
@@ -183,7 +182,7 @@ class RaftDriver:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            self.raft.bound_messages(self._bus.max_payload)
+            self.raft.bound_messages(self._calls.max_payload)
             while ready := self.raft.ready():
                 await self._persist(ready)
                 self._send(ready)
@@ -245,16 +244,7 @@ class RaftDriver:
     def _send(self, ready: Ready) -> None:
         for message in ready.messages:
             try:
-                payload = encode_message(message)
-                if len(payload) > self._bus.max_payload:
-                    logger.error(
-                        "Raft cannot send %s %d bytes at a time, for NATS takes %d (max_payload): let it take more",
-                        message.target,
-                        len(payload),
-                        self._bus.max_payload,
-                    )
-                    continue
-                self._bus.send(pub(self._subject(message.target), payload))
+                self._calls.send(self._calls.subjects.raft(message.target), RAFT, message)
             except BusUnavailable:
                 return  # peers ask again
             except InvalidArgument as error:

@@ -14,16 +14,11 @@ from bascule.core.partition.candidate import Account
 from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError, PeerLacks
 from bascule.limits import MAX_RECORD_BYTES
 from bascule.log.commitlog import CommitLog
-from bascule.node.membership.garbage import GarbageLog
-from bascule.node.membership.requests import Requests
-from bascule.node.membership.subjects import Subjects
+from bascule.node.calls.calls import Calls, Later
+from bascule.node.calls.messages import OTHER_LOG
 from bascule.node.replication.feeds import Members
 from bascule.node.runtime.jobs import Jobs
-from bascule.ports import Bus
-from bascule.wire.envelope import MsgType, decode_checked, encode
-from bascule.wire.nats import messages, pub
-from bascule.wire.repair import Question, Standing, Told, decode_question, decode_told, encode_question, encode_told
-from bascule.wire.subjects import usable_subject
+from bascule.wire.repair import Question, Standing, Told
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +31,6 @@ ANSWERED_AT_ONCE = 1024
 """Past this, questions go unanswered, and are asked again."""
 READ_BYTES = 1024 * 1024
 OVERHEAD_BYTES = 256
-_KINDS = (MsgType.LEADER_EPOCH_OFFSET_REQUEST, MsgType.LEADER_EPOCH_OFFSET_RESPONSE)
 _ABSENT = Told(False, False, Standing(0, 0), 0, b"")
 
 
@@ -55,9 +49,7 @@ class PeerLogs:
     def __init__(
         self,
         broker_id: str,
-        subjects: Subjects,
-        bus: Bus,
-        requests: Requests,
+        calls: Calls,
         find: Callable[[Key], OpenReplica | None],
         members: Members,
         alive: Callable[[], list[str]],
@@ -65,22 +57,17 @@ class PeerLogs:
     ) -> None:
         """`members` of the cluster are answered; those of them that are `alive` are asked."""
         self._broker_id = broker_id
-        self._subjects = subjects
-        self._bus = bus
-        self._requests = requests
+        self._calls = calls
         self._find = find
         self._members = members
         self._alive = alive
         self._answering = jobs.tasks("an answer to another replica", ANSWERED_AT_ONCE)
-        self._garbage = GarbageLog(logger, "a question of another replica")
         self._asking = asyncio.Semaphore(ASKED_AT_ONCE)
 
     def listen(self) -> None:
-        self._requests.listen()
-        self._bus.subscribe(self._subject(self._broker_id), self._on_batch)
-
-    def _subject(self, broker: str) -> bytes:
-        return self._subjects.within(f"repair.{broker}")
+        self._calls.listen()
+        handler = self._calls.answering_later(OTHER_LOG, self._answer, self._answering)
+        self._calls.handle(self._calls.subjects.repair(self._broker_id), handler)
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -117,37 +104,25 @@ class PeerLogs:
                 break
             try:
                 async with self._asking:
-                    data = await self._requests.ask(
-                        self._subject(broker), _KINDS[0], encode_question(question), _KINDS[1], timeout_s
-                    )
-                return decode_told(data)
+                    return await self._calls.ask(self._calls.subjects.repair(broker), OTHER_LOG, question, timeout_s)
             except (DeadlineExceeded, BusUnavailable) as error:
                 reason = str(error)
         raise PeerError(f"{broker} does not answer: {reason}")
 
     # --- answering -------------------------------------------------------------------------------------------
 
-    def _on_batch(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            payload = decode_checked(message.payload, _KINDS[0])
-            if payload is None or not usable_subject(message.reply):
-                continue
-            try:
-                question = decode_question(bytes(payload))
-            except PeerError as error:
-                self._garbage.say(error)
-                continue
-            if question.asker in self._members() and not self._answering.full:
-                self._answering.start(self._answer(question, message.reply))
+    def _answer(self, question: Question) -> Later[Told] | None:
+        """Strangers are not answered."""
+        return self._tell(question) if question.asker in self._members() else None
 
-    async def _answer(self, question: Question, reply: bytes) -> None:
+    async def _tell(self, question: Question) -> Told | None:
         try:
-            told = await self._tell(question)
-            self._bus.send(pub(reply, encode(_KINDS[1], encode_told(told), crc=True)))
-        except (BusUnavailable, LogError) as error:
+            return await self._look(question)
+        except LogError as error:
             logger.warning("no answer to %s: %s", question.asker, error)
+            return None
 
-    async def _tell(self, question: Question) -> Told:
+    async def _look(self, question: Question) -> Told:
         replica = self._find((question.stream_index, question.partition))
         if replica is None:
             return _ABSENT
@@ -158,6 +133,6 @@ class PeerLogs:
         reader = log.reader(question.start, uncommitted=True, heals=False)
         records = await reader.read(READ_BYTES, question.end) or b""
         sound = not reader.skipped and not log.segments.lacks(question.start, question.end)
-        room = max(1, self._bus.max_payload - OVERHEAD_BYTES)
+        room = max(1, self._calls.max_payload - OVERHEAD_BYTES)
         piece = records[question.skip : question.skip + room] if sound else b""
         return Told(True, sound, standing, len(records), piece)

@@ -16,6 +16,8 @@ from bascule.log.cleanshutdown import CleanShutdown
 from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode, SyncScheduler
+from bascule.node.calls.calls import Calls
+from bascule.node.calls.subjects import Subjects
 from bascule.node.controller.administration import Administration
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.controller import Controller
@@ -34,7 +36,6 @@ from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.peers import Describe, Peer, Peers
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.membership.requests import Requests
-from bascule.node.membership.subjects import Subjects
 from bascule.node.partition.environment import Address, Environment, Process, StreamDefaults
 from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.peerlogs import PeerLogs
@@ -97,7 +98,8 @@ async def assemble(
     store = MetadataStore(metadata)
     raft = _raft(own, hard_state, snapshot, entries, random)
     subjects = Subjects(namespace, raft.membership.cluster)
-    driver = RaftDriver(raft, storage, buses.control, subjects, store, settings.snapshot_threshold, process.on_fatal)
+    control = Calls(own, subjects, buses.control, random)
+    driver = RaftDriver(raft, storage, control, store, settings.snapshot_threshold, process.on_fatal)
     boot = random.token()
     session, attention, routes = _session(boot), Attention(clock), Routes()
     replicas: dict[Key, Replica] = {}
@@ -107,7 +109,7 @@ async def assemble(
         return driver.membership.everyone
 
     describe = _describe(own, boot, address, store, raft)
-    peers = Peers(subjects, buses.control, attention, describe, process.on_fatal)
+    peers = Peers(control, attention, describe, process.on_fatal, jobs)
 
     def alive() -> list[str]:
         return [peer.id for peer in peers.alive()]
@@ -115,8 +117,8 @@ async def assemble(
     bus = buses.replication
     feeds = Feeds(own, subjects, bus, attention, session, replicas.get, members, buses.publishes.push)
     fetchers = _fetchers(settings, subjects, bus, session)
-    repairs = Requests(namespace, f"{own}.repair", bus, random)
-    peer_logs = PeerLogs(own, subjects, bus, repairs, replicas.get, members, alive, jobs)
+    repairs = Calls(own, subjects, bus, random, "repair")
+    peer_logs = PeerLogs(own, repairs, replicas.get, members, alive, jobs)
     environment = Environment(
         broker_id=own,
         namespace=namespace,
@@ -138,7 +140,7 @@ async def assemble(
         after_clean_shutdown=clean is not None and clean.everything,
     )
     founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
-    bootstrap = Bootstrap(subjects, founder, buses.control, disk, clock)
+    bootstrap = Bootstrap(control, founder, disk, clock)
     requests = Requests(namespace, own, buses.control, random)
     broker_admin = BrokerAdmin(
         own,

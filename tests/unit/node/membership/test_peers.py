@@ -3,21 +3,16 @@
 import itertools
 
 from bascule.limits import RAFT_MAX_SERVERS
+from bascule.node.calls.calls import Calls
+from bascule.node.calls.subjects import Subjects
 from bascule.node.membership.attention import Attention
 from bascule.node.membership.peers import DOUBLES, HEARTBEAT_S, SESSION_S, Peer, Peers
-from bascule.node.membership.subjects import Subjects
-from bascule.wire.envelope import MsgType, encode
-from bascule.wire.nats import NatsMessage, pack
+from bascule.node.runtime.jobs import Jobs
+from bascule.sim.host import SeededRandom
+from bascule.testing.bus import MemoryNats
+from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from tests.harness.clocks import Now
-
-
-class Mute:
-    """A bus that carries nothing: the tests speak to the peers directly."""
-
-    max_payload = 1 << 20
-
-    def send(self, commands: bytes) -> None: ...
 
 
 def make(now: Now) -> tuple[Peers, list[str]]:
@@ -26,7 +21,9 @@ def make(now: Now) -> tuple[Peers, list[str]]:
     def describe(leaving: bool) -> Peer:
         return Peer("b0", "here", 1, "own-boot", 0, 0, leaving)
 
-    peers = Peers(Subjects("ns"), Mute(), Attention(now), describe, reasons.append)  # type: ignore[arg-type]
+    bus = MemoryNats().connect("control")  # nothing is heard over it: the tests speak to the peers directly
+    calls = Calls("b0", Subjects("ns"), bus, SeededRandom("b0"))
+    peers = Peers(calls, Attention(now), describe, reasons.append, Jobs(reasons.append))
     peers._on_heard = lambda peer: None
     peers._started_at = now.ns
     return peers, reasons
@@ -38,8 +35,7 @@ beats = itertools.count(1)
 def hear(peers: Peers, name: str, boot: str = "other-boot", beat: int = 0, hears: str = "own-boot") -> None:
     """A heartbeat, the next one if it has no number."""
     info = pb.ServerInfoResponse(id=name, host="there", port=2, boot=boot, beat=beat or next(beats), hears=hears)
-    payload = encode(MsgType.SERVER_INFO_RESPONSE, info.SerializeToString(), crc=True)
-    peers._on_batch(pack(NatsMessage(b"ns.raft.metadata.info", b"", payload)), 1)
+    peers._on_heartbeat(info, NatsMessage(b"ns.raft.metadata.info", b"", b""))
 
 
 def beats_until_sure(peers: Peers, reasons: list[str], now: Now) -> int:
@@ -114,23 +110,11 @@ def test_a_life_that_another_one_followed_comes_back_only_if_it_speaks_on() -> N
     assert lives == [("first", 7), ("second", 1), ("second", 2), ("first", 8)]
 
 
-def test_heartbeats_with_a_wrong_bit_are_nobodys() -> None:
-    peers, _ = make(Now())
-    info = pb.ServerInfoResponse(id="b1", host="there", port=2, boot="boot", beat=1).SerializeToString()
-    payload = bytearray(encode(MsgType.SERVER_INFO_RESPONSE, info, crc=True))
-    for position in range(len(payload)):
-        changed = payload.copy()
-        changed[position] ^= 1
-        peers._on_batch(pack(NatsMessage(b"ns.raft.metadata.info", b"", bytes(changed))), 1)
-    assert peers.alive() == []
-
-
 def test_words_that_do_not_count_leave_nothing_behind() -> None:
     """Heartbeats are numbered from 1: who says 0, under ever new names, is nobody that would be forgotten one day."""
     peers, _ = make(Now())
     for number in range(3 * RAFT_MAX_SERVERS):
         info = pb.ServerInfoResponse(id=f"x{number}", host="there", port=2, boot="boot", beat=0)
-        payload = encode(MsgType.SERVER_INFO_RESPONSE, info.SerializeToString(), crc=True)
-        peers._on_batch(pack(NatsMessage(b"ns.raft.metadata.info", b"", payload)), 1)
+        peers._on_heartbeat(info, NatsMessage(b"ns.raft.metadata.info", b"", b""))
     assert peers.alive() == []
     assert len(peers._past) <= RAFT_MAX_SERVERS

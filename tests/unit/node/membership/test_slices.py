@@ -111,7 +111,7 @@ def applied_in_turns(monkeypatch: pytest.MonkeyPatch, commands: list[bytes], par
     async def main() -> None:
         store = MetadataStore(metadata)
         nothing = cast(Any, None)
-        driver = RaftDriver(nothing, nothing, nothing, nothing, store, 0, nothing)
+        driver = RaftDriver(nothing, nothing, nothing, store, 0, nothing)
         store.listen(lambda changes: turns.append(turn()))
         entries = [Entry(index, 1, EntryKind.COMMAND, command) for index, command in enumerate(commands, 2)]
         await driver._apply(Ready(committed=entries))

@@ -1,0 +1,124 @@
+"""What brokers say to each other: every kind of message is declared here, once, with its place in the envelope, how it
+is encoded and how it is decoded. A method is a question and its answer.
+
+Every message carries a checksum: a wrong bit must not become another question, such as the deletion of another stream.
+It is that of the envelope, or the message's own where there is no envelope (Raft).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from google.protobuf import message as protobuf
+from google.protobuf.message import DecodeError
+
+from bascule.errors import PeerError
+from bascule.wire.envelope import MsgType
+from bascule.wire.owed import decode_gone, encode_gone
+from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.raft import decode_message, encode_message
+from bascule.wire.raft_messages import Message as RaftMessage
+from bascule.wire.repair import Question, Told, decode_question, decode_told, encode_question, encode_told
+from bascule.wire.replication import FetchPart, FetchRequest, decode_part, decode_request
+
+T = TypeVar("T")
+Q = TypeVar("Q")
+A = TypeVar("A")
+P = TypeVar("P", bound=protobuf.Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded(Generic[T]):
+    """A kind of message that can be received."""
+
+    name: str
+    """For the log: "a heartbeat"."""
+    type: MsgType | None
+    """Of its envelope; None if it has none."""
+    decode: Callable[[memoryview], T]
+    """Raises PeerError, and nothing else, whatever the bytes are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Decoded[T]):
+    """One that can be sent, too. What replication sends is written in pieces, and not by way of this."""
+
+    encode: Callable[[T], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Q, A]):
+    question: Message[Q]
+    answer: Message[A]
+
+
+def _protobuf(name: str, type: MsgType, of: type[P]) -> Message[P]:
+    def decode(payload: memoryview) -> P:
+        try:
+            return of.FromString(bytes(payload))
+        except DecodeError as error:
+            raise PeerError(str(error)) from error
+
+    return Message(name, type, decode, of.SerializeToString)
+
+
+def _ended_calls(payload: memoryview) -> list[bytes]:
+    tokens = decode_gone(bytes(payload))
+    if not tokens:
+        raise PeerError("its checksum is wrong, or it names no call, or too many")
+    return tokens
+
+
+def _from_bytes(decode: Callable[[bytes], T]) -> Callable[[memoryview], T]:
+    return lambda payload: decode(bytes(payload))
+
+
+# --- who is there --------------------------------------------------------------------------------------------------
+
+FOUNDING = _protobuf("a message of a broker in no cluster", MsgType.RAFT_JOIN_REQUEST, pb.Bootstrap)
+HEARTBEAT = _protobuf("a heartbeat", MsgType.SERVER_INFO_RESPONSE, pb.ServerInfoResponse)
+HEARTBEATS_WANTED = _protobuf("a request for heartbeats", MsgType.SERVER_INFO_REQUEST, pb.ServerInfoRequest)
+JOIN = Method(
+    _protobuf("a request to join", MsgType.RAFT_JOIN_REQUEST, pb.RaftJoinRequest),
+    _protobuf("an answer to a request to join", MsgType.RAFT_JOIN_RESPONSE, pb.RaftJoinResponse),
+)
+
+# --- the metadata --------------------------------------------------------------------------------------------------
+
+RAFT: Message[RaftMessage] = Message("a message to Raft", None, _from_bytes(decode_message), encode_message)
+CHANGE = Method(
+    _protobuf("a change of the metadata", MsgType.PROPAGATED_REQUEST, pb.PropagatedRequest),
+    _protobuf("an answer of the controller", MsgType.PROPAGATED_RESPONSE, pb.PropagatedResponse),
+)
+STREAM_STATUS = Method(
+    _protobuf("a question about a stream", MsgType.PARTITION_STATUS_REQUEST, pb.PartitionStatusRequest),
+    _protobuf("an answer about a stream", MsgType.PARTITION_STATUS_RESPONSE, pb.PartitionStatusResponse),
+)
+
+# --- administrators ------------------------------------------------------------------------------------------------
+
+POSITIONS = Method(
+    _protobuf("a question about positions", MsgType.PARTITION_STATUS_REQUEST, pb.PositionsRequest),
+    _protobuf("an answer about positions", MsgType.PARTITION_STATUS_RESPONSE, pb.PositionsResponse),
+)
+ORDER = Method(
+    _protobuf("an order of an administrator", MsgType.PROPAGATED_REQUEST, pb.PropagatedRequest),
+    _protobuf("an answer to an administrator", MsgType.PROPAGATED_RESPONSE, pb.PropagatedResponse),
+)
+
+# --- partitions ----------------------------------------------------------------------------------------------------
+
+FETCH_REQUEST: Decoded[FetchRequest] = Decoded("a fetch request", MsgType.REPLICATION_REQUEST, decode_request)
+FETCH_PART: Decoded[FetchPart] = Decoded("a part of a fetch response", MsgType.REPLICATION_RESPONSE, decode_part)
+OTHER_LOG: Method[Question, Told] = Method(
+    Message(
+        "a question of another replica",
+        MsgType.LEADER_EPOCH_OFFSET_REQUEST,
+        _from_bytes(decode_question),
+        encode_question,
+    ),
+    Message(
+        "an answer of another replica", MsgType.LEADER_EPOCH_OFFSET_RESPONSE, _from_bytes(decode_told), encode_told
+    ),
+)
+ENDED_CALLS: Message[list[bytes]] = Message("a list of calls that ended", None, _ended_calls, encode_gone)

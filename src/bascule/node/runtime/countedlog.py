@@ -1,0 +1,27 @@
+"""A log line that may be due as often as others like: written once, and then every ten seconds with the number of those
+that were left out. Anyone who reaches the NATS server can send anything as often as they like; the log of a broker must
+neither hide that nor be filled by it.
+"""
+
+import asyncio
+import logging
+
+QUIET_S = 10.0
+
+
+class CountedLog:
+    def __init__(self, logger: logging.Logger) -> None:
+        self._logger = logger
+        self._quiet_until = 0.0
+        self._unsaid = 0
+        self.total = 0
+
+    def count(self, text: str, number: int = 1) -> None:
+        self.total += number
+        now = asyncio.get_running_loop().time()
+        if now < self._quiet_until:
+            self._unsaid += number
+            return
+        more = f" ({self._unsaid} more since the last such line)" if self._unsaid else ""
+        self._logger.warning("%s%s", text, more)
+        self._quiet_until, self._unsaid = now + QUIET_S, 0
