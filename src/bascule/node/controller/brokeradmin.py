@@ -7,22 +7,17 @@ import itertools
 import logging
 from collections.abc import Iterable, Mapping
 
-from google.protobuf.message import DecodeError
-
 from bascule.core.metadata.streams import Key
-from bascule.errors import BasculeError, BusUnavailable, DeadlineExceeded, FailedPrecondition, Status, by_status
+from bascule.errors import BasculeError, FailedPrecondition, PeerError, Status, by_status
 from bascule.limits import ADMIN_NAMED_PARTITIONS
 from bascule.log.sync import SyncMode
-from bascule.node.membership.garbage import GarbageLog
+from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.messages import ORDER, POSITIONS
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.raft import RaftDriver
-from bascule.node.membership.requests import Requests
-from bascule.node.membership.subjects import Subjects
 from bascule.node.partition.environment import Process
 from bascule.node.partition.replica import Replica
-from bascule.ports import Bus
-from bascule.wire.envelope import MsgType, decode_checked, encode
-from bascule.wire.nats import NatsMessage, messages, pub
+from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_subject
 
@@ -38,9 +33,7 @@ class BrokerAdmin:
         self,
         own: str,
         incarnation: str,
-        subjects: Subjects,
-        bus: Bus,
-        requests: Requests,
+        calls: Calls,
         raft: RaftDriver,
         store: MetadataStore,
         replicas: Mapping[Key, Replica],
@@ -49,21 +42,17 @@ class BrokerAdmin:
     ) -> None:
         self._own = own
         self._incarnation = incarnation
-        self._subjects = subjects
-        self._bus = bus
-        self._requests = requests
+        self._calls = calls
+        self._subject = calls.subjects.administration
         self._raft = raft
         self._store = store
         self._replicas = replicas
         self._mode = mode
         self._process = process
-        self._garbage = GarbageLog(logger, "an inquiry")
 
     def listen(self) -> None:
-        self._bus.subscribe(self._subject(self._own), self._on_batch)
-
-    def _subject(self, broker: str) -> bytes:
-        return self._subjects.within(f"raft.metadata.admin.{broker}")
+        positions = self._calls.answering(POSITIONS, self._positions)
+        self._calls.handle(self._subject(self._own), positions, Handler(ORDER.question, self._on_order))
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -72,14 +61,7 @@ class BrokerAdmin:
         request = pb.PositionsRequest(stream=stream, partitions=partitions)
         if broker == self._own:
             return self._positions(request)
-        kinds = (MsgType.PARTITION_STATUS_REQUEST, MsgType.PARTITION_STATUS_RESPONSE)
-        try:
-            data = await self._requests.ask(
-                self._subject(broker), kinds[0], request.SerializeToString(), kinds[1], ASK_S
-            )
-            return pb.PositionsResponse.FromString(data)
-        except (DeadlineExceeded, BusUnavailable, DecodeError):
-            return None
+        return await self._calls.ask_once(self._subject(broker), POSITIONS, request, ASK_S)
 
     async def stop(self, broker: str) -> None:
         """It says that it will; raises why it will not."""
@@ -88,46 +70,29 @@ class BrokerAdmin:
             return
         request = pb.PropagatedRequest(op=pb.STOP_BROKER)
         request.adminOp.broker = broker
-        kinds = (MsgType.PROPAGATED_REQUEST, MsgType.PROPAGATED_RESPONSE)
-        data = await self._requests.ask(self._subject(broker), kinds[0], request.SerializeToString(), kinds[1], ASK_S)
-        response = pb.PropagatedResponse.FromString(data)
+        response = await self._calls.ask(self._subject(broker), ORDER, request, ASK_S)
         if response.HasField("error"):
             raise by_status(Status(response.error.code), response.error.msg)
 
     def tell_removed(self, broker: str, incarnation: str) -> None:
         request = pb.PropagatedRequest(op=pb.WAS_REMOVED)
         request.adminOp.broker, request.adminOp.incarnation = broker, incarnation
-        self._send(self._subject(broker), encode(MsgType.PROPAGATED_REQUEST, request.SerializeToString(), crc=True))
+        self._calls.tell(self._subject(broker), ORDER.question, request)  # and again, with its next heartbeat
 
     # --- being asked -----------------------------------------------------------------------------------------
 
-    def _on_batch(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            try:
-                self._answer(message)
-            except DecodeError as error:
-                self._garbage.say(error)
-
-    def _answer(self, message: NatsMessage) -> None:
-        inquiry = decode_checked(message.payload, MsgType.PARTITION_STATUS_REQUEST)
-        if inquiry is not None and usable_subject(message.reply):
-            positions = self._positions(pb.PositionsRequest.FromString(bytes(inquiry)))
-            self._send(
-                message.reply, encode(MsgType.PARTITION_STATUS_RESPONSE, positions.SerializeToString(), crc=True)
-            )
-        order = decode_checked(message.payload, MsgType.PROPAGATED_REQUEST)
-        if order is None:
-            return
-        request = pb.PropagatedRequest.FromString(bytes(order))
+    def _on_order(self, request: pb.PropagatedRequest, message: NatsMessage) -> None:
         if request.op == pb.WAS_REMOVED:
             self._was_removed(request.adminOp)
-        elif request.op == pb.STOP_BROKER and usable_subject(message.reply):
-            response = pb.PropagatedResponse(op=request.op)
-            try:
-                self._stop()
-            except BasculeError as error:
-                response.error.code, response.error.msg = error.status, str(error)
-            self._send(message.reply, encode(MsgType.PROPAGATED_RESPONSE, response.SerializeToString(), crc=True))
+            return
+        if request.op != pb.STOP_BROKER or not usable_subject(message.reply):
+            raise PeerError(f"operation {request.op} is none, or names no subject to answer to")
+        response = pb.PropagatedResponse(op=request.op)
+        try:
+            self._stop()
+        except BasculeError as error:
+            response.error.code, response.error.msg = error.status, str(error)
+        self._calls.tell(message.reply, ORDER.answer, response)
 
     async def waiting(self, broker: str) -> dict[tuple[str, int], tuple[str, ...]]:
         """The partitions that broker is named leader of, and does not lead before it has heard others; with those."""
@@ -176,9 +141,3 @@ class BrokerAdmin:
                 f"broker {own[0]} was removed from the cluster by an administrator: its replicas are on other brokers. "
                 "To have it back as a new member, empty its data folder and start it without --raft-bootstrap-seed"
             )
-
-    def _send(self, subject: bytes, payload: bytes) -> None:
-        try:
-            self._bus.send(pub(subject, payload))
-        except BusUnavailable:
-            pass  # asked, or told, again

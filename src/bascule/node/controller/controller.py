@@ -11,24 +11,22 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from google.protobuf.message import DecodeError
-
 from bascule.core.metadata.commands import BrokerDied, Command, DiskLost
-from bascule.errors import BasculeError, BusUnavailable, FailedPrecondition, Status, Unavailable
+from bascule.errors import BasculeError, FailedPrecondition, Status, Unavailable
 from bascule.limits import CHANGES_AT_ONCE, CONTROLLER_CHORES, RAFT_MAX_SERVERS
+from bascule.node.calls.calls import Calls
+from bascule.node.calls.messages import CHANGE, JOIN
+from bascule.node.calls.subjects import succeeds
 from bascule.node.controller.administration import Administration
 from bascule.node.controller.executor import Executor
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
 from bascule.node.membership.peers import HEARTBEAT_S, SESSION_S, Peer
-from bascule.node.membership.subjects import Subjects, succeeds
-from bascule.node.runtime.jobs import Jobs
-from bascule.ports import Bus, Clock, Subscription
-from bascule.wire.envelope import MsgType, decode_checked, encode
-from bascule.wire.nats import messages, pub
+from bascule.node.runtime.jobs import Jobs, Timer
+from bascule.ports import Clock, Subscription
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Membership
-from bascule.wire.subjects import usable_id, usable_subject, usable_token
+from bascule.wire.subjects import usable_id, usable_token
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +47,8 @@ class Controller:
         live: LiveBrokers,
         administration: Administration,
         executor: Executor,
-        bus: Bus,
+        calls: Calls,
         clock: Clock,
-        subjects: Subjects,
         max_quorum: int,
         wanted: tuple[str, ...],
         on_role: Callable[[int, bool], None],
@@ -65,9 +62,9 @@ class Controller:
         self._raft = proposals.raft
         self._administration = administration
         self._executor = executor
-        self._bus = bus
+        self._calls = calls
         self._clock = clock
-        self._subjects = subjects
+        self._subjects = calls.subjects
         self._max_quorum = max_quorum
         self._wanted = wanted
         """Those the configuration names as voters."""
@@ -83,7 +80,8 @@ class Controller:
         self._recording: dict[tuple[str, str], None] = {}
         """Broker and incarnation: what is being put on record."""
         self._subscriptions: list[Subscription] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._jobs = jobs
+        self._timer: Timer | None = None
         self._chores = jobs.tasks("the fencing of a broker", CONTROLLER_CHORES)
         self._recordings = jobs.tasks("the record of a lost disk", RAFT_MAX_SERVERS)
         self._requests = jobs.tasks("a request of another broker", CHANGES_AT_ONCE)
@@ -103,10 +101,13 @@ class Controller:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
         self._disks_lost, self._doubles = {}, {}  # of an earlier term of ours
         self.live.begin()
-        propagate = self._subjects.within("raft.metadata.propagate")
-        self._subscriptions.append(self._bus.subscribe(self._subjects.shared("raft.metadata.join"), self._on_join))
-        self._subscriptions.append(self._bus.subscribe(propagate, self._on_propagate))
-        self._tick()
+        calls, subjects = self._calls, self._subjects
+        self._subscriptions = [
+            calls.handle(subjects.join, calls.answering(JOIN, self._on_join)),
+            calls.handle(subjects.changes, calls.answering_later(CHANGE, self._carry_out, self._requests)),
+        ]
+        without = "dead brokers keep what they lead; let another broker be the controller"
+        self._timer = self._jobs.every("the watch of the controller", HEARTBEAT_S, self._tick, without)
         self._executor.begin()
 
     def stop(self) -> None:
@@ -115,7 +116,7 @@ class Controller:
             subscription.unsubscribe()
         self._subscriptions = []
         if self._timer is not None:
-            self._timer.cancel()
+            self._timer.stop()
             self._timer = None
 
     # --- who lives -------------------------------------------------------------------------------------------
@@ -165,7 +166,6 @@ class Controller:
             )
 
     def _tick(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(HEARTBEAT_S, self._tick)
         for broker in self.live.expired():
             if broker in self.live.leaving:
                 logger.info("broker %s has stopped, as it said", broker)
@@ -272,30 +272,21 @@ class Controller:
         except (Unavailable, FailedPrecondition) as error:
             logger.debug("membership stays for now: %s", error)
 
-    def _on_join(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            payload = decode_checked(message.payload, MsgType.RAFT_JOIN_REQUEST)
-            if payload is None or not usable_subject(message.reply):
-                continue
-            try:
-                request = pb.RaftJoinRequest.FromString(bytes(payload))
-            except DecodeError:
-                continue
-            if request.cluster not in ("", self._subjects.cluster):
-                continue
-            if not usable_id(request.nodeID):
-                answer = pb.RaftJoinResponse(error=f"{request.nodeID!r} cannot be the id of a broker", final=True)
-            elif not usable_token(request.incarnation):
-                answer = pb.RaftJoinResponse(error=f"{request.incarnation!r} is no incarnation", final=True)
-            elif self._is_double(request):
-                error = (
-                    f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
-                )
-                answer = pb.RaftJoinResponse(error=error, final=True)
-            else:
-                answer = pb.RaftJoinResponse(error=self._join(request), final=self._was_removed(request))
-            answer.cluster = self._subjects.cluster
-            self._reply(message.reply, MsgType.RAFT_JOIN_RESPONSE, answer)
+    def _on_join(self, request: pb.RaftJoinRequest) -> pb.RaftJoinResponse | None:
+        """Whoever was told of another cluster asks that one."""
+        if request.cluster not in ("", self._subjects.cluster):
+            return None
+        if not usable_id(request.nodeID):
+            answer = pb.RaftJoinResponse(error=f"{request.nodeID!r} cannot be the id of a broker", final=True)
+        elif not usable_token(request.incarnation):
+            answer = pb.RaftJoinResponse(error=f"{request.incarnation!r} is no incarnation", final=True)
+        elif self._is_double(request):
+            error = f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
+            answer = pb.RaftJoinResponse(error=error, final=True)
+        else:
+            answer = pb.RaftJoinResponse(error=self._join(request), final=self._was_removed(request))
+        answer.cluster = self._subjects.cluster
+        return answer
 
     def _join(self, request: pb.RaftJoinRequest) -> str:
         """Empty once it is a member; else what it waits for."""
@@ -361,19 +352,7 @@ class Controller:
 
     # --- what others ask -------------------------------------------------------------------------------------
 
-    def _on_propagate(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            payload = decode_checked(message.payload, MsgType.PROPAGATED_REQUEST)
-            if payload is None or not usable_subject(message.reply):
-                continue
-            try:
-                request = pb.PropagatedRequest.FromString(bytes(payload))
-            except DecodeError:
-                continue
-            if not self._requests.full:  # else it is asked again
-                self._requests.start(self._carry_out(request, message.reply))
-
-    async def _carry_out(self, request: pb.PropagatedRequest, reply: bytes) -> None:
+    async def _carry_out(self, request: pb.PropagatedRequest) -> pb.PropagatedResponse:
         response = pb.PropagatedResponse(op=request.op)
         try:
             response.index = await self._executor.carry_out(request)
@@ -383,13 +362,7 @@ class Controller:
         except Exception as error:
             logger.exception("a request of another broker failed")
             response.error.code, response.error.msg = Status.INTERNAL, str(error)
-        self._reply(reply, MsgType.PROPAGATED_RESPONSE, response)
-
-    def _reply(self, subject: bytes, kind: MsgType, message: "pb.PropagatedResponse | pb.RaftJoinResponse") -> None:
-        try:
-            self._bus.send(pub(subject, encode(kind, message.SerializeToString(), crc=True)))
-        except BusUnavailable:
-            pass  # the asker asks again
+        return response
 
 
 def _same(command: Command) -> Command:

@@ -4,21 +4,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from google.protobuf.message import DecodeError
-
 from bascule.core.metadata.commands import BeginLife, PartitionName
 from bascule.core.metadata.state import Metadata
 from bascule.errors import BasculeError, BusUnavailable, DeadlineExceeded, StartError, Unavailable
+from bascule.node.calls.calls import Calls
+from bascule.node.calls.messages import JOIN
+from bascule.node.calls.subjects import succeeds
 from bascule.node.membership.bootstrap import Bootstrap
 from bascule.node.membership.controllerclient import ISR_TIMEOUT_S, POLL_S, ControllerClient
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.peers import Peer, Peers
 from bascule.node.membership.raft import RaftDriver
-from bascule.node.membership.requests import Requests
-from bascule.node.membership.subjects import Subjects, succeeds
 from bascule.node.membership.waiting import Waiting
 from bascule.ports import Clock
-from bascule.wire.envelope import MsgType
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Membership
 
@@ -35,17 +33,17 @@ class Cluster:
         self,
         broker_id: str,
         incarnation: str,
-        subjects: Subjects,
+        calls: Calls,
         bootstrap: Bootstrap,
         raft: RaftDriver,
         store: MetadataStore,
         peers: Peers,
-        requests: Requests,
         client: ControllerClient,
         clock: Clock,
     ) -> None:
         self.broker_id = broker_id
-        self.subjects = subjects
+        self.subjects = calls.subjects
+        self._calls = calls
         self.raft = raft
         self.store = store
         self.peers = peers
@@ -53,7 +51,6 @@ class Cluster:
         """In this life: it came without a state."""
         self._incarnation = incarnation
         self._bootstrap = bootstrap
-        self._requests = requests
         self._client = client
         self._clock = clock
         self._waiting: Waiting | None = None
@@ -80,7 +77,7 @@ class Cluster:
     async def enter(self) -> None:
         """Returns when this broker is in a cluster: the one it remembers, one that it founded or one that it joined.
         However long that takes. StartError if it cannot be."""
-        self._requests.listen()
+        self._calls.listen()
         if not self.subjects.cluster:
             if self._bootstrap.may_found and await self._bootstrap.found():
                 await self._found()
@@ -90,7 +87,7 @@ class Cluster:
 
     async def _found(self) -> None:
         """This broker alone, under a new id; stored before anybody hears of it."""
-        own, cluster = self.broker_id, self._requests.new_id()
+        own, cluster = self.broker_id, self._calls.new_id()
         await self.raft.found(Membership((own,), (), ((own, self._incarnation),), cluster))
         self.subjects.enter(cluster)
         logger.info("this broker has founded a new cluster, %s", cluster)
@@ -126,19 +123,11 @@ class Cluster:
     async def _join(self) -> None:
         """However long it takes: who is to be a member of a cluster that does not answer waits for it. It must not end,
         nor found another cluster. StartError if asking again cannot help."""
-        subject = self.subjects.shared("raft.metadata.join")
         request = pb.RaftJoinRequest(nodeID=self.broker_id, incarnation=self._incarnation)
         waiting = self._waiting = Waiting(self._clock, "waiting to join the cluster")
         while True:
             try:
-                data = await self._requests.ask(
-                    subject,
-                    MsgType.RAFT_JOIN_REQUEST,
-                    request.SerializeToString(),
-                    MsgType.RAFT_JOIN_RESPONSE,
-                    JOIN_EVERY_S,
-                )
-                response = pb.RaftJoinResponse.FromString(data)
+                response = await self._calls.ask(self.subjects.join, JOIN, request, JOIN_EVERY_S)
                 request.cluster = response.cluster  # of two that answer, the first
                 if not response.error and response.cluster:
                     self.subjects.enter(response.cluster)
@@ -148,7 +137,7 @@ class Cluster:
                 if response.final:
                     raise StartError(f"the cluster does not let this broker in: {response.error}")
                 waiting.say(response.error)
-            except (DeadlineExceeded, DecodeError):
+            except DeadlineExceeded:
                 request.cluster = ""  # the one that answered may be gone for good
                 waiting.say(
                     f"no controller answers in namespace {self.subjects.namespace}; start more of its brokers, a "

@@ -11,8 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from google.protobuf.message import DecodeError
-
 from bascule.core.metadata.codec import asking
 from bascule.core.metadata.commands import (
     BeginLife,
@@ -26,12 +24,11 @@ from bascule.core.metadata.commands import (
 from bascule.core.metadata.streams import Partition, StreamConfig
 from bascule.errors import DeadlineExceeded, Internal, InvalidArgument, Outdated, Status, Unavailable, by_status
 from bascule.limits import MAX_PARTITIONS
+from bascule.node.calls.calls import Calls
+from bascule.node.calls.messages import CHANGE
 from bascule.node.membership.lease import LEASE_WAIT_S
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.raft import RaftDriver
-from bascule.node.membership.requests import Requests
-from bascule.node.membership.subjects import Subjects
-from bascule.wire.envelope import MsgType
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject
 
@@ -88,18 +85,16 @@ class ControllerClient:
     def __init__(
         self,
         own: str,
-        subjects: Subjects,
+        calls: Calls,
         raft: RaftDriver,
         store: MetadataStore,
-        requests: Requests,
         carry_out: CarryOut,
     ) -> None:
         """`carry_out` does it on this broker, if that is the controller."""
         self._own = own
-        self._subjects = subjects
+        self._calls = calls
         self._raft = raft
         self._store = store
-        self._requests = requests
         self._carry_out = carry_out
 
     # --- what is asked for -----------------------------------------------------------------------------------
@@ -158,7 +153,7 @@ class ControllerClient:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (DEFAULT_TIMEOUT_S + patience_s if timeout_s is None else timeout_s)
         if not request.operation.id:
-            request.operation.id = self._requests.new_id()
+            request.operation.id = self._calls.new_id()
             request.operation.since = self._store.metadata.index
         asked = False
         while True:
@@ -189,17 +184,7 @@ class ControllerClient:
     async def _ask(self, request: pb.PropagatedRequest, timeout_s: float) -> int:
         if self._raft.raft.leader == self._own:
             raise Unavailable("this broker is about to be the controller")
-        data = await self._requests.ask(
-            self._subjects.within("raft.metadata.propagate"),
-            MsgType.PROPAGATED_REQUEST,
-            request.SerializeToString(),
-            MsgType.PROPAGATED_RESPONSE,
-            max(timeout_s, POLL_S),
-        )
-        try:
-            response = pb.PropagatedResponse.FromString(data)
-        except DecodeError as error:
-            raise Unavailable(f"the answer of the controller cannot be read: {error}") from error
+        response = await self._calls.ask(self._calls.subjects.changes, CHANGE, request, max(timeout_s, POLL_S))
         if not response.HasField("error"):
             return response.index
         # Whoever is refused sees why: what was decided before is known here by then, an earlier try of this too.

@@ -35,7 +35,6 @@ from bascule.node.membership.lease import Lease
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.peers import Describe, Peer, Peers
 from bascule.node.membership.raft import RaftDriver
-from bascule.node.membership.requests import Requests
 from bascule.node.partition.environment import Address, Environment, Process, StreamDefaults
 from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.peerlogs import PeerLogs
@@ -141,13 +140,10 @@ async def assemble(
     )
     founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
     bootstrap = Bootstrap(control, founder, disk, clock)
-    requests = Requests(namespace, own, buses.control, random)
     broker_admin = BrokerAdmin(
         own,
         hard_state.incarnation,
-        subjects,
-        buses.control,
-        requests,
+        control,
         driver,
         store,
         replicas,
@@ -155,24 +151,22 @@ async def assemble(
         process,
     )
     parts, carry_out = _controller(
-        settings, driver, store, peers, requests, broker_admin, buses.control, clock, attention, subjects, process, jobs
+        settings, control, driver, store, peers, broker_admin, clock, attention, process, jobs
     )
-    client = ControllerClient(own, subjects, driver, store, requests, carry_out)
-    cluster = Cluster(own, hard_state.incarnation, subjects, bootstrap, driver, store, peers, requests, client, clock)
+    client = ControllerClient(own, control, driver, store, carry_out)
+    cluster = Cluster(own, hard_state.incarnation, control, bootstrap, driver, store, peers, client, clock)
     return Broker(environment, cluster, client, parts, replicas, feeds, fetchers, peer_logs)
 
 
 def _controller(
     settings: Settings,
+    calls: Calls,
     driver: RaftDriver,
     store: MetadataStore,
     peers: Peers,
-    requests: Requests,
     broker_admin: BrokerAdmin,
-    bus: Bus,
     clock: Clock,
     attention: Clock,
-    subjects: Subjects,
     process: Process,
     jobs: Jobs,
 ) -> tuple[ControllerParts, CarryOut]:
@@ -180,7 +174,7 @@ def _controller(
     live = LiveBrokers(driver, attention, peers.last_heard)
     proposals = Proposals(driver, store, live)
     administration = Administration(own, proposals, live, broker_admin, settings.defaults, jobs)
-    status = StreamStatus(own, subjects, bus, requests, lambda: store.metadata)
+    status = StreamStatus(own, calls, lambda: store.metadata)
     executor = Executor(
         proposals,
         live,
@@ -188,7 +182,7 @@ def _controller(
         status,
         Deletion(own, clock, status.knows_that_it_is_gone),
         clock,
-        requests.new_id,
+        calls.new_id,
         settings.min_replication_factor,
         settings.defaults.min_isr,
         jobs,
@@ -198,9 +192,8 @@ def _controller(
         live,
         administration,
         executor,
-        bus,
+        calls,
         attention,
-        subjects,
         settings.max_quorum,
         settings.peers,
         process.on_role,

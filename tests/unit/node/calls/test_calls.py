@@ -31,12 +31,6 @@ from bascule.wire.repair import Question, Standing, Told
 from tests.harness.members import three, within
 
 NOT_YET = {
-    "controller/cluster.py",
-    "controller/controller.py",
-    "controller/inquiries.py",
-    "membership/changes.py",
-    "membership/requests.py",
-    "membership/status.py",
     "partition/environment.py",
     "partition/inboxes.py",
     "replication/fetchers.py",

@@ -258,12 +258,14 @@ def test_questions_nobody_can_read_or_answer_keep_nobody_elses_from_an_answer() 
         (index,) = {stream.creation_index for stream in members["a"].broker.cluster.metadata.streams.values()}
         good = pb.PartitionStatusRequest(creationIndex=index).SerializeToString()
         kind = MsgType.PARTITION_STATUS_REQUEST
-        for name, member in members.items():
-            batch = pack(NatsMessage(b"s", b"ns.reply.spy.1", encode(kind, b"\xff\xff", crc=True)))
-            for reply in (b"*", b"a..b", b"x" * 5000, b"", b"ns.reply.spy." + name.encode()):
-                batch += pack(NatsMessage(b"s", reply, encode(kind, good, crc=True)))
-            member.broker.stream_status._on_batch(batch, 6)
-            member.broker.broker_admin._on_batch(batch, 6)
+        for name in members:
+            replies = (b"*", b"a..b", b"x" * 5000, b"", b"ns.reply.spy." + name.encode())
+            batch = [(b"ns.reply.spy.1", encode(kind, b"\xff\xff", crc=True))]
+            batch += [(reply, encode(kind, good, crc=True)) for reply in replies]
+            for asked in ("status", "admin"):
+                subject = within(members, f"raft.metadata.{asked}.{name}")
+                commands = [b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(data), data) for reply, data in batch]
+                nats.route("", b"".join(commands))
         await asyncio.sleep(1)
         assert sorted(subject[-1:] for subject, _, _ in answers) == [b"a", b"a", b"b", b"b", b"c", b"c"]
 
