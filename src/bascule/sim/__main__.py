@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 
 from bascule.sim.bugs import BUGS
-from bascule.sim.faults.kinds import KINDS
+from bascule.sim.faults.every import KINDS
 from bascule.sim.run import Result, run_seed
 
 MAX_SHOWN = 12

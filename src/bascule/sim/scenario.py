@@ -5,32 +5,13 @@ import random
 from bascule.limits import NATS_DEFAULT_PAYLOAD_BYTES
 from bascule.log.sync import GROUP, SyncMode
 from bascule.sim import knobs
-from bascule.sim.faults.every import DEFINED_IN
-from bascule.sim.faults.kinds import KINDS
-from bascule.sim.faults.kinds import families as families_of
+from bascule.sim.faults.every import KINDS
+from bascule.sim.faults.every import families as families_of
 from bascule.sim.plan import Scenario, StreamPlan
-
-assert DEFINED_IN, "the kinds are registered"
 
 CONTROL_EVERY = 10
 """Each so-manyth seed runs without any fault: others have failed just that."""
 CLUSTER_SIZES = (3, 3, 5)
-LIKELY = {
-    "crash": 0.9,
-    "away": 0.18,
-    "pause": 0.35,
-    "network": 0.6,
-    "disk": 0.4,
-    "flip": 0.35,
-    "clock": 0.4,
-    "contest": 0.4,
-    "tail": 0.3,
-    "misread": 0.2,
-    "relaxed": 1.0,
-    "wipe": 0.25,
-    "early_wipe": 0.25,
-    "members": 0.25,
-}
 RELAXED = (SyncMode("interval", 100_000_000), SyncMode("os"))
 SHORT_S = (4.0, 9.0)
 LONG_S = (20.0, 60.0)
@@ -88,8 +69,10 @@ def _knobs(chance: random.Random) -> tuple[tuple[str, float], ...]:
 
 
 def _families(chance: random.Random, brokers: int, wanted: tuple[str, ...]) -> list[str]:
-    drawn = [name for name in families_of(brokers) if chance.random() < LIKELY[name]]
-    return [name for name in wanted if name in families_of(brokers)] if wanted else drawn
+    possible = families_of(brokers)
+    drawn = [family.name for family in possible if chance.random() < family.likely]
+    names = [family.name for family in possible]
+    return [name for name in wanted if name in names] if wanted else drawn
 
 
 def _faults(families: list[str], brokers: int, sync: SyncMode) -> tuple[str, ...]:
@@ -97,7 +80,7 @@ def _faults(families: list[str], brokers: int, sync: SyncMode) -> tuple[str, ...
         kind.name
         for kind in KINDS.values()
         for _ in range(kind.weight)
-        if kind.family in families
+        if kind.family.name in families
         and (brokers > 1 or not kind.several)
         and not (kind.needs_sync and sync.relaxed)
         and not (kind.relaxed and not sync.relaxed)

@@ -1,6 +1,6 @@
 """Bytes at rest that are not what they were."""
 
-from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.kinds import Family, fault
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.history import StreamInfo
 from bascule.sim.host import Host
@@ -10,9 +10,10 @@ from bascule.wire.record import FRAME_PREFIX_BYTES, Record
 
 MAX_FLIPS = 5
 """In one run: each may cost a record, and too few would be left to check."""
+FLIP = Family("flip", likely=0.35)
 
 
-@fault("flip", weight=4)
+@fault(FLIP, weight=4)
 async def flip(faults: Faults, host: Host) -> None:
     """A bit of an index, or of a record that has another one behind it: the very last one, damaged, may look like a
     write that was never finished."""
@@ -24,7 +25,7 @@ async def flip(faults: Faults, host: Host) -> None:
         _flip_record(faults, host, path)
 
 
-@fault("flip", weight=3)
+@fault(FLIP, weight=3)
 async def flip_snapshot(faults: Faults, host: Host) -> None:
     """The newest one of Raft, if there is another to fall back on: nothing helps against the loss of both."""
     snapshots = [path for path in host.disk.paths() if path.startswith("raft/") and path.endswith(".snapshot")]

@@ -4,12 +4,15 @@ import asyncio
 import errno
 import random
 
-from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.kinds import Family, fault
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 
+DISK = Family("disk", likely=0.4)
+MISREAD = Family("misread", likely=0.2)
 
-@fault("disk")
+
+@fault(DISK)
 async def slow(faults: Faults, host: Host) -> None:
     faults.note("slow", f"the disk of {host.name} is slow")
     host.disk.sync_delay_s = faults.chance.choice((0.02, 0.3))
@@ -17,7 +20,7 @@ async def slow(faults: Faults, host: Host) -> None:
     host.disk.sync_delay_s = faults.world.scenario.sync_delay_s
 
 
-@fault("disk", weight=2, needs_sync=True)
+@fault(DISK, weight=2, needs_sync=True)
 async def eio(faults: Faults, host: Host) -> None:
     rate = faults.chance.choice((0.02, 0.2, 1.0))
     faults.note("eio", f"the disk of {host.name} fails {rate:.0%} of its calls")
@@ -27,7 +30,7 @@ async def eio(faults: Faults, host: Host) -> None:
     host.disk.misfortune = None
 
 
-@fault("misread", weight=5)
+@fault(MISREAD, weight=5)
 async def misread(faults: Faults, host: Host) -> None:
     """Reads of any file give a wrong bit now and then, and the right one when they are repeated."""
     rate = faults.chance.choice((0.02, 0.2))
@@ -46,7 +49,7 @@ async def misread(faults: Faults, host: Host) -> None:
     host.disk.misread = None
 
 
-@fault("disk")
+@fault(DISK)
 async def full(faults: Faults, host: Host) -> None:
     faults.note("full", f"the disk of {host.name} is full")
     host.disk.capacity_bytes = host.disk.used_bytes + faults.chance.randint(0, 2000)

@@ -1,5 +1,19 @@
-"""All kinds of faults: whoever imports this has them registered, in this order."""
+"""All kinds of faults: those of every file in this folder, in the order of the files' names and of their definitions in
+each. A seed draws by that order, so it must not depend on who imports what first.
+"""
 
-from bascule.sim.faults import damage, disks, members, network, processes, tail
+from importlib import import_module
+from pkgutil import iter_modules
 
-DEFINED_IN = (damage, disks, members, network, processes, tail)
+from bascule.sim import faults
+from bascule.sim.faults.kinds import REGISTERED, Family, Kind
+
+for module in iter_modules(faults.__path__):
+    import_module(f"{faults.__name__}.{module.name}")
+
+KINDS: dict[str, Kind] = dict(sorted(REGISTERED.items(), key=lambda item: item[1].work.__module__))
+
+
+def families(brokers: int) -> list[Family]:
+    """Those that can strike so many brokers."""
+    return list(dict.fromkeys(kind.family for kind in KINDS.values() if brokers > 1 or not kind.several))

@@ -1,20 +1,28 @@
-"""Which faults there are. Each is registered where it is defined, with its family: a seed draws families, and then,
-again and again, one of their kinds.
+"""Kinds of faults. Each is registered where it is defined, with its family: a seed draws families, and then, again and
+again, one of their kinds.
 """
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Work = Callable[..., Coroutine[Any, Any, None]]
 """Takes the `Faults` of a run and the `Host` that is struck; a list of kinds need not know how these are made."""
 W = TypeVar("W", bound=Work)
 
 
+class Family(NamedTuple):
+    """What `FAULTS=` names. Defined beside the first of its kinds."""
+
+    name: str
+    likely: float
+    """How often a seed has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     name: str
-    family: str
+    family: Family
     work: Work
     weight: int
     """How often it is drawn, beside others of the same run."""
@@ -28,11 +36,12 @@ class Kind:
     """The contract is about three replicas of which two are in sync."""
 
 
-KINDS: dict[str, Kind] = {}
+REGISTERED: dict[str, Kind] = {}
+"""By name, of the files imported so far; `every.KINDS` has all, in an order that is always the same."""
 
 
 def fault(
-    family: str,
+    family: Family,
     weight: int = 1,
     several: bool = False,
     needs_sync: bool = False,
@@ -43,13 +52,8 @@ def fault(
 
     def register(work: W) -> W:
         name = work.__name__
-        assert name not in KINDS, f"two faults are named {name}"
-        KINDS[name] = Kind(name, family, work, weight, several, needs_sync, relaxed, needs_copies)
+        assert name not in REGISTERED, f"two faults are named {name}"
+        REGISTERED[name] = Kind(name, family, work, weight, several, needs_sync, relaxed, needs_copies)
         return work
 
     return register
-
-
-def families(brokers: int) -> list[str]:
-    """Those that can strike so many brokers."""
-    return list(dict.fromkeys(kind.family for kind in KINDS.values() if brokers > 1 or not kind.several))

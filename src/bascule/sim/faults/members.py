@@ -4,15 +4,18 @@ import asyncio
 from typing import Any
 
 from bascule.errors import Status
-from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.kinds import Family, fault
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 from bascule.wire.pb import admin_pb2 as admin
 
 MAX_JOINS = 2
+WIPE = Family("wipe", likely=0.25)
+EARLY_WIPE = Family("early_wipe", likely=0.25)
+MEMBERS = Family("members", likely=0.25)
 
 
-@fault("wipe", weight=4, several=True, needs_sync=True, needs_copies=True)
+@fault(WIPE, weight=4, several=True, needs_sync=True, needs_copies=True)
 async def wipe(faults: Faults, host: Host) -> None:
     """A disk is lost for good: one at a time, for the contract says no more."""
     if not faults.claim(host):
@@ -25,7 +28,7 @@ async def wipe(faults: Faults, host: Host) -> None:
     await faults.recovered()
 
 
-@fault("early_wipe", weight=4, several=True, needs_sync=True, needs_copies=True)
+@fault(EARLY_WIPE, weight=4, several=True, needs_sync=True, needs_copies=True)
 async def early_wipe(faults: Faults, host: Host) -> None:
     """The same, whether or not all the others are in sync: two that were have everything that was acked by ALL."""
     if not faults.claim(host, whole=False):
@@ -38,7 +41,7 @@ async def early_wipe(faults: Faults, host: Host) -> None:
     await faults.recovered()
 
 
-@fault("members", weight=2, several=True)
+@fault(MEMBERS, weight=2, several=True)
 async def join(faults: Faults, host: Host) -> None:
     cluster, brokers = faults.world.cluster, faults.world.scenario.brokers
     if len(cluster.hosts) == brokers and faults.joined < MAX_JOINS:
@@ -48,7 +51,7 @@ async def join(faults: Faults, host: Host) -> None:
         cluster.add(name, founds=False).boot()
 
 
-@fault("members", several=True)
+@fault(MEMBERS, several=True)
 async def drain(faults: Faults, host: Host) -> None:
     faults.note("drain", f"{host.name} is drained")
     await _administer(faults, "DrainBroker", admin.DrainBrokerRequest(broker=host.name))
@@ -58,7 +61,7 @@ async def drain(faults: Faults, host: Host) -> None:
             return
 
 
-@fault("members", weight=2, several=True)
+@fault(MEMBERS, weight=2, several=True)
 async def remove(faults: Faults, host: Host) -> None:
     """As many stay as there were at first: if none has joined yet one does."""
     cluster = faults.world.cluster

@@ -2,13 +2,15 @@
 
 import asyncio
 
-from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.kinds import Family, fault
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 from bascule.testing.bus import MemoryBus
 
+NETWORK = Family("network", likely=0.6)
 
-@fault("network", weight=2)
+
+@fault(NETWORK, weight=2)
 async def cut(faults: Faults, host: Host) -> None:
     """One connection is lost, as by a slow-consumer cut, and comes back."""
     bus = _some_bus(faults, host)
@@ -20,7 +22,7 @@ async def cut(faults: Faults, host: Host) -> None:
         bus.reconnect()
 
 
-@fault("network")
+@fault(NETWORK)
 async def outage(faults: Faults, host: Host) -> None:
     faults.splits += 1
     faults.note("outage", "NATS is gone")
@@ -29,7 +31,7 @@ async def outage(faults: Faults, host: Host) -> None:
     faults.world.nats.reconnect()
 
 
-@fault("network", weight=2)
+@fault(NETWORK, weight=2)
 async def hold(faults: Faults, host: Host) -> None:
     """A direction of a connection, or both, carries nothing; if that lasts the connection is given up."""
     bus = _some_bus(faults, host)
@@ -53,7 +55,7 @@ async def hold(faults: Faults, host: Host) -> None:
         bus.reconnect()
 
 
-@fault("network")
+@fault(NETWORK)
 async def sever(faults: Faults, host: Host) -> None:
     """NATS itself is split: this host does not hear the others, or they do not hear it, or itself."""
     faults.splits += 1
@@ -65,14 +67,14 @@ async def sever(faults: Faults, host: Host) -> None:
     faults.world.nats.mend(*pair)
 
 
-@fault("network", weight=2, several=True)
+@fault(NETWORK, weight=2, several=True)
 async def isolate(faults: Faults, host: Host) -> None:
     """Neither hears the other: this host, and the rest."""
     faults.counts["isolate"] += 1
     await _part(faults, [host], [other for other in faults.world.cluster.hosts.values() if other is not host])
 
 
-@fault("network", several=True)
+@fault(NETWORK, several=True)
 async def split(faults: Faults, host: Host) -> None:
     faults.counts["split"] += 1
     hosts = list(faults.world.cluster.hosts.values())

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from bascule.errors import PeerError
-from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.kinds import Family, fault
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 from bascule.wire.raft import decode_message
@@ -13,16 +13,22 @@ from bascule.wire.raft_messages import VoteRequest
 AWAY_S = (8.0, 30.0)
 """Longer than every rule that counts seconds."""
 MAX_DRIFT = 0.002
+CRASH = Family("crash", likely=0.9)
+RELAXED = Family("relaxed", likely=1.0)
+AWAY = Family("away", likely=0.18)
+PAUSE = Family("pause", likely=0.35)
+CLOCK = Family("clock", likely=0.4)
+CONTEST = Family("contest", likely=0.4)
 
 
-@fault("crash", weight=2)
+@fault(CRASH, weight=2)
 async def kill(faults: Faults, host: Host) -> None:
     faults.note("kill", f"kill -9 {host.name}")
     faults.kill(host)
     await faults.come_back(host)
 
 
-@fault("crash", weight=3, needs_sync=True)
+@fault(CRASH, weight=3, needs_sync=True)
 async def power(faults: Faults, host: Host) -> None:
     if faults.chance.random() < 0.7:
         await faults.ask(host)  # what a client was told at the last moment holds like anything else
@@ -36,7 +42,7 @@ async def power(faults: Faults, host: Host) -> None:
         await asyncio.sleep(0.02)
 
 
-@fault("crash", needs_sync=True)
+@fault(CRASH, needs_sync=True)
 async def double(faults: Faults, host: Host) -> None:
     """The power goes again while the broker recovers."""
     faults.counts["double"] += 1
@@ -45,14 +51,14 @@ async def double(faults: Faults, host: Host) -> None:
         await asyncio.sleep(faults.chance.uniform(0, 0.05))
 
 
-@fault("crash")
+@fault(CRASH)
 async def restart(faults: Faults, host: Host) -> None:
     faults.note("restart", f"clean restart of {host.name}")
     await host.stop()
     host.boot()
 
 
-@fault("crash", several=True)
+@fault(CRASH, several=True)
 async def several(faults: Faults, host: Host) -> None:
     hosts = [other for other in faults.world.cluster.hosts.values() if faults.chance.random() < 0.6]
     faults.note("several", f"kill -9 {', '.join(other.name for other in hosts)}")
@@ -62,7 +68,7 @@ async def several(faults: Faults, host: Host) -> None:
         await faults.come_back(other)
 
 
-@fault("crash", weight=2, several=True, needs_sync=True)
+@fault(CRASH, weight=2, several=True, needs_sync=True)
 async def blackout(faults: Faults, host: Host) -> None:
     """The power of all goes at once, and comes back here and there."""
     faults.note("blackout", "power loss of all")
@@ -74,7 +80,7 @@ async def blackout(faults: Faults, host: Host) -> None:
         await faults.come_back(other)
 
 
-@fault("relaxed", weight=6, several=True, relaxed=True, needs_copies=True)
+@fault(RELAXED, weight=6, several=True, relaxed=True, needs_copies=True)
 async def power_of_one(faults: Faults, host: Host) -> None:
     """Under relaxed sync the power of one broker goes, with what the system had not written: the others have it."""
     if not await faults.claimed(host):
@@ -85,7 +91,7 @@ async def power_of_one(faults: Faults, host: Host) -> None:
     await faults.recovered()
 
 
-@fault("away", weight=4)
+@fault(AWAY, weight=4)
 async def away(faults: Faults, host: Host) -> None:
     """One is gone for longer than every rule that counts seconds waits."""
     away_s = faults.chance.uniform(*AWAY_S)
@@ -95,7 +101,7 @@ async def away(faults: Faults, host: Host) -> None:
     host.boot()
 
 
-@fault("away", weight=2, several=True)
+@fault(AWAY, weight=2, several=True)
 async def return_late(faults: Faults, host: Host) -> None:
     """All go, one after the other or at once, and each comes back when it likes: in every order there is."""
     chance, loop = faults.chance, asyncio.get_running_loop()
@@ -125,7 +131,7 @@ async def _leave(faults: Faults, host: Host) -> None:
             faults.kill(host)
 
 
-@fault("pause")
+@fault(PAUSE)
 async def pause(faults: Faults, host: Host) -> None:
     pause_s = faults.chance.choice((0.1, 1.0, 6.0))
     faults.note("pause", f"{host.name} stands still for {pause_s} s")
@@ -134,14 +140,14 @@ async def pause(faults: Faults, host: Host) -> None:
     host.resume()
 
 
-@fault("clock")
+@fault(CLOCK)
 async def clock(faults: Faults, host: Host) -> None:
     jump_ns = int(faults.chance.uniform(-3600, 3600) * 1e9)
     faults.note("clock", f"the clock of {host.name} jumps by {jump_ns / 1e9:.3f} s")
     host.clock.skew_ns += jump_ns
 
 
-@fault("clock", weight=2)
+@fault(CLOCK, weight=2)
 async def drift(faults: Faults, host: Host) -> None:
     """Its clocks run faster or slower than the others'."""
     rate = 1 + faults.chance.uniform(-MAX_DRIFT, MAX_DRIFT)
@@ -149,7 +155,7 @@ async def drift(faults: Faults, host: Host) -> None:
     host.clock.run_at(rate)
 
 
-@fault("contest", weight=2, several=True, needs_sync=True)
+@fault(CONTEST, weight=2, several=True, needs_sync=True)
 async def contest(faults: Faults, host: Host) -> None:
     """Two rivals that do not hear each other ask the third for its vote; it loses power as soon as it has given it
     to one, and then hears the other: who forgets a vote gives it twice."""

@@ -5,7 +5,7 @@ all that still last.
 import asyncio
 from collections import Counter
 
-from bascule.sim.faults.kinds import KINDS
+from bascule.sim.faults.kinds import REGISTERED
 from bascule.sim.host import Host
 from bascule.sim.readers import watch
 from bascule.sim.trace import Part
@@ -40,7 +40,7 @@ class Faults:
             kind = self.chance.choice(scenario.faults)
             host = self._victim()
             self._lasting = [task for task in self._lasting if not task.done()]
-            self._lasting.append(asyncio.get_running_loop().create_task(KINDS[kind].work(self, host)))
+            self._lasting.append(asyncio.get_running_loop().create_task(REGISTERED[kind].work(self, host)))
 
     def _victim(self) -> Host:
         """Now and then the one it hurts most."""

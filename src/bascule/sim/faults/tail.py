@@ -7,7 +7,7 @@ one replica only after a clean stop, which leaves a mark of where the log ended.
 import asyncio
 
 from bascule.sim.faults.damage import part_of, record_starts
-from bascule.sim.faults.kinds import fault
+from bascule.sim.faults.kinds import Family, fault
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 from bascule.sim.trace import Part
@@ -16,15 +16,16 @@ from bascule.wire.record import Record
 
 MAX_LATE_S = 12.0
 MAX_CUT_RECORDS = 3
+TAIL = Family("tail", likely=0.3)
 
 
-@fault("tail", weight=14, needs_copies=True)
+@fault(TAIL, weight=14, needs_copies=True)
 async def flip_tail(faults: Faults, host: Host) -> None:
     """The last record has a bit that flipped."""
     await _harm(faults, host, "flip_tail")
 
 
-@fault("tail", weight=5, needs_copies=True)
+@fault(TAIL, weight=5, needs_copies=True)
 async def cut_tail(faults: Faults, host: Host) -> None:
     """The file ends within its last records, or before them, although they were synced."""
     await _harm(faults, host, "cut_tail")
