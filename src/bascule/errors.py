@@ -45,7 +45,6 @@ class BasculeError(Exception):
     """The root. `status` is what a gRPC client sees."""
 
     status: ClassVar[Status] = Status.UNKNOWN
-    retry_safe: ClassVar[bool] = False
 
 
 # --- the caller's fault -----------------------------------------------------------------------------------
@@ -91,7 +90,6 @@ class Unimplemented(CallerError):
 
 class DeadlineExceeded(CallerError):
     status = Status.DEADLINE_EXCEEDED
-    retry_safe = True
 
 
 class Cancelled(CallerError):
@@ -131,7 +129,6 @@ class Internal(ClusterError):
 
 class Unavailable(ClusterError):
     status = Status.UNAVAILABLE
-    retry_safe = True
 
 
 class BusUnavailable(Unavailable):
@@ -152,7 +149,6 @@ class Outdated(ClusterError):
     """Something happened that the asker had not seen when it asked: it looks again, and asks anew."""
 
     status = Status.ABORTED
-    retry_safe = True
 
 
 class LogError(ClusterError):

@@ -6,13 +6,7 @@ border converts to Liftbridge's inclusive offsets, where -1 is an empty log.
 
 from typing import NewType
 
-Offset = NewType("Offset", int)
-"""The number of a record in its partition."""
-
 Epoch = NewType("Epoch", int)
 """The term of one leader of a partition: the index of the command that made it leader."""
 
 PartitionId = NewType("PartitionId", int)
-
-Timestamp = NewType("Timestamp", int)
-"""Nanoseconds since 1970, UTC."""

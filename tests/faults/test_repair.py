@@ -13,9 +13,9 @@ import pytest
 from bascule.client import Client
 from bascule.errors import DeadlineExceeded, Unavailable, Unconfirmed
 from bascule.testing.processes import HOST
+from bascule.testing.records import record_starts
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.cluster_load import STREAM, Brokers, until
-from tests.harness.segments import record_starts
 
 SEGMENT_BYTES = 4_000
 PER_ROUND = 40

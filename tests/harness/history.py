@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from bascule.errors import Status
 from bascule.testing.bus import MemoryNats, parse_commands
+from bascule.testing.records import record_starts
 from bascule.wire.envelope import MsgType, encode
 from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import admin_pb2 as admin
@@ -19,7 +20,6 @@ from bascule.wire.pb import api_pb2 as api
 from tests.harness.administration import answer, controller_of
 from tests.harness.members import REPLICATION, Member, isr, leader_of, until
 from tests.harness.replicas import log_bytes, logs
-from tests.harness.segments import record_starts
 from tests.harness.stops import stop
 
 NAMES = "abc"

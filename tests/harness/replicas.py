@@ -7,9 +7,9 @@ from collections.abc import Callable
 from bascule.log.sync import GROUP, SyncMode
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
+from bascule.testing.records import record_starts
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.members import Member, isr, three, until
-from tests.harness.segments import record_starts
 
 COUNT = 40
 

@@ -9,15 +9,6 @@ def last_segment(disk: MemoryDisk) -> str:
     return [path for path in disk.paths() if path.startswith("streams/") and path.endswith(".log")][-1]
 
 
-def record_starts(data: bytes) -> list[int]:
-    """Where the records of a file begin."""
-    found, position = [], 0
-    while position < len(data):
-        found.append(position)
-        position += 5 + int.from_bytes(data[position + 1 : position + 5], "big")
-    return found
-
-
 def harm_anywhere(disk: MemoryDisk, path: str, chance: random.Random) -> None:
     """A flipped bit, a cut, or zeros."""
     data = disk.content(path)

@@ -75,10 +75,6 @@ class Deadline:
         """Never below a millisecond: a call that starts late still says why it failed."""
         return max(0.001, self._end - asyncio.get_running_loop().time())
 
-    @property
-    def passed(self) -> bool:
-        return asyncio.get_running_loop().time() >= self._end
-
 
 async def persist(
     attempt: Callable[[], Awaitable[T]],

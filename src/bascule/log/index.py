@@ -13,7 +13,7 @@ only a shortcut: a footer that is missing, wrong or disagrees with the segment, 
 
 import errno
 import struct
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from bascule import limits
 from bascule.log.reread import read_verified
@@ -46,11 +46,6 @@ class Footer(NamedTuple):
     first_timestamp: int
     last_timestamp: int
     last_epoch: int
-
-
-class Index(Protocol):
-    async def floor(self, field: int, target: int) -> Entry | None:
-        """The last entry whose field is at most `target`; None if there is none."""
 
 
 class MemoryIndex:

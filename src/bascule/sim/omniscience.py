@@ -30,8 +30,9 @@ from bascule.sim.cluster import Cluster
 from bascule.sim.host import Host
 from bascule.sim.trace import Part
 from bascule.testing.disk import StoredFile
+from bascule.testing.records import split
 from bascule.wire.kernels import decode_records, scan_records
-from bascule.wire.record import FRAME_PREFIX_BYTES, Record
+from bascule.wire.record import Record
 
 UNDER_WAY_S = 1.0
 """What a broker reported before its disk was lost may arrive for so long."""
@@ -98,14 +99,12 @@ class Copy:
         seen.size = len(data)
 
     def _take(self, seen: _Seen, data: bytes, start: int, end: int) -> None:
-        position = start
-        for entry in decode_records(data, start, end, 1 << 30)[1]:
+        decoded = decode_records(data, start, end, 1 << 30)[1]
+        for entry, record in zip(decoded, split(data[start:end]), strict=True):
             offset = Record._make(entry).offset
-            length = int.from_bytes(data[position + 1 : position + FRAME_PREFIX_BYTES], "big")
-            position += FRAME_PREFIX_BYTES + length
             if offset not in self.records:
                 seen.offsets.append(offset)
-            self.records[offset] = data[position - _EPOCH_AND_CRC_BYTES : position]
+            self.records[offset] = record[-_EPOCH_AND_CRC_BYTES:]
 
 
 class Omniscience:
@@ -124,7 +123,6 @@ class Omniscience:
         self._lost: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
         """When a broker's disk was lost; by folder the epoch of the partition then, and up to where it had records. The
         cluster does not know yet, and a leader may commit, or show again, what was there."""
-        self.checks = 0
 
     # --- what this run destroys ---------------------------------------------------------------------------------
 
@@ -198,7 +196,6 @@ class Omniscience:
         replica = host.node.replica(name, number)
         if replica is None or replica.log is not log or replica.stream.creation_index <= self._deleted.get(name, 0):
             return  # it is being deleted
-        self.checks += 1
         if replica.leading is not None or not log.damaged:  # a follower that knows of damage promises nothing of it
             self._compare(host, log, hw_end, replica.partition, now_s)
         if replica.leading is not None:

@@ -196,7 +196,6 @@ class MemoryBus:
         self.name = name
         self.host = host
         self.life = 0
-        self.sent_bytes = 0
         self.up: _Link[Callable[[], None]] = _Link(server, _run_all, at_once=True)
         self.down: _Link[_Delivery] = _Link(server, self._hand_over, at_once=False)
         self._server = server
@@ -233,7 +232,6 @@ class MemoryBus:
     def send(self, commands: bytes) -> None:
         if not self._connected:
             raise BusUnavailable(self.unavailable_reason)
-        self.sent_bytes += len(commands)
         self.up.push(lambda: self._server.route(self.host, commands))
 
     def hold(self, held: bool) -> None:

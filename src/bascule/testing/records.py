@@ -2,9 +2,10 @@
 
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 
 from bascule.wire import kernels
-from bascule.wire.record import origin
+from bascule.wire.record import FRAME_PREFIX_BYTES, origin
 
 SUBJECT = b"test.subject"
 
@@ -40,14 +41,20 @@ def encode(
     return records, count, next_offset, last_timestamp
 
 
+def record_starts(records: bytes) -> list[int]:
+    """Where each of these records, which stand back to back, begins; by what they say of their lengths."""
+    starts, position = [], 0
+    while position < len(records):
+        starts.append(position)
+        length = int.from_bytes(records[position + 1 : position + FRAME_PREFIX_BYTES], "big")
+        position += FRAME_PREFIX_BYTES + length
+    return starts
+
+
 def split(records: bytes) -> list[bytes]:
     """Records back to back -> one by one."""
-    parts, position = [], 0
-    while position < len(records):
-        end = position + 5 + int.from_bytes(records[position + 1 : position + 5], "big")
-        parts.append(records[position:end])
-        position = end
-    return parts
+    borders = [*record_starts(records), len(records)]
+    return [records[start:end] for start, end in pairwise(borders)]
 
 
 def values(records: bytes) -> list[tuple[int, bytes]]:

@@ -27,10 +27,11 @@ length; then inbox, message subject, correlation id.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING or os.environ.get("BASCULE_KERNELS") == "pure":
+from bascule import PURE_KERNELS
+
+if TYPE_CHECKING or PURE_KERNELS:
     from bascule.wire import _pure as _twin
 
     TWIN = "pure"

@@ -95,15 +95,6 @@ def pub_pieces(subject: bytes, pieces: Sequence[bytes], reply: bytes = b"") -> b
     return b"".join((head, *pieces, b"\r\n"))
 
 
-def hpub(subject: bytes, headers: bytes, payload: bytes, reply: bytes = b"") -> bytes:
-    """HPUB of one message. `headers` is a whole NATS header block: `NATS/1.0`, lines, an empty line."""
-    if not (headers.startswith(b"NATS/1.0") and headers.endswith(b"\r\n\r\n")):
-        raise InvalidArgument("a NATS header block starts with NATS/1.0 and ends with an empty line")
-    total = len(headers) + len(payload)
-    start = b"HPUB %b%d %d\r\n" % (_destination(subject, reply), len(headers), total)
-    return b"%b%b%b\r\n" % (start, headers, payload)
-
-
 def _destination(subject: bytes, reply: bytes) -> bytes:
     for name in (subject, reply) if reply else (subject,):
         if not usable_subject(name):
@@ -144,7 +135,6 @@ class Info:
     auth_required: bool = False
     tls_required: bool = False
     tls_available: bool = False
-    lame_duck: bool = False
     connect_urls: tuple[str, ...] = ()
 
     @classmethod
@@ -168,7 +158,6 @@ class Info:
             auth_required=said.get("auth_required") is True,
             tls_required=said.get("tls_required") is True,
             tls_available=said.get("tls_available") is True,
-            lame_duck=said.get("ldm") is True,
             connect_urls=tuple(url for url in urls if isinstance(url, str)) if isinstance(urls, list) else (),
         )
 

@@ -98,14 +98,6 @@ def quote_name(name: str) -> str:
     return "=" + quoted if name[0] in ".=" else quoted
 
 
-def unquote_name(quoted: str) -> str:
-    """The stream name `quote_name` made this of. Raises ValueError if it made no such thing."""
-    name = quoted.removeprefix("=").replace("\\", "@")
-    if quote_name(name) != quoted:
-        raise ValueError(f"{quoted!r} is not the folder of any stream")
-    return name
-
-
 def partition_subject(subject: str, partition: int) -> str:
     """Where the messages of a partition are published: partition 0 has the stream's subject itself."""
     return f"{subject}.{partition}" if partition else subject

@@ -219,8 +219,6 @@ def test_the_history_answers_with_the_largest_epoch_up_to_the_asked_one() -> Non
     assert history.end_of(9, 30) == (7, 30)
     history.cut(15)
     assert history.entries == [(2, 0), (5, 10)]
-    history.raise_start(12)
-    assert history.entries == [(5, 12)]
 
 
 def test_an_epoch_that_wrote_nothing_leaves_no_trace() -> None:

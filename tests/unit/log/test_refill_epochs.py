@@ -8,7 +8,7 @@ from bascule.log.refill import refill
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import Bench, open_bench
 from bascule.testing.loop import run
-from tests.harness.segments import record_starts
+from bascule.testing.records import record_starts
 
 EPOCHS = (1, 1, 1, 2, 2, 2)
 

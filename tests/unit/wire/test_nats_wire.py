@@ -19,7 +19,6 @@ from bascule.wire.nats import (
     classify_error,
     connect,
     error_text,
-    hpub,
     messages,
     pack,
     pub,
@@ -37,8 +36,6 @@ def test_commands_are_written_as_the_protocol_has_them() -> None:
     assert unsub(7, 3) == b"UNSUB 7 3\r\n"
     assert pub(b"a.b", b"hi") == b"PUB a.b 2\r\nhi\r\n"
     assert pub(b"a.b", b"", b"r") == b"PUB a.b r 0\r\n\r\n"
-    block = b"NATS/1.0\r\nk: v\r\n\r\n"
-    assert hpub(b"a", block, b"hi", b"r") == b"HPUB a r 18 20\r\n" + block + b"hi\r\n"
     assert pub("é".encode(), b"x") == b"PUB \xc3\xa9 1\r\nx\r\n"
 
 
@@ -49,8 +46,6 @@ def test_commands_are_written_as_the_protocol_has_them() -> None:
 def test_no_message_goes_to_a_subject_that_is_none(subject: bytes) -> None:
     with pytest.raises(InvalidArgument):
         pub(subject, b"")
-    with pytest.raises(InvalidArgument):
-        hpub(subject, b"NATS/1.0\r\n\r\n", b"")
     if subject:  # an empty reply is no reply
         with pytest.raises(InvalidArgument):
             pub(b"fine", b"", subject)
@@ -65,11 +60,6 @@ def test_no_subscription_to_what_is_no_subject(subject: bytes) -> None:
 def test_a_queue_group_is_one_word() -> None:
     with pytest.raises(InvalidArgument):
         sub(b"a", 1, b"a b")
-
-
-def test_a_header_block_must_be_one() -> None:
-    with pytest.raises(InvalidArgument):
-        hpub(b"a", b"k: v\r\n\r\n", b"")
 
 
 @given(st.binary(), st.binary())
@@ -123,7 +113,7 @@ def test_info_says_what_the_server_takes_and_wants() -> None:
         "something_new": {},
     }
     info = Info.parse(json.dumps(said).encode())
-    assert info == Info("S", "2.11", 4096, True, True, True, True, True, ("10.0.0.1:4222", "[::1]:4222"))
+    assert info == Info("S", "2.11", 4096, True, True, True, True, ("10.0.0.1:4222", "[::1]:4222"))
 
 
 @pytest.mark.parametrize(

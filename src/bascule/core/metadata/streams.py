@@ -198,10 +198,3 @@ class Stream:
             if count % limits.CODEC_SLICE == 0:
                 yield
         return message
-
-    @classmethod
-    def from_wire(cls, message: pb.Stream) -> "Stream":
-        return finish(cls.reading(message))
-
-    def to_wire(self) -> pb.Stream:
-        return finish(self.writing())

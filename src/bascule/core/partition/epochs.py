@@ -53,10 +53,3 @@ class EpochHistory:
         while self._starts and self._starts[-1] >= end:
             self._epochs.pop()
             self._starts.pop()
-
-    def raise_start(self, start: int) -> None:
-        """The log's oldest records are gone."""
-        keep = max(bisect_right(self._starts, start) - 1, 0)
-        del self._epochs[:keep], self._starts[:keep]
-        if self._starts:
-            self._starts[0] = max(self._starts[0], start)

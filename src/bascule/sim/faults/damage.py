@@ -5,8 +5,9 @@ from bascule.sim.faults.strikes import Faults
 from bascule.sim.history import StreamInfo
 from bascule.sim.host import Host
 from bascule.sim.trace import Part
+from bascule.testing.records import record_starts
 from bascule.wire.kernels import decode_records, scan_records
-from bascule.wire.record import FRAME_PREFIX_BYTES, Record
+from bascule.wire.record import Record
 
 MAX_FLIPS = 5
 """In one run: each may cost a record, and too few would be left to check."""
@@ -74,11 +75,3 @@ def _destroyed(faults: Faults, host: Host, path: str, part: Part, offset: int) -
 def part_of(faults: Faults, record: Record) -> Part | None:
     stream: StreamInfo | None = faults.world.history.streams.get(record.stream)
     return None if stream is None else Part(stream.name, stream.incarnation, record.partition)
-
-
-def record_starts(data: bytes) -> list[int]:
-    starts, position = [], 0
-    while position < len(data):
-        starts.append(position)
-        position += FRAME_PREFIX_BYTES + int.from_bytes(data[position + 1 : position + FRAME_PREFIX_BYTES], "big")
-    return starts

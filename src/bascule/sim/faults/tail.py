@@ -6,11 +6,12 @@ one replica only after a clean stop, which leaves a mark of where the log ended.
 
 import asyncio
 
-from bascule.sim.faults.damage import part_of, record_starts
+from bascule.sim.faults.damage import part_of
 from bascule.sim.faults.kinds import Family, fault
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.host import Host
 from bascule.sim.trace import Part
+from bascule.testing.records import record_starts
 from bascule.wire.kernels import decode_records, scan_records
 from bascule.wire.record import Record
 

@@ -22,13 +22,13 @@ from bascule.core.partition.candidate import (
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
+from bascule.testing.records import record_starts
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.repair import Standing
 from tests.harness.administration import answer
 from tests.harness.members import REPLICATION, Member, followers, item_of, leader_of, three, until
 from tests.harness.replicas import leads, logs
-from tests.harness.segments import record_starts
 
 OWN = Standing(3, 10)
 

@@ -4,11 +4,12 @@ import asyncio
 
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
+from bascule.testing.records import record_starts
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.administration import another, answer, create, partitions_of, publish
 from tests.harness.members import three, until
-from tests.harness.segments import last_segment, record_starts
+from tests.harness.segments import last_segment
 from tests.harness.stops import stop
 
 COUNT = 10

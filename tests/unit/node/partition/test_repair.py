@@ -15,11 +15,12 @@ from bascule.node.membership.cluster import Cluster
 from bascule.node.partition.peerlogs import PeerLogs
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
+from bascule.testing.records import record_starts
 from bascule.wire.kernels import scan_records
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.members import Member, followers, isr, leader_of, until
 from tests.harness.replicas import EXPECTED, flip, leads, loaded, log_bytes, logs, whole_again
-from tests.harness.segments import harm_anywhere, record_starts
+from tests.harness.segments import harm_anywhere
 
 
 def flip_crc(disk: MemoryDisk, path: str, chance: random.Random) -> None:

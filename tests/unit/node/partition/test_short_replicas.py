@@ -13,12 +13,12 @@ from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import open_bench
 from bascule.testing.loop import run
+from bascule.testing.records import record_starts
 from bascule.wire.kernels import decode_records
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.logs import bounded
 from tests.harness.members import Member, leader_of, until
 from tests.harness.replicas import COUNT, EXPECTED, loaded, log_bytes, logs, value, whole_again
-from tests.harness.segments import record_starts
 
 Cut = Callable[[bytes], int]
 CUTS: dict[str, Cut] = {

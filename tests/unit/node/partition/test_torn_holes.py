@@ -11,10 +11,9 @@ from bascule.node.partition.peerlogs import PeerLogs
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, begin_life, end_life, open_bench
 from bascule.testing.loop import run
-from bascule.testing.records import encode
+from bascule.testing.records import encode, record_starts
 from tests.harness.members import Member, isr, leader_of, until
 from tests.harness.replicas import COUNT, EXPECTED, loaded, log_bytes, logs
-from tests.harness.segments import record_starts
 from tests.harness.stops import stop
 
 LOST, KEPT = b"lost", b"kept"

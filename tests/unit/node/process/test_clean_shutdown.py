@@ -16,13 +16,14 @@ from bascule.node.process.recover import recover
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
+from bascule.testing.records import record_starts
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.raft_messages import Entry, HardState, Membership, Snapshot
 from tests.harness.administration import another, answer, create, partitions_of, publish, two_replicas
 from tests.harness.broker import Node, SeededRandom
 from tests.harness.members import Member, three, until
-from tests.harness.segments import last_segment, record_starts
+from tests.harness.segments import last_segment
 from tests.harness.stops import stop
 
 COUNT = 10
