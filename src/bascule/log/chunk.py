@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from bascule import limits
 from bascule.log.reread import Read, agreed, steady
 from bascule.wire import kernels
+from bascule.wire.record import FRAME_PREFIX_BYTES
 
-PREFIX_BYTES = 5
 TRAILER_TAG = b"\x82\x7d\x0c"
 _MIN_READ_BYTES = 4 * limits.KIB
-_MAX_WHOLE_BYTES = PREFIX_BYTES + limits.MAX_RECORD_BYTES
+_MAX_WHOLE_BYTES = FRAME_PREFIX_BYTES + limits.MAX_RECORD_BYTES
 _INCOMPLETE = 1
 
 
@@ -134,9 +134,9 @@ async def _is_followed(read: Read, position: int, size: int, min_offset: int) ->
 
 async def _own_end(read: Read, position: int, size: int) -> int:
     """Where the record at `position` says it ends, if a trailer stands there; else 0."""
-    length = _record_bytes(await _read_fully(read, position, min(PREFIX_BYTES, size - position)))
+    length = _record_bytes(await _read_fully(read, position, min(FRAME_PREFIX_BYTES, size - position)))
     end = position + length
-    if not PREFIX_BYTES + limits.MIN_RECORD_PAYLOAD_BYTES <= length <= _MAX_WHOLE_BYTES or end > size:
+    if not FRAME_PREFIX_BYTES + limits.MIN_RECORD_PAYLOAD_BYTES <= length <= _MAX_WHOLE_BYTES or end > size:
         return 0
     tag = await _read_fully(read, end - limits.RECORD_TRAILER_BYTES, len(TRAILER_TAG))
     return end if tag == TRAILER_TAG else 0
@@ -156,7 +156,7 @@ async def read_record(read: Read, position: int, size: int) -> Chunk | None:
 async def _record_at(read: Read, position: int, size: int, min_offset: int) -> Chunk | None:
     if not 0 <= position < size:
         return None
-    length = _record_bytes(await _read_fully(read, position, min(PREFIX_BYTES, size - position)))
+    length = _record_bytes(await _read_fully(read, position, min(FRAME_PREFIX_BYTES, size - position)))
     if not 0 < length <= min(size - position, _MAX_WHOLE_BYTES):
         return None
     data = await _read_fully(read, position, length)
@@ -176,4 +176,6 @@ async def _read_fully(read: Read, position: int, length: int) -> bytes:
 
 def _record_bytes(data: bytes) -> int:
     """The whole length of the record that begins here, as its prefix says; 0 if there is no whole prefix."""
-    return PREFIX_BYTES + int.from_bytes(data[1:PREFIX_BYTES], "big") if len(data) >= PREFIX_BYTES else 0
+    if len(data) < FRAME_PREFIX_BYTES:
+        return 0
+    return FRAME_PREFIX_BYTES + int.from_bytes(data[1:FRAME_PREFIX_BYTES], "big")

@@ -22,13 +22,14 @@ from collections.abc import Awaitable, Callable
 
 from bascule import limits
 from bascule.errors import PeerError, PeerLacks
-from bascule.log.chunk import PREFIX_BYTES, TRAILER_TAG, Chunk
+from bascule.log.chunk import TRAILER_TAG, Chunk
 from bascule.log.filecopy import Copy
 from bascule.log.quarantine import Quarantine
 from bascule.log.segment import Segment
 from bascule.log.segments import SegmentList
 from bascule.log.stretch import Stretch, first_after
 from bascule.wire import kernels
+from bascule.wire.record import FRAME_PREFIX_BYTES
 
 _log = logging.getLogger("bascule.log")
 
@@ -43,7 +44,7 @@ _WHOLE = 0
 _FILLER_BODY = bytes(limits.MIN_RECORD_PAYLOAD_BYTES - limits.RECORD_TRAILER_BYTES) + TRAILER_TAG.ljust(
     limits.RECORD_TRAILER_BYTES, b"\0"
 )
-FILLER = b"\xff" + len(_FILLER_BODY).to_bytes(PREFIX_BYTES - 1, "big") + _FILLER_BODY
+FILLER = b"\xff" + len(_FILLER_BODY).to_bytes(FRAME_PREFIX_BYTES - 1, "big") + _FILLER_BODY
 """Says where it ends, and verifies nowhere."""
 
 

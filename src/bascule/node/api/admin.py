@@ -5,10 +5,7 @@ come, and asking again goes on with it.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
-
-from google.protobuf.message import Message
+from collections.abc import Iterable, Mapping, Sequence
 
 from bascule.core.metadata import plans
 from bascule.core.metadata.plans import Named
@@ -25,17 +22,13 @@ from bascule.errors import (
 from bascule.limits import ADMIN_NAMED_PARTITIONS
 from bascule.net.grpc import Handler
 from bascule.node.api.election import propose_election, was_elected
-from bascule.node.api.liftbridge import receive
 from bascule.node.api.standing import describe, living, waiting
+from bascule.node.api.unary import unary
 from bascule.node.partition.environment import Address
 from bascule.node.process.broker import Broker
 from bascule.ports import Call
-from bascule.wire.grpc import frame
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import internal_pb2 as pb
-
-Request = TypeVar("Request", bound=Message)
-Unary = Callable[[Request, Call], Awaitable[Message]]
 
 DEFAULT_S = 5.0
 MARGIN_S = 0.3
@@ -52,23 +45,14 @@ class AdminApi:
 
     def methods(self) -> Mapping[str, Handler]:
         methods: dict[str, Handler] = {
-            "ClusterStatus": self._unary(admin.ClusterStatusRequest, self.cluster_status),
-            "DescribeStream": self._unary(admin.DescribeStreamRequest, self.describe_stream),
-            "DrainBroker": self._unary(admin.DrainBrokerRequest, self.drain_broker),
-            "UndrainBroker": self._unary(admin.UndrainBrokerRequest, self.undrain_broker),
-            "RemoveBroker": self._unary(admin.RemoveBrokerRequest, self.remove_broker),
-            "ElectLeader": self._unary(admin.ElectLeaderRequest, self.elect_leader),
+            "ClusterStatus": unary(self._broker, admin.ClusterStatusRequest, self.cluster_status),
+            "DescribeStream": unary(self._broker, admin.DescribeStreamRequest, self.describe_stream),
+            "DrainBroker": unary(self._broker, admin.DrainBrokerRequest, self.drain_broker),
+            "UndrainBroker": unary(self._broker, admin.UndrainBrokerRequest, self.undrain_broker),
+            "RemoveBroker": unary(self._broker, admin.RemoveBrokerRequest, self.remove_broker),
+            "ElectLeader": unary(self._broker, admin.ElectLeaderRequest, self.elect_leader),
         }
         return {f"/bascule.Admin/{name}": handler for name, handler in methods.items()}
-
-    def _unary(self, request_type: type[Request], method: Unary[Request]) -> Handler:
-        async def handle(call: Call) -> None:
-            if self._broker.stopping:
-                raise Unavailable("the broker is stopping")
-            response = await method(await receive(call, request_type), call)
-            call.write(frame(response.SerializeToString()))
-
-        return handle
 
     # --- looking ---------------------------------------------------------------------------------------------
 

@@ -1,36 +1,30 @@
 """The gRPC API: requests checked in the protocol's order, answers in its exact codes and texts."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeVar
-
-from google.protobuf.message import DecodeError, Message
+from collections.abc import Mapping
+from typing import Any
 
 from bascule.core.metadata.streams import StreamConfig
 from bascule.errors import (
     FailedPrecondition,
-    Internal,
     InvalidArgument,
     NotFound,
     ResourceExhausted,
     Unavailable,
     Unimplemented,
 )
-from bascule.limits import GRPC_MAX_MESSAGE_BYTES, GRPC_SMALL_REQUEST_BYTES, MAX_PARTITIONS, METADATA_NAMES
+from bascule.limits import GRPC_MAX_MESSAGE_BYTES, MAX_PARTITIONS, METADATA_NAMES
 from bascule.net.call import Call as GrpcCall
 from bascule.net.grpc import Handler
 from bascule.node.api.descriptions import Descriptions, describe_partition, positions_of
 from bascule.node.api.subscribe import subscribe
+from bascule.node.api.unary import receive, unary
 from bascule.node.membership.controllerclient import NewStream
 from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.environment import RESERVED_STREAMS, Address
 from bascule.node.process.broker import Broker
 from bascule.ports import Call
-from bascule.wire.grpc import frame, too_large
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject
-
-Request = TypeVar("Request", bound=Message)
-Unary = Callable[[Request, Call], Awaitable[Message]]
 
 LATER = (
     "PauseStream",
@@ -51,15 +45,15 @@ class Api:
         self._descriptions = Descriptions(lambda: broker.cluster.metadata, broker.replica_of, broker.environment.jobs)
 
     def methods(self) -> Mapping[str, Handler]:
-        publisher = self._broker.publisher
+        broker, publisher = self._broker, self._broker.publisher
         methods: dict[str, Handler] = {
-            "CreateStream": self._unary(api.CreateStreamRequest, self.create_stream),
-            "DeleteStream": self._unary(api.DeleteStreamRequest, self.delete_stream),
+            "CreateStream": unary(broker, api.CreateStreamRequest, self.create_stream),
+            "DeleteStream": unary(broker, api.DeleteStreamRequest, self.delete_stream),
             "FetchMetadata": self.fetch_metadata,
-            "FetchPartitionMetadata": self._unary(api.FetchPartitionMetadataRequest, self.fetch_partition_metadata),
-            "Publish": self._unary(api.PublishRequest, publisher.publish, GRPC_MAX_MESSAGE_BYTES),
-            "PublishToSubject": self._unary(
-                api.PublishToSubjectRequest, publisher.publish_to_subject, GRPC_MAX_MESSAGE_BYTES
+            "FetchPartitionMetadata": unary(broker, api.FetchPartitionMetadataRequest, self.fetch_partition_metadata),
+            "Publish": unary(broker, api.PublishRequest, publisher.publish, GRPC_MAX_MESSAGE_BYTES),
+            "PublishToSubject": unary(
+                broker, api.PublishToSubjectRequest, publisher.publish_to_subject, GRPC_MAX_MESSAGE_BYTES
             ),
             "PublishAsync": publisher.publish_async,
             "Subscribe": self.subscribe,
@@ -68,18 +62,6 @@ class Api:
         for name in ("FetchMetadata", "FetchPartitionMetadata", "Publish", "PublishAsync", "Subscribe"):
             methods[name] = self._settled(methods[name])
         return {f"/proto.API/{name}": handler for name, handler in methods.items()}
-
-    def _unary(
-        self, request_type: type[Request], method: Unary[Request], most: int = GRPC_SMALL_REQUEST_BYTES
-    ) -> Handler:
-        async def handle(call: Call) -> None:
-            if self._broker.stopping:
-                raise Unavailable("the broker is stopping")
-            request = await receive(call, request_type, most)
-            response = await method(request, call)
-            call.write(frame(response.SerializeToString()))
-
-        return handle
 
     def _settled(self, handler: Handler) -> Handler:
         """What is answered out of the metadata is answered once that is known."""
@@ -194,18 +176,6 @@ class Api:
         if self._broker.stopping:
             raise Unavailable("the broker is stopping")
         await subscribe(self._broker, await receive(call, api.SubscribeRequest), call)
-
-
-async def receive(call: Call, request_type: type[Request], most: int = GRPC_SMALL_REQUEST_BYTES) -> Request:
-    data = await call.receive()
-    if data is None:
-        raise Internal("the call ended before its request arrived")
-    if len(data) > most:
-        raise too_large(len(data), most)
-    try:
-        return request_type.FromString(data)
-    except DecodeError as error:
-        raise Internal(f"grpc: error unmarshalling request: {error}") from error
 
 
 def _check_group(group: str) -> None:
