@@ -64,7 +64,9 @@ FEED_SLICE = 100  # positions of a follower taken before it is: up to 4 ms
 FEED_WAITING_REQUESTS = 1000  # of one follower, while what it said before is taken
 CLOSE_SLICE = 100  # partitions closed before it is
 FEED_PARTITION_BYTES = MIB  # of one partition in one response, and kept in memory of one partition for one follower
-FEED_AT_HAND_BYTES = 16 * MIB  # new records kept in memory for one follower, over all partitions
+FEED_BUFFERED_BYTES = 16 * MIB  # new records kept in memory for one follower, over all partitions
+FEED_RESPONSE_BYTES = 4 * MIB  # no further partition is added to a response of this size
+FEED_PAST_SESSIONS = 64  # of one follower: so many restarts ago nothing is on its way any more
 
 # NATS
 NATS_READ_BUFFER_BYTES = MIB

@@ -9,16 +9,20 @@ from bascule.core.metadata import commands
 from bascule.core.partition import follower, leader
 from bascule.core.partition.roles import MOVES
 from bascule.core.raft.state import Role
+from bascule.core.replication import feed, fetcher
 from tests.harness import machine_walks as walks
 from tests.harness.broker_walks import Moment, life_of_a_broker, log_edges, member_edges, role_edges, way_of_a_message
 from tests.harness.diagrams import ARCHITECTURE, Edge, Step, edges, headings_with_diagrams, rows, steps
 from tests.harness.machine_walks import names_of
 from tests.harness.metadata_walks import FIELDS, changed_fields
+from tests.harness.replication_walks import feed_edges, fetcher_edges
 
 CHECKED = {
     "The way of a replicated message",
     "The leader of a partition",
     "A follower of a partition",
+    "Replication: the leading side",
+    "Replication: the following side",
     "The in-sync set",
     "A replica's roles",
     "Raft",
@@ -62,6 +66,18 @@ def test_a_follower_of_a_partition() -> None:
     compare(drawn, with_silent(seen, follower.Event))
     assert {edge[2] for edge in drawn} - {"nothing"} == names_of(follower.Effect)
     assert states == {("following", "Cut", "cutting"), ("cutting", "WasCut", "following")}
+
+
+def test_the_leading_side_of_replication() -> None:
+    drawn = edges("Replication: the leading side")
+    compare(drawn, with_silent(feed_edges(), feed.Event))
+    assert {edge[2] for edge in drawn} - {"nothing"} == names_of(feed.Effect)
+
+
+def test_the_following_side_of_replication() -> None:
+    drawn = edges("Replication: the following side")
+    compare(drawn, with_silent(fetcher_edges(), fetcher.Event))
+    assert {edge[2] for edge in drawn} - {"nothing"} == names_of(fetcher.Effect)
 
 
 def test_the_in_sync_set() -> None:

@@ -13,6 +13,9 @@ class CommandRunner:
     def __init__(self) -> None:
         self.output: list[str] = []
 
+    def close(self) -> None:
+        """The scenario is over."""
+
     def run(self, line: str) -> str:
         name, *words = line.split()
         command: Callable[..., None] = getattr(self, "do_" + name.replace("-", "_"))
@@ -23,13 +26,15 @@ class CommandRunner:
 
 def replay(scenario: CommandRunner, text: str) -> str:
     """The same scenario, with what its commands give now."""
-    blocks = []
-    for block in text.strip().split("\n\n"):
-        lines = block.split("\n")
-        comments = [line for line in lines if line.startswith("#")]
-        commands = [
-            line for line in lines[: (lines.index("----") if "----" in lines else len(lines))] if line[0] != "#"
-        ]
-        output = [scenario.run(command) for command in commands]
-        blocks.append("\n".join([*comments, *commands, *(["----", *output] if commands else [])]))
-    return "\n\n".join(blocks) + "\n"
+    try:
+        return "\n\n".join(_again(scenario, block) for block in text.strip().split("\n\n")) + "\n"
+    finally:
+        scenario.close()
+
+
+def _again(scenario: CommandRunner, block: str) -> str:
+    lines = block.split("\n")
+    comments = [line for line in lines if line.startswith("#")]
+    commands = [line for line in lines[: (lines.index("----") if "----" in lines else len(lines))] if line[0] != "#"]
+    output = [scenario.run(command) for command in commands]
+    return "\n".join([*comments, *commands, *(["----", *output] if commands else [])])

@@ -9,12 +9,12 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+from bascule.core.replication import feed
 from bascule.log.commitlog import CommitLog
 from bascule.log.raftlog import RaftStorage
 from bascule.log.scan import Scan
 from bascule.log.sync import SyncScheduler
 from bascule.node.partition.replica import Replica
-from bascule.node.replication import feeds
 from bascule.ports import Write
 from bascule.testing.disk import MemoryDisk
 from bascule.wire.raft_messages import Entry, HardState, Snapshot
@@ -77,7 +77,7 @@ def ack_lost_write() -> Iterator[None]:
 @contextmanager
 def no_truncate() -> Iterator[None]:
     """A leader takes every follower's log for the beginning of its own."""
-    with _replaced(feeds, "judge", lambda position, epochs, log_end: None):
+    with _replaced(feed, "judge", lambda position, epochs, log_end: None):
         yield
 
 

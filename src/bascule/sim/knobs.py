@@ -17,7 +17,6 @@ from bascule.core.metadata.operations import Operations
 from bascule.core.replication import fetcher
 from bascule.node.membership import metadata, peers
 from bascule.node.partition import opening, peerlogs, reopening, repair
-from bascule.node.replication import feeds
 
 LIKELY = 0.3
 LAYERS = ("bascule.core.", "bascule.log.", "bascule.node.", "bascule.wire.")
@@ -69,12 +68,12 @@ KNOBS = {
         _limit("GONE_CALLS", 1, 10),
         _limit("KEPT_ROUTES", 1),
         # replication
-        _limit("FEED_AT_HAND_BYTES", 0, 1_000, 5_000),
-        Knob(feeds, "ANSWER_BYTES", (8_000, 30_000)),
+        _limit("FEED_BUFFERED_BYTES", 0, 1_000, 5_000),
+        _limit("FEED_RESPONSE_BYTES", 8_000, 30_000),
         _limit("FEED_PARTITION_BYTES", 4_000, 15_000),
         _limit("FEED_SLICE", 1, 3),
         _limit("FEED_WAITING_REQUESTS", 1, 5),
-        Knob(feeds, "KEPT_SESSIONS", (1, 2)),
+        _limit("FEED_PAST_SESSIONS", 1, 2),
         Knob(fetcher, "IDLE_REPORT_S", (0.1, 0.3)),
         Knob(fetcher, "IDLE_FULL_S", (0.2, 1.0, 5.0)),
         Knob(peerlogs, "READ_BYTES", (500, 5_000)),

@@ -14,6 +14,7 @@ from bascule.core.partition.leader import (
     Leader,
     Promised,
     Reopened,
+    Replicate,
     SendAcks,
     SetReadonly,
 )
@@ -51,7 +52,7 @@ def offsets(effect: Effect) -> list[int]:
 def test_nothing_is_acked_or_shown_before_the_log_promises() -> None:
     machine = leader()
     effects = machine.step(Arrived(batch(b"plain", envelope(b"v"), envelope(b"w", policy=1)), now=100))
-    assert [type(effect) for effect in effects] == [Append]
+    assert [type(effect) for effect in effects] == [Append, Replicate]
     assert offsets(effects[0]) == [0, 1, 2]
     assert machine.in_sync.hw_end == 0
     paid, shown = machine.step(Promised(3))
@@ -95,7 +96,7 @@ def test_expected_offsets_that_follow_each_other_stay_one_batch() -> None:
     machine = leader(occ=True)
     payloads = [envelope(b"v", expected=number, correlation=str(number)) for number in range(5)]
     wrong = envelope(b"x", expected=1, correlation="wrong")
-    append, refused = machine.step(Arrived(batch(*payloads[:3], wrong, *payloads[3:]), now=1))
+    append, _, refused = machine.step(Arrived(batch(*payloads[:3], wrong, *payloads[3:]), now=1))
     assert offsets(append) == [0, 1, 2, 3, 4]
     assert acks(refused) == [(0, 0, AckError.INCORRECT_OFFSET, b"wrong")]
 
@@ -105,7 +106,7 @@ def test_messages_of_the_clusters_own_subjects_are_never_stored() -> None:
 
 
 def test_too_large_is_refused_and_the_rest_is_stored() -> None:
-    append, refused = leader(limit=100).step(Arrived(batch(envelope(bytes(200)), envelope(b"small")), now=1))
+    append, _, refused = leader(limit=100).step(Arrived(batch(envelope(bytes(200)), envelope(b"small")), now=1))
     assert offsets(append) == [0]
     assert [error for _, _, error, _ in acks(refused)] == [AckError.TOO_LARGE]
 

@@ -3,7 +3,7 @@
 import pytest
 
 import bascule.sim.run
-from bascule.node.replication import feeds
+from bascule.core.replication import feed
 from bascule.sim.knobs import KNOBS, turned
 
 assert bascule.sim.run, "every module of a broker is loaded"
@@ -16,7 +16,7 @@ def test_a_knob_is_a_constant_of_its_owner(name: str) -> None:
 
 
 def test_a_module_that_took_a_copy_of_a_limit_gets_the_value_too() -> None:
-    assert feeds in KNOBS["limits.FEED_PARTITION_BYTES"].places
+    assert feed in KNOBS["limits.FEED_PARTITION_BYTES"].places
 
 
 @pytest.mark.parametrize("name", KNOBS)

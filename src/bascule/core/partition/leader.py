@@ -1,7 +1,8 @@
 """The leader of one partition: gives offsets, decides what is stored, and remembers which acks it owes.
 
 It may know its own log's end, the in-sync set and the clock readings its events carry; it touches no file and no
-socket. Events in, effects out, in the order append -> (sync, elsewhere) -> acks -> expose.
+socket. Events in, effects out, in the order append -> replicate -> (sync, elsewhere) -> acks ->
+expose.
 
 Rules:
 - One decision per batch. Messages that need another answer than "stored" (too large, wrong expected offset) are
@@ -141,6 +142,16 @@ class Append:
     last_timestamp: int
 
 
+@dataclass(slots=True)
+class Replicate:
+    """What was just appended, if the log took it, is on its way to the followers before it is synced here."""
+
+    records: bytes
+    first_offset: int
+    """Where the log ended before. The first record is past it if offsets were shown that this log lacks."""
+    next_offset: int
+
+
 class SendAcks(NamedTuple):
     owed: bytes
 
@@ -172,7 +183,7 @@ class AskExpand:
     replica: str
 
 
-Effect = Append | SendAcks | Expose | DropAcks | AskShrink | AskExpand
+Effect = Append | Replicate | SendAcks | Expose | DropAcks | AskShrink | AskExpand
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,9 +295,10 @@ class Leader:
             return self._refuse(leader_owed + all_owed + error_owed)
         effects: list[Effect] = []
         if count:
-            self.end = end
+            first_offset, self.end = self.end, end
             self.last_timestamp = last_timestamp
             effects.append(Append(records, count, end, last_timestamp))
+            effects.append(Replicate(records, first_offset, end))
             if leader_owed or all_owed:
                 dropped = self.owed.add(end, leader_owed, all_owed)
                 if dropped:

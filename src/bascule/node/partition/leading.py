@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from bascule.core.partition.epochs import EpochHistory
 from bascule.core.partition.insync import InSync
 from bascule.core.partition.leader import (
     Append,
@@ -23,6 +24,7 @@ from bascule.core.partition.leader import (
     IsrChanged,
     Leader,
     Reopened,
+    Replicate,
     SendAcks,
     SetReadonly,
     Tick,
@@ -32,6 +34,7 @@ from bascule.errors import AckError, BusUnavailable, LogError
 from bascule.node.membership.garbage import CountedLog
 from bascule.node.partition.environment import RESERVED_STREAMS, Environment
 from bascule.node.partition.ports import PartitionBroker, PartitionReplica
+from bascule.node.replication.reads import records_end
 from bascule.ports import Subscription
 from bascule.wire.kernels import encode_acks
 from bascule.wire.nats import messages
@@ -146,6 +149,18 @@ class Leading:
     def epoch(self) -> int:
         return self._machine.identity.epoch
 
+    @property
+    def epochs(self) -> EpochHistory:
+        return self._replica.epochs
+
+    @property
+    def end(self) -> int:
+        return self._log.end
+
+    @property
+    def records_end(self) -> int:
+        return records_end(self._log)
+
     def step(self, event: Event) -> None:
         self._execute(self._machine.step(event))
 
@@ -205,6 +220,7 @@ class Leading:
             self._replica.received(now)
         if self._noted != self._lease.asked:
             self._note_end()
+        self._feeds.prepare()  # before the append: what is to be replicated leaves before the group commit begins
         effects = self._machine.arrived(batch, now, not self._lease.over())
         if len(batch) > self._machine.identity.max_message_bytes:
             self._count_too_large(batch, count, effects)
@@ -240,6 +256,9 @@ class Leading:
             match effect:
                 case Append(records, count, next_offset, last_timestamp):
                     self._append(records, count, next_offset, last_timestamp)
+                case Replicate(records, first_offset, next_offset):
+                    if next_offset == self._log.end:  # else it was refused
+                        self._feeds.appended(self._replica, records, first_offset, next_offset)
                 case SendAcks(owed):
                     self._send_acks(owed)
                 case Expose(hw_end):
@@ -263,7 +282,6 @@ class Leading:
                     self._broker.ask_isr(self._replica, effect)
 
     def _append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
-        self._feeds.prepare()
         end = self._log.end  # the first record may be past it, if offsets were shown that this log lacks
         try:
             self._log.append(records, count, next_offset, last_timestamp)
@@ -273,7 +291,6 @@ class Leading:
             return
         assert self._machine.end == self._log.end == next_offset, "a leader stands where its log ends"
         self._replica.epochs.begin(self.epoch, end)
-        self._feeds.appended(self._replica, records, end, next_offset)
 
     def _send_acks(self, owed: bytes) -> None:
         environment = self._environment

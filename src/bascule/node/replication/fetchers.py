@@ -98,7 +98,9 @@ class Fetchers:
         if fetcher is None:
             subject = request_subject(self._subjects, following.leader)
             conversation = Fetcher(self._session, self._timeout_s, self._idle_s)
-            fetcher = FetcherDriver(conversation, self._broker_id, self._session, subject, self._bus, self._request_ids)
+            fetcher = FetcherDriver(
+                conversation, following.leader, self._broker_id, self._session, subject, self._bus, self._request_ids
+            )
             self._fetchers[following.leader] = fetcher
             fetcher.gather(self._gathering)
         fetcher.follow(following)
@@ -155,6 +157,7 @@ class FetcherDriver:
     def __init__(
         self,
         conversation: Fetcher,
+        leader: str,
         broker_id: str,
         session: int,
         subject: bytes,
@@ -162,6 +165,7 @@ class FetcherDriver:
         request_ids: Iterator[int],
     ) -> None:
         self._machine = conversation
+        self._leader = leader
         self._broker_id = broker_id
         self._session = session
         self._subject = subject
@@ -216,9 +220,19 @@ class FetcherDriver:
     # --- events to effects --------------------------------------------------------------------------------------
 
     def _step(self, event: Event) -> None:
-        for effect in self._machine.step(event):
-            if self._closed:
-                return  # a partition that took its answer was the last one followed
+        if self._closed:
+            return
+        try:
+            effects = self._machine.step(event)
+        except AssertionError:
+            self.close()
+            logger.exception(
+                "replication from %s ends: the conversation is in a state that cannot be, which is a bug. What that "
+                "broker leads is not copied here until this broker is started again; please report this",
+                self._leader,
+            )
+            return
+        for effect in effects:
             match effect:
                 case SendSoon():
                     self._soon = self._loop.call_soon(self._due)
@@ -260,5 +274,4 @@ class FetcherDriver:
                 accepted = True
             else:
                 rejected = True
-        if not self._closed:
-            self._step(Delivered(deliver.request_id, deliver.quiet, accepted, rejected, self._loop.time()))
+        self._step(Delivered(deliver.request_id, deliver.quiet, accepted, rejected, self._loop.time()))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from bascule.core.replication.feed import SILENCE_S
 from bascule.errors import InvalidArgument, Status
 from bascule.node.membership.controllerclient import NewStream
 from bascule.node.membership.peers import DOUBLES, SESSION_S
-from bascule.node.replication.feeds import SILENCE_S
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked, encode
@@ -218,7 +218,7 @@ def test_what_a_follower_promised_to_an_earlier_leader_counts_for_no_later_one()
         await goes_on(members)
         taken: list[str] = []
         for follower, feed in leader.broker.feeds._feeds.items():
-            feed.asked = lambda request, follower=follower: taken.append(follower)  # type: ignore[method-assign,misc]
+            feed.asked = lambda request, at, follower=follower: taken.append(follower)  # type: ignore[method-assign,misc]
         for subject, reply, payload in captured:
             leader.broker.feeds._on_batch(pack(NatsMessage(subject, reply, payload)), 1)
         assert taken == []

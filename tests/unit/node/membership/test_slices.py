@@ -19,6 +19,8 @@ from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Stream
 from bascule.core.raft.ready import Ready
+from bascule.core.replication import feed as feed_machine
+from bascule.core.replication.feed import Feed
 from bascule.errors import Status
 from bascule.log.sync import GROUP, SyncScheduler
 from bascule.node.membership import metadata as store_module
@@ -27,8 +29,6 @@ from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.partition.replica import Replica
 from bascule.node.process import broker as brokers
-from bascule.node.replication import feeds
-from bascule.node.replication.feeds import Feed
 from bascule.ports import Clock, Disk, Write
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualLoop, run
@@ -135,7 +135,7 @@ def test_commands_that_change_many_partitions_have_a_turn_each(monkeypatch: pyte
 
 
 def test_what_a_follower_says_of_many_partitions_is_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "FEED_SLICE", 5)
+    monkeypatch.setattr(feed_machine, "FEED_SLICE", 5)
     taken: Counter[tuple[Feed, int]] = Counter()
     place_one = Feed._place
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from bascule.core.replication import feed as feed_machine
+from bascule.core.replication import progress
 from bascule.errors import Status
-from bascule.node.replication import feeds, places
 from bascule.testing.bus import MemoryNats, Weather
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked
@@ -121,7 +122,7 @@ def test_at_a_slow_pace_a_message_costs_each_follower_one_report() -> None:
 
 
 def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "FEED_AT_HAND_BYTES", 2000)
+    monkeypatch.setattr(progress, "FEED_BUFFERED_BYTES", 2000)
 
     async def main() -> None:
         led = await replicated()
@@ -130,13 +131,13 @@ def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(m
         request = api.PublishRequest(stream="s", value=b"v" * 500, ackPolicy=api.LEADER)
         for _ in range(10):
             assert (await leader.call("Publish", request))[0] is Status.OK
-        kept = [feed._room.used_bytes for feed in leader.broker.feeds._feeds.values()]
+        kept = [feed.machine.buffered_bytes for feed in leader.broker.feeds._feeds.values()]
         assert 500 < max(kept) <= 2000
         away.buses[REPLICATION].reconnect()
         await alike(led.members)
         await leader.publish("s", b"last")
         await asyncio.sleep(0.1)
-        assert {feed._room.used_bytes for feed in leader.broker.feeds._feeds.values()} == {0}
+        assert {feed.machine.buffered_bytes for feed in leader.broker.feeds._feeds.values()} == {0}
 
     run(main())
 
@@ -155,15 +156,16 @@ def test_nothing_is_kept_for_brokers_that_are_away_for_long_and_those_removed_ar
         request = api.PublishRequest(stream="s", value=b"v" * 500, ackPolicy=api.LEADER)
         for _ in range(3):
             assert (await leader.call("Publish", request))[0] is Status.OK
-        assert all(feed._room.used_bytes for feed in served.values())
-        await asyncio.sleep(feeds.SILENCE_S + 2)
+        assert all(feed.machine.buffered_bytes for feed in served.values())
+        await asyncio.sleep(feed_machine.SILENCE_S + 2)
         assert (await leader.call("Publish", request))[0] is Status.OK
-        assert not any(feed._room.used_bytes for feed in served.values())
+        assert not any(feed.machine.buffered_bytes for feed in served.values())
         here = leader.broker.feeds
         here._members = lambda: (leader.name, away.name)
         fed = served[gone.name]
         await until(lambda: gone.name not in served)
-        assert fed._idle_timer.cancelled()
+        assert fed.closed
+        assert all(timer.cancelled() for timer in fed._timers.values())
         here._members = lambda: (leader.name, away.name, gone.name)
         for member in (away, gone):
             member.buses[REPLICATION].reconnect()

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from bascule.core.partition.insync import InSync
+from bascule.core.replication import feed as feed_machine
 from bascule.core.replication import fetcher as fetcher_machine
 from bascule.errors import Status
-from bascule.node.replication import feeds
-from bascule.node.replication.feeds import Feed
+from bascule.node.replication.feeds import FeedDriver
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked
@@ -106,10 +106,10 @@ def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: p
         replica = leader.broker.replica("s", 0)
         assert replica is not None
         assert replica.leading is not None
-        epoch, fulls, wake = replica.leading.epoch, feed._fulls, feed._feeds.wake
+        epoch, fulls, wake = replica.leading.epoch, feed.machine._full_id, feed._feeds.wake
         known: list[bool] = []
 
-        def woken(woken: Feed) -> None:
+        def woken(woken: FeedDriver) -> None:
             known.append(woken.knows(replica.key, epoch))
             wake(woken)
 
@@ -120,7 +120,7 @@ def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: p
         assert lost
         assert feed.knows(replica.key, epoch)
         fetcher._due()
-        await until(lambda: feed._fulls > fulls, 0.5)
+        await until(lambda: feed.machine._full_id > fulls, 0.5)
         assert known[0] is False, "what it had said counted no more"
         assert feed.knows(replica.key, epoch)
 
@@ -135,7 +135,7 @@ def test_a_full_request_that_got_lost_is_missed_by_the_reports_after_it() -> Non
         feed = leader.broker.feeds._feeds[follower.name]
         fetcher.start_over()
         await asyncio.sleep(0.01)
-        fulls = feed._fulls
+        fulls = feed.machine._full_id
         lost = lose(follower, lambda request: request.full)
         fetcher.start_over()
         fetcher.push()
@@ -143,7 +143,7 @@ def test_a_full_request_that_got_lost_is_missed_by_the_reports_after_it() -> Non
         fetcher._due()  # the first report after it; the leader has had none since the full one before
         for _ in range(50):  # and no time passes, in which something else could be missed
             await asyncio.sleep(0)
-        assert feed._fulls > fulls
+        assert feed.machine._full_id > fulls
         await leader.publish("s", b"second")
         await alike(led.members)
 
@@ -167,8 +167,8 @@ def test_an_idle_follower_that_was_taken_out_is_asked_in_again() -> None:
 def test_too_many_requests_that_wait_are_given_up_and_everything_is_named_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feeds, "FEED_SLICE", 1)
-    monkeypatch.setattr(feeds, "FEED_WAITING_REQUESTS", 3)
+    monkeypatch.setattr(feed_machine, "FEED_SLICE", 1)
+    monkeypatch.setattr(feed_machine, "FEED_WAITING_REQUESTS", 3)
 
     async def main() -> None:
         members = await three(MemoryNats())
@@ -185,12 +185,12 @@ def test_too_many_requests_that_wait_are_given_up_and_everything_is_named_again(
             fetcher._due()
         longest = 0
         for _ in range(200):
-            longest = max(longest, len(feed._requests))
+            longest = max(longest, len(feed.machine._requests))
             await asyncio.sleep(0)
         assert 1 < longest <= 4
         for partition in range(12):
             await leader.publish("s", b"v", partition=partition)
-        await until(lambda: not feed._missed, 3.0)
+        await until(lambda: not feed.machine.missed, 3.0)
 
     run(main())
 

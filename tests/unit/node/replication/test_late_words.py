@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bascule.core.partition.epochs import EpochHistory
+from bascule.core.replication.feed import SILENCE_S
 from bascule.node.membership.subjects import Subjects
-from bascule.node.replication import feeds as feeds_module
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
@@ -37,7 +37,8 @@ class Bus:
 
 
 class Leading:
-    epoch, hw_end = EPOCH, 0
+    epoch, hw_end, end, records_end = EPOCH, 0, END, END
+    epochs = EpochHistory([(EPOCH, 0)])
 
     def __init__(self) -> None:
         self.promised: list[int] = []
@@ -46,14 +47,10 @@ class Leading:
         self.promised.append(promised_end)
 
 
-class Log:
-    end, segments = END, ()
-
-
 class Replica:
     """A partition that this broker leads, as its feeds see it."""
 
-    log, epochs, key = Log(), EpochHistory([(EPOCH, 0)]), (1, 0)
+    key = (1, 0)
 
     def __init__(self) -> None:
         self.leading = Leading()
@@ -115,7 +112,7 @@ def test_reports_of_a_life_that_another_one_followed_do_not_count() -> None:
         assert asked.promised == [10, 3]
         asked.ask(2, 2, 4)
         assert asked.promised == [10, 3, 4], "the one that lives goes on"
-        await asyncio.sleep(feeds_module.SILENCE_S + 1)
+        await asyncio.sleep(SILENCE_S + 1)
         asked.ask(1, 7, 10)
         assert asked.promised == [10, 3, 4], "said before, and only late"
         asked.ask(1, 8, 10)

@@ -1,0 +1,572 @@
+"""The leading side of replication: the conversation with one broker that follows partitions we lead.
+
+It may know the ends, epochs and high watermarks of the partitions led here, what the follower asked for, and the clock
+readings its events carry; it touches no socket and reads no log. Its driver tells the leaders of partitions what the
+follower has, reads from logs, and sends.
+
+Rules:
+- A request tells where the follower stands; from then on it is sent what it lacks as it comes, without asking: records
+  when they are appended, before they are synced here, and a new high watermark with the next records, or alone a little
+  later. After records nothing is sent until a request says that they were taken, which a follower says when it has
+  synced them; what comes meanwhile leaves in one response.
+- Records that are new are buffered until then, within bounds; what a follower lacks beyond these is read from the log.
+- Responses are numbered. A follower that misses one asks for everything in full, and is sent again what lies beyond its
+  end. A number is used up also if its response does not leave.
+- Requests are counted too: while none is missing, a partition that is not named stands where it stood. A leader that
+  misses one leaves out a number, and is told everything.
+- What counts is said in the follower's newest session, by a request newer than all before. An earlier session counts
+  again only after the newest has been silent for long: that was a copy of its folder, started by mistake.
+- What a follower says of many partitions at once is taken some at a time; what it says next waits for that, or, if too
+  much waits, counts as lost.
+- A response takes some of every partition with news, at least one record each, and begins where the last one stopped,
+  so that no partition starves.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from bascule.core.metadata.streams import Key
+from bascule.core.partition.epochs import EpochHistory
+from bascule.core.partition.follower import judge
+from bascule.core.replication.progress import BufferUse, Progress
+from bascule.limits import (
+    FEED_PARTITION_BYTES,
+    FEED_PAST_SESSIONS,
+    FEED_RESPONSE_BYTES,
+    FEED_SLICE,
+    FEED_WAITING_REQUESTS,
+)
+from bascule.wire.replication import Answer, FetchRequest, Kind, Position
+
+IDLE_RESPONSE_S = 1.0
+"""After this long without a response there is an empty one, so that a follower knows we live."""
+WATERMARK_ALONE_S = 0.005
+"""A new high watermark alone waits this long for records to travel with."""
+SILENCE_S = 10.0
+"""An earlier session that speaks on is believed when the newest one has been silent for so long. What a dead one had
+still on its way has arrived long before. And for who is silent nothing is buffered."""
+
+
+class LedPartition(Protocol):
+    """A partition that this broker leads, as it is now."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def epochs(self) -> EpochHistory: ...
+
+    @property
+    def hw_end(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def records_end(self) -> int:
+        """Where its log ends for a follower: the last offsets may be lost for good, and come to nobody."""
+
+
+class Timer(Enum):
+    IDLE = "idle"
+    WATERMARK = "watermark"
+
+
+# --- events --------------------------------------------------------------------------------------------------------
+
+
+class Started(NamedTuple):
+    now: float
+
+
+class Asked(NamedTuple):
+    """A request of a member of the cluster, well-formed, and meant for this session of ours."""
+
+    request: FetchRequest
+    heard_at: int
+    """In ns, by the clock that followers are judged by."""
+    now: float
+
+
+class TakeMore(NamedTuple):
+    """What a TakeSoon asked for."""
+
+    now: float
+
+
+class Appended(NamedTuple):
+    """A partition led here has more records, of its leader's epoch."""
+
+    key: Key
+    records: bytes
+    first_offset: int
+    next_offset: int
+
+
+class News(NamedTuple):
+    """A partition led here has a higher watermark, or records that could not be read before."""
+
+    key: Key
+
+
+class WentBack(NamedTuple):
+    """The last records of a partition led here could not be stored."""
+
+    key: Key
+
+
+class Due(NamedTuple):
+    """What a SendSoon asked for."""
+
+    now: float
+
+
+class Elapsed(NamedTuple):
+    timer: Timer
+    now: float
+
+
+class WasRead(NamedTuple):
+    """What a Read gave: whole records of one epoch, or none."""
+
+    records: bytes
+    end: int
+    """The offset after the last of them."""
+    epoch: int
+    read_end: int
+    """Where the reading stands: past `end` if what follows cannot be read."""
+    cursor: object
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFailed:
+    pass
+
+
+Event = Appended | Asked | News | Due | Elapsed | TakeMore | WasRead | ReadFailed | WentBack | Started
+
+
+# --- effects -------------------------------------------------------------------------------------------------------
+
+
+class Fetched(NamedTuple):
+    """Tell the leader of this partition: the follower has everything below `end`, and promises everything below
+    `promised_end`."""
+
+    key: Key
+    end: int
+    promised_end: int
+    heard_at: int
+
+
+class DiskFailing(NamedTuple):
+    """Tell the leader of this partition: the follower's disk takes nothing more."""
+
+    key: Key
+    promised_end: int
+    heard_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendSoon:
+    """Say Due at the end of this turn of the event loop, or before."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSoon:
+    """Say TakeMore in the next turn of the event loop."""
+
+
+class Send(NamedTuple):
+    """A response."""
+
+    session: int
+    """Of the follower."""
+    request_id: int
+    number: int
+    answers: list[Answer]
+
+
+class Read(NamedTuple):
+    """Read about `max_bytes` from here on, at least one record if there is one; then say WasRead or ReadFailed. Records
+    of one epoch only: a follower notes where each begins."""
+
+    key: Key
+    offset: int
+    max_bytes: int
+    cursor: object
+
+
+class SetTimer(NamedTuple):
+    """Say Elapsed after this long. A timer is set only when it is not running."""
+
+    timer: Timer
+    delay_s: float
+
+
+class StopTimer(NamedTuple):
+    timer: Timer
+
+
+Effect = Fetched | DiskFailing | SendSoon | TakeSoon | Send | Read | SetTimer | StopTimer
+
+_SEND_SOON, _TAKE_SOON = SendSoon(), TakeSoon()
+
+
+@dataclass(slots=True)
+class _Response:
+    """One that is put together."""
+
+    answers: list[Answer]
+    keys: list[Key]
+    """With news, in the order they are answered; those before `next` have been."""
+    next: int
+    room: int
+
+
+class Feed:
+    def __init__(self, find: Callable[[Key], LedPartition | None]) -> None:
+        """`find` gives what is led here, and nothing else."""
+        self._find = find
+        self._progress: dict[Key, Progress] = {}
+        self._use = BufferUse()
+        self._news: dict[Key, None] = {}
+        """Partitions to be answered, the next one first."""
+        self._records_wait = False
+        """Some of them with records."""
+        self._unread: dict[Key, None] = {}
+        """Partitions with records that could not be read."""
+        self._at_once: list[Answer] = []
+        # What the follower says.
+        self._session = 0
+        self._past_sessions: dict[int, int] = {}
+        """With the last request of each."""
+        self._requests: deque[tuple[FetchRequest, int]] = deque()
+        """With the time they came; of the first one `_next_position` is the next to be taken."""
+        self._next_position = 0
+        self._request_id = self._full_id = self._reports = 0
+        self._missed = False
+        """A report got lost, and everything has not been named since."""
+        self.heard_at = 0
+        """When the last request came that has been taken, by the clock that followers are judged by."""
+        # What it is sent.
+        self._number = self._taken = self._awaited = 0
+        """Of the last response sent, of the last one that arrived, and of the last one with records."""
+        self._response: _Response | None = None
+        self._reading: tuple[Key, Progress] | None = None
+        """A Read is out. It may outlive its response."""
+        self._soon = self._taking = self._watermark_waits = False
+        self._sent_at = self._asked_at = 0.0
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._use.nbytes
+
+    @property
+    def missed(self) -> bool:
+        return self._missed
+
+    def knows(self, key: Key, epoch: int) -> bool:
+        """Whether the follower stands, in this epoch, where we think it stands."""
+        progress = self._progress.get(key)
+        return progress is not None and not self._missed and progress.position.leader_epoch == epoch
+
+    def step(self, event: Event) -> list[Effect]:
+        match event:
+            case Appended(key, records, first_offset, next_offset):
+                return self._appended(key, records, first_offset, next_offset)
+            case Asked(request, heard_at, now):
+                return self._asked(request, heard_at, now)
+            case News(key):
+                return self._has_news(key)
+            case Due(now):
+                return self._due(now)
+            case Elapsed(Timer.WATERMARK, _):
+                self._watermark_waits = False
+                return self._send_soon() if self._news and self._taken >= self._awaited else []
+            case Elapsed(_, now):
+                return self._check_idle(now)
+            case TakeMore(now):
+                return self._take_some(now)
+            case WasRead():
+                return self._was_read(event)
+            case ReadFailed():
+                self._reading = self._response = None
+                return self._consider()
+            case WentBack(key):
+                if progress := self._progress.get(key):
+                    progress.drop_buffer()
+                return []
+            case Started(now):
+                self._sent_at = self._asked_at = now
+                return [SetTimer(Timer.IDLE, IDLE_RESPONSE_S)]
+
+    # --- news ------------------------------------------------------------------------------------------------
+
+    def _appended(self, key: Key, records: bytes, first_offset: int, next_offset: int) -> list[Effect]:
+        progress = self._progress.get(key)
+        if progress is None:
+            return []
+        progress.buffer(records, first_offset, next_offset)
+        self._news[key] = None
+        self._records_wait = True
+        return self._consider()
+
+    def _has_news(self, key: Key) -> list[Effect]:
+        progress, led = self._progress.get(key), self._find(key)
+        if progress is None or led is None:
+            return []
+        self._news[key] = None
+        if led.records_end > progress.end:
+            self._records_wait = True
+        return self._consider()
+
+    def _consider(self) -> list[Effect]:
+        """Whether something is sent now, or a little later, or nothing as yet."""
+        if self._taken < self._awaited:
+            return []
+        if self._records_wait or self._at_once:
+            return self._send_soon()
+        if self._news and not self._watermark_waits:
+            self._watermark_waits = True
+            return [SetTimer(Timer.WATERMARK, WATERMARK_ALONE_S)]
+        return []
+
+    def _send_soon(self) -> list[Effect]:
+        if self._soon:
+            return []
+        self._soon = True
+        return [_SEND_SOON]
+
+    # --- being asked -----------------------------------------------------------------------------------------
+
+    def _asked(self, request: FetchRequest, heard_at: int, now: float) -> list[Effect]:
+        if request.full or len(self._requests) >= FEED_WAITING_REQUESTS:
+            # What waits says less than what comes now; or it is too much, and then it counts as lost.
+            while len(self._requests) > 1:
+                self._requests.pop()
+        self._requests.append((request, heard_at))
+        return [] if self._taking else self._take_some(now)
+
+    def _take_some(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        self._taking = False
+        room = FEED_SLICE
+        while self._requests and room > 0:
+            request, heard_at = self._requests[0]
+            if self._next_position or self._begins(request, now, effects):
+                some = request.positions[self._next_position : self._next_position + room]
+                for position in some:
+                    self._place(position, heard_at, effects)
+                room -= 1 + len(some)
+                self._next_position += len(some)
+                if self._next_position < len(request.positions):
+                    break
+                self.heard_at = heard_at
+            self._requests.popleft()
+            self._next_position = 0
+        if self._requests:
+            self._taking = True
+            effects.append(_TAKE_SOON)
+        effects += self._consider()
+        return effects
+
+    def _begins(self, request: FetchRequest, now: float, effects: list[Effect]) -> bool:
+        """Whether this request counts: it is not late, nor here already."""
+        if request.session != self._session:
+            if self._is_over(request, now):
+                return False  # late, of a session that ended: what it promised may be gone
+            self._begin(request.session)
+        elif request.request_id <= self._request_id:
+            return False  # late, or twice: a newer one is here
+        self._request_id, self._asked_at = request.request_id, now
+        if request.full:
+            self._start_over()
+        else:
+            if self._taken < request.taken <= self._number:
+                self._taken = request.taken
+            if (request.full_id, request.report) != (self._full_id, self._reports + 1):
+                effects += self._miss()
+        self._full_id, self._reports = request.full_id, request.report
+        return True
+
+    def _miss(self) -> list[Effect]:
+        """A report got lost. With a number left out the follower misses a response, and names everything."""
+        if self._missed:
+            return []
+        self._missed = True
+        self._number += 1
+        return self._send_soon()
+
+    def _is_over(self, request: FetchRequest, now: float) -> bool:
+        last = self._past_sessions.get(request.session)
+        return last is not None and (request.request_id <= last or now < self._asked_at + SILENCE_S)
+
+    def _begin(self, session: int) -> None:
+        """The follower has started anew."""
+        self._past_sessions.pop(session, None)
+        if self._session:
+            self._past_sessions[self._session] = self._request_id
+        while len(self._past_sessions) > FEED_PAST_SESSIONS:
+            del self._past_sessions[next(iter(self._past_sessions))]
+        self._session = session
+        self._request_id = 0
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Nothing that was sent before is taken any more, and the next response is the first one."""
+        self._progress, self._use = {}, BufferUse()
+        self._news, self._at_once, self._records_wait = {}, [], False
+        self._unread, self._missed = {}, False
+        self._number = self._taken = self._awaited = 0
+        self._response = None
+
+    def _place(self, position: Position, heard_at: int, effects: list[Effect]) -> None:
+        key, asked = (position.stream_index, position.partition), (position.end, position.last_epoch)
+        led = self._find(key)
+        if led is None or led.epoch != position.leader_epoch:
+            self._at_once.append(Answer(*key, Kind.REFUSED, position.leader_epoch, 0, 0, *asked, 0, 0, b""))
+            self._forget(key)
+            return
+        if position.failing:
+            self._forget(key)
+            effects.append(DiskFailing(key, position.promised_end, heard_at))
+            return
+        log_end = led.end
+        parted = judge(position, led.epochs, log_end)
+        if parted is not None:
+            self._at_once.append(Answer(*key, Kind.DIVERGED, led.epoch, led.hw_end, log_end, *asked, *parted, b""))
+            self._forget(key)
+            return
+        progress = self._progress.get(key)
+        if progress is not None and progress.continues(position):
+            progress.position = position
+        else:
+            self._forget(key)
+            progress = self._progress[key] = Progress(position, self._use)
+        records_end = led.records_end
+        end, promised_end = (log_end if each >= records_end else each for each in (position.end, position.promised_end))
+        effects.append(Fetched(key, end, promised_end, heard_at))
+        if records_end > progress.end:
+            self._records_wait = True
+            self._news[key] = None
+        elif led.hw_end > progress.told_hw:
+            self._news[key] = None
+
+    def _forget(self, key: Key) -> None:
+        if progress := self._progress.pop(key, None):
+            progress.drop_buffer()
+
+    def _check_idle(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        left_s = self._sent_at + IDLE_RESPONSE_S - now
+        if left_s <= 0:
+            left_s = IDLE_RESPONSE_S
+            if self._taken >= self._awaited:
+                # What could not be read before may have been healed by now.
+                unread, self._unread = self._unread, {}
+                self._news.update((key, None) for key in unread if self._lacks_records(key))
+                effects += self._send_soon()
+        if now - self._asked_at >= SILENCE_S:
+            # It has been away for long: when it is back what it lacks is read from the log.
+            for progress in self._progress.values():
+                if progress.buffered:
+                    progress.drop_buffer()
+        effects.append(SetTimer(Timer.IDLE, left_s))
+        return effects
+
+    def _lacks_records(self, key: Key) -> bool:
+        progress, led = self._progress.get(key), self._find(key)
+        return progress is not None and led is not None and led.records_end > progress.end
+
+    # --- responding ------------------------------------------------------------------------------------------
+
+    def _due(self, now: float) -> list[Effect]:
+        """The number of the response is used from here on: if it does not leave, the follower misses it and asks
+        again."""
+        self._soon = False
+        if self._reading is not None or (self._taken < self._awaited and not self._missed):
+            return []  # what was read meanwhile has left, and is waited for
+        effects: list[Effect] = []
+        self._sent_at = now
+        if self._watermark_waits:
+            self._watermark_waits = False
+            effects.append(StopTimer(Timer.WATERMARK))
+        self._number += 1
+        self._response = _Response(self._at_once, list(self._news), 0, FEED_RESPONSE_BYTES)
+        self._at_once, self._news, self._records_wait = [], {}, False
+        return self._respond(self._response, effects)
+
+    def _respond(self, response: _Response, effects: list[Effect]) -> list[Effect]:
+        """Go on with it, up to the first partition that must be read, or to its end."""
+        keys = response.keys
+        while response.next < len(keys):
+            if response.room <= 0:
+                # The rest comes first next time.
+                self._news = {**dict.fromkeys(keys[response.next :]), **self._news}
+                self._records_wait = True
+                break
+            key = keys[response.next]
+            response.next += 1
+            progress, led = self._progress.get(key), self._find(key)
+            if progress is None or led is None or progress.position.leader_epoch != led.epoch:
+                continue  # refused meanwhile, or of an earlier epoch of ours
+            asked = (progress.end, progress.last_epoch)
+            if progress.buffered:
+                self._answer(response, key, progress, led, asked, progress.take_buffer(led.epoch))
+            elif led.records_end > progress.end:
+                self._reading = key, progress
+                max_bytes = min(response.room, FEED_PARTITION_BYTES)
+                effects.append(Read(key, progress.end, max_bytes, progress.cursor))
+                return effects
+            else:
+                self._answer(response, key, progress, led, asked, b"")
+        return self._finish(response, effects)
+
+    def _was_read(self, read: WasRead) -> list[Effect]:
+        assert self._reading is not None, "nothing is read that was not asked for"
+        (key, progress), self._reading = self._reading, None
+        response = self._response
+        if response is None:
+            return self._consider()  # it asked anew meanwhile, and would not take this any more
+        led = self._find(key)
+        if led is not None and led.epoch == progress.position.leader_epoch and self._progress.get(key) is progress:
+            asked = (progress.end, progress.last_epoch)
+            progress.cursor, progress.read_end = read.cursor, read.read_end
+            if read.records:
+                assert read.end > progress.end, "what is read lies beyond what was sent"
+                progress.set_end(read.end, read.epoch)
+            self._answer(response, key, progress, led, asked, read.records)
+        return self._respond(response, [])
+
+    def _answer(
+        self,
+        response: _Response,
+        key: Key,
+        progress: Progress,
+        led: LedPartition,
+        asked: tuple[int, int],
+        records: bytes,
+    ) -> None:
+        log_end, records_end = led.end, led.records_end
+        if records and log_end > progress.end and progress.read_end < log_end:
+            self._news[key] = None
+            self._records_wait = True
+        elif records_end > progress.end:
+            self._unread[key] = None
+        hw_end = progress.told_hw = led.hw_end
+        response.answers.append(Answer(*key, Kind.DATA, led.epoch, hw_end, records_end, *asked, 0, 0, records))
+        response.room -= len(records)
+
+    def _finish(self, response: _Response, effects: list[Effect]) -> list[Effect]:
+        self._response = None
+        if any(answer.records for answer in response.answers):
+            assert self._taken >= self._awaited or self._missed, "records wait until those before them were taken"
+            self._awaited = self._number
+        assert self._taken <= self._number, "nobody takes what was not sent"
+        effects.append(Send(self._session, self._request_id, self._number, response.answers))
+        effects += self._consider()
+        return effects
