@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from bascule.errors import Status
-from bascule.node.api.admin import AdminApi
 from bascule.testing.call import MemoryCall
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
@@ -26,7 +25,7 @@ async def ask(member: Member, method: str, request: Any, timeout_s: float = 10.0
     call = MemoryCall(timeout_s)
     call.request(request.SerializeToString())
     assert member.life is not None
-    methods: Mapping[str, Any] = AdminApi(member.broker, member).methods()
+    methods: Mapping[str, Any] = member.broker.methods
     status, text = await member.life.start(call.run(methods[f"/bascule.Admin/{method}"]))
     responses = split(bytes(call.responses))
     return status, text, RESPONSES[method].FromString(responses[0]) if responses else None

@@ -7,7 +7,6 @@ from typing import Any
 
 from bascule.errors import Status
 from bascule.log.sync import GROUP
-from bascule.node.api.liftbridge import Api
 from bascule.node.partition.environment import Process, StreamDefaults
 from bascule.node.process.assemble import Buses, Settings, assemble
 from bascule.testing.bus import MemoryNats
@@ -79,7 +78,7 @@ class Node:
         process = make_process(self.fatal.append)
         self.broker = await assemble(settings, self.disk, clock, chance, Buses(*self.buses), GROUP, self, process)
         await self.broker.start()
-        self.methods = Api(self.broker, self).methods()
+        self.methods = self.broker.methods
         return self
 
     def power_off(self, chance: random.Random) -> None:

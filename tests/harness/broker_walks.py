@@ -22,6 +22,7 @@ from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.partition.following import Following
 from bascule.node.partition.leading import Leading
+from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.repair import Repair
 from bascule.node.partition.replica import Replica
 from bascule.node.partition.roles import Roles
@@ -71,11 +72,11 @@ def watched(owner: type, name: str, watch: Watch) -> Iterator[None]:
 
 LIFE: tuple[tuple[type, str], ...] = (
     (Cluster, "enter"),
-    (Broker, "_open"),
+    (ReplicaManager, "open"),
     (Cluster, "start"),
     (Cluster, "caught_up"),
     (Cluster, "begin_life"),
-    (Broker, "_take_roles"),
+    (ReplicaManager, "take_roles"),
     (Broker, "start"),
     (ControllerClient, "hand_over"),
     (Cluster, "resign"),
@@ -88,6 +89,8 @@ def broker_of(watched_one: Any) -> str:
     match watched_one:
         case ControllerClient():
             return watched_one._own
+        case ReplicaManager():
+            return watched_one._cluster.broker_id
         case Broker():
             return watched_one.cluster.broker_id
         case _:
@@ -116,7 +119,7 @@ def life_of_a_broker(*, majority: bool) -> list[str]:
         await members["c"].start()
         if not majority:
             await asyncio.gather(members["a"].start(), members["b"].start())
-            await until(lambda: "Broker._take_roles" in trace)
+            await until(lambda: "ReplicaManager.take_roles" in trace)
         broker = members["c"].broker
         await until(lambda: len(broker.cluster.raft.membership.voters) == 3)
         for step in (broker.hand_over(5.0), broker.stop(), broker.close()):
@@ -150,7 +153,7 @@ def role_edges(length: int = 400) -> set[Edge]:
         await create(members, partitions=3)
         chance = random.Random(1)
         for number in range(3):
-            replica = members["b"].broker.replica("s", number)
+            replica = members["b"].broker.replicas.find("s", number)
             assert replica is not None
             await walk(replica, chance, length // 3)
             if number == 0:
@@ -291,7 +294,7 @@ def member_edges() -> set[Edge]:
             await asyncio.sleep(0.1)
 
     async def command(command: Command) -> None:
-        await controller_of(members).broker.proposals.propose(lambda: command)
+        await controller_of(members).broker.controller.proposals.propose(lambda: command)
         await settle()
 
     async def empty(name: str) -> None:

@@ -14,7 +14,7 @@ def is_controller(member: Member) -> bool:
 
 
 def replica_of(member: Member) -> Replica:
-    replica = member.broker.replica("s", 0)
+    replica = member.broker.replicas.find("s", 0)
     assert replica is not None
     return replica
 

@@ -8,7 +8,6 @@ from typing import Any
 from bascule.core.metadata.streams import Partition
 from bascule.errors import Status
 from bascule.log.sync import GROUP, SyncMode
-from bascule.node.api.liftbridge import Api
 from bascule.node.process.assemble import Buses, Settings, assemble
 from bascule.node.process.broker import Broker
 from bascule.testing.bus import MemoryNats
@@ -78,7 +77,7 @@ class Member:
         buses = Buses(*self.buses)
         self.broker = await assemble(settings, self.disk, clock, chance, buses, self.mode, self, process)
         await self.broker.start()
-        self.methods: Mapping[str, Any] = Api(self.broker, self).methods()
+        self.methods: Mapping[str, Any] = self.broker.methods
 
     def _end(self, reason: str) -> None:
         self.fatal = self.fatal or reason

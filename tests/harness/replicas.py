@@ -62,7 +62,7 @@ async def whole_again(members: dict[str, Member]) -> None:
 
 
 def leads(member: Member) -> bool:
-    replica = member.broker.replica("s", 0)
+    replica = member.broker.replicas.find("s", 0)
     return replica is not None and replica.leading is not None
 
 

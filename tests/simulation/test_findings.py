@@ -10,6 +10,7 @@ from bascule.errors import LogError, Status, UnknownOutcome
 from bascule.log.appender import LogConfig
 from bascule.log.commandlog import CommandLog
 from bascule.log.commitlog import CommitLog
+from bascule.node.api.publish import Publisher
 from bascule.sim.cluster import Builder
 from bascule.sim.host import Host
 from bascule.sim.scenario import scenario
@@ -118,11 +119,12 @@ def test_a_refused_publish_leaves_nothing_behind() -> None:
         create.optimisticConcurrencyControl.value = True
         assert (await host.call("CreateStream", create, 5))[0] is Status.OK
         assert host.broker is not None
+        publisher = Publisher(host.broker.environment, host.broker.manager.refusal)
         depths = []
         for _ in range(5):
             request = api.PublishRequest(stream="s", expectedOffset=7)
             with pytest.raises(UnknownOutcome, match="incorrect expected offset") as caught:
-                await host.broker.publisher.publish(request, MemoryCall())
+                await publisher.publish(request, MemoryCall())
             depths.append(len(caught.traceback))
         assert depths == [depths[0]] * 5, "each error holds the frames of its own call alone"
 
@@ -160,8 +162,8 @@ def test_no_partition_of_a_stream_goes_on_when_its_files_cannot_be_removed() -> 
         status, _, _ = await host.call("DeleteStream", api.DeleteStreamRequest(name="s"), 5)
         assert status is Status.OK
         assert host.broker is not None
-        await host.broker.carried_out()
-        assert [host.broker.replica("s", partition) for partition in range(3)] == [None] * 3
+        await host.broker.changes.carried_out()
+        assert [host.broker.replicas.find("s", partition) for partition in range(3)] == [None] * 3
         routed = nats.routed
         nats.publish(b"s.2", b"nobody listens")
         assert nats.routed == routed

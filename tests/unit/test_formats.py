@@ -101,7 +101,7 @@ def test_recorded_logs_and_epochs_go_on_where_they_were() -> None:
         (before,) = {records(RECORDED.disk(name))["streams/s@7/0"] for name in "bc"}
         for name, member in members.items():
             stored = RECORDED.disk(name)
-            replica = member.broker.replica("s", 0)
+            replica = member.broker.replicas.find("s", 0)
             assert replica is not None
             assert records(member.disk)["streams/s@7/0"] == before
             known = epochs(stored, "streams/s@7/0")

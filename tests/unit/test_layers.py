@@ -43,7 +43,6 @@ GIVEN_AT_START = {
     ("node/membership/peers.py", "_on_heard"),
     ("node/membership/peers.py", "_on_stranger"),
     ("node/membership/raft.py", "_on_role"),
-    ("node/controller/streamstatus.py", "_leads_here"),
 }
 
 

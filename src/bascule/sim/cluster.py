@@ -3,8 +3,6 @@
 import random
 from collections.abc import Callable, Mapping
 
-from bascule.node.api.admin import AdminApi
-from bascule.node.api.liftbridge import Api
 from bascule.node.partition.environment import Process, StreamDefaults
 from bascule.node.process import identity
 from bascule.node.process.assemble import Buses, Settings, assemble
@@ -50,7 +48,7 @@ class Builder:
         broker = await assemble(settings, host.disk, host.clock, chance, buses, self._plan.sync, host, process)
         host.node, host.raft = broker, broker.cluster.raft.raft
         await broker.start()
-        return broker, {**Api(broker, host).methods(), **AdminApi(broker, host).methods()}
+        return broker, broker.methods
 
     def _process(self, host: Host) -> Process:
         def on_role(term: int, leads: bool) -> None:

@@ -90,7 +90,7 @@ class Host:
         return self.broker.cluster.raft.raft.term if self.broker is not None else 0
 
     def replica(self, part: Part) -> Replica | None:
-        return self.broker.replica(part.stream, part.number) if self.broker is not None else None
+        return self.broker.replicas.find(part.stream, part.number) if self.broker is not None else None
 
     @property
     def paused(self) -> bool:

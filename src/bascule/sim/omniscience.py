@@ -193,7 +193,7 @@ class Omniscience:
         if host is None or host.node is None:
             return
         name, number = _stream_of(log.folder)
-        replica = host.node.replica(name, number)
+        replica = host.node.replicas.find(name, number)
         if replica is None or replica.log is not log or replica.stream.creation_index <= self._deleted.get(name, 0):
             return  # it is being deleted
         if replica.leading is not None or not log.damaged:  # a follower that knows of damage promises nothing of it

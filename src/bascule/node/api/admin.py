@@ -6,6 +6,7 @@ come, and asking again goes on with it.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 from bascule.core.metadata import plans
 from bascule.core.metadata.plans import Named
@@ -22,10 +23,13 @@ from bascule.errors import (
 from bascule.limits import ADMIN_NAMED_PARTITIONS
 from bascule.net.grpc import Handler
 from bascule.node.api.election import propose_election, was_elected
-from bascule.node.api.standing import describe, living, waiting
+from bascule.node.api.replicastatus import ReplicaStatus
 from bascule.node.api.unary import unary
-from bascule.node.partition.environment import Address
-from bascule.node.process.broker import Broker
+from bascule.node.controller.brokeradmin import BrokerAdmin
+from bascule.node.membership.cluster import Cluster
+from bascule.node.membership.controllerclient import ControllerClient
+from bascule.node.partition.environment import Address, StreamDefaults
+from bascule.node.partition.manager import ReplicaManager
 from bascule.ports import Call
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import internal_pb2 as pb
@@ -38,19 +42,32 @@ BARRIER_S = 1.0
 
 
 class AdminApi:
-    def __init__(self, broker: Broker, address: Address) -> None:
-        self._broker = broker
-        self._cluster = broker.cluster
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        cluster: Cluster,
+        client: ControllerClient,
+        brokers: BrokerAdmin,
+        defaults: StreamDefaults,
+        address: Address,
+    ) -> None:
+        self._manager = manager
+        self._cluster = cluster
+        self._client = client
+        self._brokers = brokers
+        self._defaults = defaults
+        self._status = ReplicaStatus(cluster, brokers, defaults)
         self._address = address
 
     def methods(self) -> Mapping[str, Handler]:
+        one = partial(unary, self._manager)
         methods: dict[str, Handler] = {
-            "ClusterStatus": unary(self._broker, admin.ClusterStatusRequest, self.cluster_status),
-            "DescribeStream": unary(self._broker, admin.DescribeStreamRequest, self.describe_stream),
-            "DrainBroker": unary(self._broker, admin.DrainBrokerRequest, self.drain_broker),
-            "UndrainBroker": unary(self._broker, admin.UndrainBrokerRequest, self.undrain_broker),
-            "RemoveBroker": unary(self._broker, admin.RemoveBrokerRequest, self.remove_broker),
-            "ElectLeader": unary(self._broker, admin.ElectLeaderRequest, self.elect_leader),
+            "ClusterStatus": one(admin.ClusterStatusRequest, self.cluster_status),
+            "DescribeStream": one(admin.DescribeStreamRequest, self.describe_stream),
+            "DrainBroker": one(admin.DrainBrokerRequest, self.drain_broker),
+            "UndrainBroker": one(admin.UndrainBrokerRequest, self.undrain_broker),
+            "RemoveBroker": one(admin.RemoveBrokerRequest, self.remove_broker),
+            "ElectLeader": one(admin.ElectLeaderRequest, self.elect_leader),
         }
         return {f"/bascule.Admin/{name}": handler for name, handler in methods.items()}
 
@@ -59,8 +76,8 @@ class AdminApi:
     async def cluster_status(self, request: admin.ClusterStatusRequest, call: Call) -> admin.ClusterStatusResponse:
         current = await self._catch_up(call)
         cluster, metadata = self._cluster, self._cluster.metadata
-        waits = await waiting(self._broker)
-        found = plans.health(metadata, self._alive, self._broker.environment.defaults.min_isr_of, waits)
+        waits = await self._status.waiting()
+        found = plans.health(metadata, self._alive, self._defaults.min_isr_of, waits)
         return admin.ClusterStatusResponse(
             controller=cluster.raft.raft.leader,
             current=current,
@@ -79,7 +96,7 @@ class AdminApi:
         """Whether a majority has confirmed what this broker is about to say."""
         barrier = pb.PropagatedRequest(op=pb.BARRIER)
         try:
-            index = await self._broker.client.change(barrier, min(BARRIER_S, _time_of(call) / 2))
+            index = await self._client.change(barrier, min(BARRIER_S, _time_of(call) / 2))
             async with asyncio.timeout(BARRIER_S):
                 await self._cluster.raft.applied(index)
         except (BasculeError, TimeoutError):
@@ -88,7 +105,7 @@ class AdminApi:
 
     @property
     def _alive(self) -> tuple[str, ...]:
-        return living(self._cluster)
+        return self._status.living()
 
     def _member(self, name: str) -> admin.Member:
         cluster, own = self._cluster, self._cluster.broker_id
@@ -115,8 +132,8 @@ class AdminApi:
 
     async def describe_stream(self, request: admin.DescribeStreamRequest, call: Call) -> admin.DescribeStreamResponse:
         current = await self._catch_up(call)
-        self._broker.check_settled()
-        response = await describe(self._broker, self._stream(request.stream))
+        self._manager.check_caught_up()
+        response = await self._status.describe(self._stream(request.stream))
         response.current = current
         return response
 
@@ -148,7 +165,7 @@ class AdminApi:
         """It says that it stops, or is away already. It may not have heard yet that it drains."""
         while broker in self._alive:
             try:
-                await self._broker.broker_admin.stop(broker)
+                await self._brokers.stop(broker)
                 return True
             except (DeadlineExceeded, BusUnavailable, FailedPrecondition):
                 if _now() >= deadline:
@@ -216,7 +233,7 @@ class AdminApi:
         op.replicas.add(stream=stream.name, partition=item.id, replica=request.replica)
         await self._ask(pb.ELECT_LEADER, op, call)
         item = self._partition(self._stream(stream.name), item.id)
-        election = await propose_election(self._broker, stream, item, request.replica)
+        election = await propose_election(self._status, stream, item, request.replica)
         if not request.acceptLoss:
             return election
         seen = bool(request.inSync or request.eligible)
@@ -244,7 +261,7 @@ class AdminApi:
         """Returns when the new leader leads, so that it can be used at once; or when time is up: it will."""
         while _now() < deadline:
             leader = self._partition(self._stream(stream), partition).leader
-            there = await self._broker.broker_admin.positions(leader, stream, [partition])
+            there = await self._brokers.positions(leader, stream, [partition])
             if there is not None and any(each.leads for each in there.positions):
                 return
             await asyncio.sleep(POLL_S)
@@ -260,7 +277,7 @@ class AdminApi:
     async def _ask(self, kind: "pb.Op", op: pb.AdminOp, call: Call) -> None:
         """Returns when this broker knows of the outcome."""
         request = pb.PropagatedRequest(op=kind, adminOp=op)
-        index = await self._broker.client.change(request, max(_time_of(call) - MARGIN_S, POLL_S))
+        index = await self._client.change(request, max(_time_of(call) - MARGIN_S, POLL_S))
         try:
             async with asyncio.timeout(_time_of(call)):
                 await self._cluster.raft.applied(index)

@@ -8,8 +8,7 @@ from bascule.core.metadata import plans
 from bascule.core.metadata.administration import name_of
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import Unavailable
-from bascule.node.api.standing import living, positions, replicas, waits_for
-from bascule.node.process.broker import Broker
+from bascule.node.api.replicastatus import ReplicaStatus, replicas, waits_for
 from bascule.wire.pb import admin_pb2 as admin
 
 
@@ -25,9 +24,11 @@ def was_elected(item: Partition, replica: str, alive: tuple[str, ...]) -> admin.
     )
 
 
-async def propose_election(broker: Broker, stream: Stream, item: Partition, replica: str) -> admin.ElectLeaderResponse:
-    alive = living(broker.cluster)
-    known = await positions(broker, stream, (item,))
+async def propose_election(
+    status: ReplicaStatus, stream: Stream, item: Partition, replica: str
+) -> admin.ElectLeaderResponse:
+    alive = status.living()
+    known = await status.positions(stream, (item,))
     candidates = plans.electable(item, stream.name, alive, replica, bool(waits_for(item, known)))
     described = replicas(item, alive, known)
     answered = [each for each in described if each.answered and each.broker in candidates]

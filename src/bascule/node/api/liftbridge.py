@@ -1,6 +1,7 @@
 """The gRPC API: requests checked in the protocol's order, answers in its exact codes and texts."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from bascule.core.metadata.streams import StreamConfig
@@ -9,19 +10,21 @@ from bascule.errors import (
     InvalidArgument,
     NotFound,
     ResourceExhausted,
-    Unavailable,
     Unimplemented,
 )
 from bascule.limits import GRPC_MAX_MESSAGE_BYTES, MAX_PARTITIONS, METADATA_NAMES
 from bascule.net.call import Call as GrpcCall
 from bascule.net.grpc import Handler
 from bascule.node.api.descriptions import Descriptions, describe_partition, positions_of
+from bascule.node.api.publish import Publisher
 from bascule.node.api.subscribe import subscribe
 from bascule.node.api.unary import receive, unary
-from bascule.node.membership.controllerclient import NewStream
+from bascule.node.membership.cluster import Cluster
+from bascule.node.membership.controllerclient import ControllerClient, NewStream
 from bascule.node.membership.peers import SESSION_S
-from bascule.node.partition.environment import RESERVED_STREAMS, Address
-from bascule.node.process.broker import Broker
+from bascule.node.partition.environment import RESERVED_STREAMS, Address, Environment
+from bascule.node.partition.manager import ReplicaManager
+from bascule.node.partition.replicas import Replicas
 from bascule.ports import Call
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject
@@ -39,35 +42,46 @@ LATER = (
 
 
 class Api:
-    def __init__(self, broker: Broker, address: Address) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        environment: Environment,
+        replicas: Replicas,
+        manager: ReplicaManager,
+        cluster: Cluster,
+        client: ControllerClient,
+        address: Address,
+    ) -> None:
+        self._environment = environment
+        self._replicas = replicas
+        self._manager = manager
+        self._cluster = cluster
+        self._client = client
         self._address = address
-        self._descriptions = Descriptions(lambda: broker.cluster.metadata, broker.replica_of, broker.environment.jobs)
+        self._publisher = Publisher(environment, manager.refusal)
+        self._descriptions = Descriptions(lambda: cluster.metadata, replicas.get, environment.jobs)
 
     def methods(self) -> Mapping[str, Handler]:
-        broker, publisher = self._broker, self._broker.publisher
+        publisher, one = self._publisher, partial(unary, self._manager)
         methods: dict[str, Handler] = {
-            "CreateStream": unary(broker, api.CreateStreamRequest, self.create_stream),
-            "DeleteStream": unary(broker, api.DeleteStreamRequest, self.delete_stream),
+            "CreateStream": one(api.CreateStreamRequest, self.create_stream),
+            "DeleteStream": one(api.DeleteStreamRequest, self.delete_stream),
             "FetchMetadata": self.fetch_metadata,
-            "FetchPartitionMetadata": unary(broker, api.FetchPartitionMetadataRequest, self.fetch_partition_metadata),
-            "Publish": unary(broker, api.PublishRequest, publisher.publish, GRPC_MAX_MESSAGE_BYTES),
-            "PublishToSubject": unary(
-                broker, api.PublishToSubjectRequest, publisher.publish_to_subject, GRPC_MAX_MESSAGE_BYTES
-            ),
+            "FetchPartitionMetadata": one(api.FetchPartitionMetadataRequest, self.fetch_partition_metadata),
+            "Publish": one(api.PublishRequest, publisher.publish, GRPC_MAX_MESSAGE_BYTES),
+            "PublishToSubject": one(api.PublishToSubjectRequest, publisher.publish_to_subject, GRPC_MAX_MESSAGE_BYTES),
             "PublishAsync": publisher.publish_async,
             "Subscribe": self.subscribe,
             **{name: _not_yet(name) for name in LATER},
         }
         for name in ("FetchMetadata", "FetchPartitionMetadata", "Publish", "PublishAsync", "Subscribe"):
-            methods[name] = self._settled(methods[name])
+            methods[name] = self._caught_up(methods[name])
         return {f"/proto.API/{name}": handler for name, handler in methods.items()}
 
-    def _settled(self, handler: Handler) -> Handler:
+    def _caught_up(self, handler: Handler) -> Handler:
         """What is answered out of the metadata is answered once that is known."""
 
         async def handle(call: GrpcCall) -> None:
-            self._broker.check_settled()
+            self._manager.check_caught_up()
             await handler(call)
 
         return handle
@@ -75,7 +89,7 @@ class Api:
     # --- streams ------------------------------------------------------------------------------------------------
 
     async def create_stream(self, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
-        await self._broker.client.create_stream(self._new_stream(request), call.time_remaining())
+        await self._client.create_stream(self._new_stream(request), call.time_remaining())
         return api.CreateStreamResponse()
 
     def _new_stream(self, request: api.CreateStreamRequest) -> NewStream:
@@ -100,10 +114,8 @@ class Api:
             raise InvalidArgument(f"Invalid partitions {partitions}: from 1 to {MAX_PARTITIONS} are possible")
         if partitions > 1 and request.subject.rsplit(".", 1)[-1] == ">":
             raise InvalidArgument("Subject is invalid")
-        if request.subject.encode().startswith(self._broker.environment.cluster_prefix):
-            raise InvalidArgument(
-                f"Subject is invalid: {self._broker.environment.namespace}. is the cluster's own namespace"
-            )
+        if request.subject.encode().startswith(self._environment.cluster_prefix):
+            raise InvalidArgument(f"Subject is invalid: {self._environment.namespace}. is the cluster's own namespace")
         _check_group(request.group)
         _check_config(config)
         return NewStream(request.name, request.subject, request.group, partitions, factor, config)
@@ -111,15 +123,14 @@ class Api:
     async def delete_stream(self, request: api.DeleteStreamRequest, call: Call) -> api.DeleteStreamResponse:
         if request.name in RESERVED_STREAMS:
             raise InvalidArgument("Stream is reserved")
-        await self._broker.client.delete_stream(request.name, call.time_remaining())
+        await self._client.delete_stream(request.name, call.time_remaining())
         return api.DeleteStreamResponse()
 
     # --- metadata -----------------------------------------------------------------------------------------------
 
     async def fetch_metadata(self, call: Call) -> None:
         """Each stream once, in the order of its first mention. Large answers leave as the client takes them."""
-        if self._broker.stopping:
-            raise Unavailable("the broker is stopping")
+        self._manager.check_not_stopping()
         request = await receive(call, api.FetchMetadataRequest)
         if max(len(request.streams), len(request.groups)) > METADATA_NAMES:
             raise ResourceExhausted(f"at most {METADATA_NAMES} streams and groups can be asked for at a time")
@@ -134,9 +145,9 @@ class Api:
         await self._descriptions.send(call, head.SerializeToString(), answer)
 
     def _describe_self(self) -> api.Broker:
-        held, led = self._broker.cluster.store.counts(self._broker.environment.broker_id)
+        held, led = self._cluster.store.counts(self._environment.broker_id)
         return api.Broker(
-            id=self._broker.environment.broker_id,
+            id=self._environment.broker_id,
             host=self._address.host,
             port=self._address.port,
             partitionCount=held,
@@ -152,20 +163,20 @@ class Api:
                 partitionCount=peer.partition_count,
                 leaderCount=peer.leader_count,
             )
-            for peer in self._broker.cluster.peers.alive()
-            if peer.id in self._broker.cluster.servers
+            for peer in self._cluster.peers.alive()
+            if peer.id in self._cluster.servers
         ]
 
     async def fetch_partition_metadata(
         self, request: api.FetchPartitionMetadataRequest, call: Call
     ) -> api.FetchPartitionMetadataResponse:
-        partition = self._broker.cluster.metadata.partition(request.stream, request.partition)
+        partition = self._cluster.metadata.partition(request.stream, request.partition)
         if partition is None:
             raise NotFound("partition not found")
-        replica = self._broker.replica(request.stream, request.partition)
+        replica = self._replicas.find(request.stream, request.partition)
         if replica is None or replica.leading is None or partition.paused:
             raise FailedPrecondition("The request should be sent to partition leader")
-        if not await self._broker.confirm_leads(replica):
+        if not await self._manager.confirm_leads(replica):
             raise FailedPrecondition("The request should be sent to partition leader")
         await replica.settled(SESSION_S)
         return api.FetchPartitionMetadataResponse(metadata=describe_partition(replica.partition, positions_of(replica)))
@@ -173,9 +184,8 @@ class Api:
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def subscribe(self, call: Call) -> None:
-        if self._broker.stopping:
-            raise Unavailable("the broker is stopping")
-        await subscribe(self._broker, await receive(call, api.SubscribeRequest), call)
+        self._manager.check_not_stopping()
+        await subscribe(self._replicas, self._manager, await receive(call, api.SubscribeRequest), call)
 
 
 def _check_group(group: str) -> None:

@@ -19,8 +19,9 @@ from bascule.limits import SUBSCRIBER_READ_BYTES
 from bascule.log.commitlog import CommitLog
 from bascule.log.reader import Reader
 from bascule.node.membership.peers import SESSION_S
+from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.replica import Replica
-from bascule.node.process.broker import Broker
+from bascule.node.partition.replicas import Replicas
 from bascule.ports import Call
 from bascule.wire.pb import api_pb2 as api
 
@@ -36,17 +37,17 @@ class Span:
     stop_end: int | None
 
 
-async def subscribe(broker: Broker, request: api.SubscribeRequest, call: Call) -> None:
+async def subscribe(replicas: Replicas, manager: ReplicaManager, request: api.SubscribeRequest, call: Call) -> None:
     if request.consumer.groupId and not request.consumer.consumerId:
         raise InvalidArgument("Consumer id cannot be empty when group id is provided")
-    if broker.cluster.metadata.partition(request.stream, request.partition) is None:
+    if not replicas.exists(request.stream, request.partition):
         raise NotFound("No such partition")
-    replica = broker.replica(request.stream, request.partition)
+    replica = replicas.find(request.stream, request.partition)
     if replica is None or (replica.leading is None and not request.readISRReplica):
         raise FailedPrecondition("Server not partition leader")
     if replica.leading is None and request.consumer.groupId:
         raise InvalidArgument("Consumer groups not compatible with ReadISRReplica")
-    if replica.leading is not None and not await _may_start(broker, replica, request):
+    if replica.leading is not None and not await _may_start(manager, replica, request):
         raise FailedPrecondition("Server not partition leader")
     with replica.group_members.join(request.consumer) as replaced:
         if request.reverse:
@@ -55,14 +56,14 @@ async def subscribe(broker: Broker, request: api.SubscribeRequest, call: Call) -
             await _serve(replica, request, call, replaced)
 
 
-async def _may_start(broker: Broker, replica: Replica, request: api.SubscribeRequest) -> bool:
+async def _may_start(manager: ReplicaManager, replica: Replica, request: api.SubscribeRequest) -> bool:
     """Where "newest" or "now" decides what is sent, an old leader must not answer: it would end too early, or begin too
     early for a client that has seen more than it has."""
     start = request.startOffset if request.startPosition == api.OFFSET else 0
     timeless = request.startPosition in (api.OFFSET, api.EARLIEST) and not request.reverse and start <= replica.log.end
     if timeless and request.stopPosition in (api.STOP_ON_CANCEL, api.STOP_OFFSET):
         return True
-    if not await broker.confirm_leads(replica):
+    if not await manager.confirm_leads(replica):
         return False
     if request.reverse:  # from the newest that is committed; forwards the newest of all is waited for
         await replica.settled(SESSION_S)

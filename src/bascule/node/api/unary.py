@@ -1,29 +1,30 @@
-"""Calls with one request and one answer, of both services."""
+"""A gRPC method of one request and one response."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from bascule.errors import Internal, Unavailable
+from bascule.errors import Internal
 from bascule.limits import GRPC_SMALL_REQUEST_BYTES
 from bascule.net.grpc import Handler
-from bascule.node.process.broker import Broker
+from bascule.node.partition.manager import ReplicaManager
 from bascule.ports import Call
 from bascule.wire.grpc import frame, too_large
 
 Request = TypeVar("Request", bound=Message)
-Method = Callable[[Request, Call], Awaitable[Message]]
+Unary = Callable[[Request, Call], Awaitable[Message]]
 
 
 def unary(
-    broker: Broker, request_type: type[Request], method: Method[Request], most: int = GRPC_SMALL_REQUEST_BYTES
+    manager: ReplicaManager,
+    request_type: type[Request],
+    method: Unary[Request],
+    most: int = GRPC_SMALL_REQUEST_BYTES,
 ) -> Handler:
     async def handle(call: Call) -> None:
-        if broker.stopping:
-            raise Unavailable("the broker is stopping")
-        request = await receive(call, request_type, most)
-        response = await method(request, call)
+        manager.check_not_stopping()
+        response = await method(await receive(call, request_type, most), call)
         call.write(frame(response.SerializeToString()))
 
     return handle

@@ -5,9 +5,8 @@ that it was removed. On a subject of its own, `raft.metadata.admin.<broker>` of 
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from bascule.core.metadata.streams import Key
 from bascule.errors import BasculeError, FailedPrecondition, PeerError, Status, by_status
 from bascule.limits import ADMIN_NAMED_PARTITIONS
 from bascule.log.sync import SyncMode
@@ -16,7 +15,7 @@ from bascule.node.calls.messages import ORDER, POSITIONS
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.partition.environment import Process
-from bascule.node.partition.replica import Replica
+from bascule.node.partition.replicas import Replicas
 from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_subject
@@ -36,7 +35,7 @@ class BrokerAdmin:
         calls: Calls,
         raft: RaftDriver,
         store: MetadataStore,
-        replicas: Mapping[Key, Replica],
+        replicas: Replicas,
         mode: SyncMode,
         process: Process,
     ) -> None:
@@ -103,9 +102,7 @@ class BrokerAdmin:
     def _positions(self, request: pb.PositionsRequest) -> pb.PositionsResponse:
         response = pb.PositionsResponse(sync=str(self._mode))
         if request.stream:
-            known = self._store.metadata.stream(request.stream)
-            index = known.creation_index if known else -1
-            asked = [self._replicas.get((index, number)) for number in request.partitions]
+            asked = [self._replicas.find(request.stream, number) for number in request.partitions]
         else:
             waiting = (replica for replica in self._replicas.values() if replica.repair.waits_for)
             asked = list(itertools.islice(waiting, ADMIN_NAMED_PARTITIONS))

@@ -58,10 +58,10 @@ class Controller:
         """`on_role` is told the term of Raft, and whether this broker leads it, when that, or the leader, has
         changed."""
         self.live = live
-        self._proposals = proposals
+        self.proposals = proposals
         self._raft = proposals.raft
         self._administration = administration
-        self._executor = executor
+        self.executor = executor
         self._calls = calls
         self._clock = clock
         self._subjects = calls.subjects
@@ -108,7 +108,7 @@ class Controller:
         ]
         without = "dead brokers keep what they lead; let another broker be the controller"
         self._timer = self._jobs.every("the watch of the controller", HEARTBEAT_S, self._tick, without)
-        self._executor.begin()
+        self.executor.begin()
 
     def stop(self) -> None:
         self.live.end()
@@ -152,7 +152,7 @@ class Controller:
         theirs = (peer.members, peer.partition_count, peer.commit, peer.cluster)
         ours = (
             1,
-            self._proposals.store.counts(self._raft.raft.id)[0],
+            self.proposals.store.counts(self._raft.raft.id)[0],
             self._raft.raft.log.commit,
             self._subjects.cluster,
         )
@@ -196,7 +196,7 @@ class Controller:
         """Leaders that are gone though somebody in sync with them, or eligible, is there."""
         gone = {
             item.leader: None
-            for stream in self._proposals.metadata.streams.values()
+            for stream in self.proposals.metadata.streams.values()
             for item in stream
             if item.leader not in alive and any(replica in alive for replica in item.complete)
         }
@@ -261,7 +261,7 @@ class Controller:
                 return
 
     def _holds(self, broker: str) -> bool:
-        return any(broker in item.replicas for stream in self._proposals.metadata.streams.values() for item in stream)
+        return any(broker in item.replicas for stream in self.proposals.metadata.streams.values() for item in stream)
 
     def _refusal(self, broker: str, incarnation: str) -> str:
         return self._administration.refusal(broker, incarnation)
@@ -348,14 +348,14 @@ class Controller:
             self._recording.pop((broker, incarnation), None)
 
     async def _submit(self, command: Command) -> None:
-        await self._proposals.propose(partial(_same, command))
+        await self.proposals.propose(partial(_same, command))
 
     # --- what others ask -------------------------------------------------------------------------------------
 
     async def _carry_out(self, request: pb.PropagatedRequest) -> pb.PropagatedResponse:
         response = pb.PropagatedResponse(op=request.op)
         try:
-            response.index = await self._executor.carry_out(request)
+            response.index = await self.executor.carry_out(request)
         except BasculeError as error:
             response.index = self._raft.raft.log.commit
             response.error.code, response.error.msg = error.status, str(error)

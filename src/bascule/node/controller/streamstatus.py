@@ -18,15 +18,16 @@ ASK_EVERY_S = 0.1
 
 
 class StreamStatus:
-    def __init__(self, own: str, calls: Calls, metadata: Callable[[], Metadata]) -> None:
-        self._leads_here: Callable[[int], bool]
+    def __init__(
+        self, own: str, calls: Calls, metadata: Callable[[], Metadata], leads_here: Callable[[int], bool]
+    ) -> None:
+        """`leads_here` says whether everything of a stream that this broker should lead is being led."""
+        self._leads_here = leads_here
         self._own = own
         self._calls = calls
         self._metadata = metadata
 
-    def listen(self, leads_here: Callable[[int], bool]) -> None:
-        """`leads_here` says whether everything of a stream that this broker should lead is being led."""
-        self._leads_here = leads_here
+    def listen(self) -> None:
         self._calls.handle(self._calls.subjects.status(self._own), self._calls.answering(STREAM_STATUS, self._answer))
 
     # --- asking ----------------------------------------------------------------------------------------------

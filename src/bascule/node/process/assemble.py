@@ -8,7 +8,6 @@ import logging
 from dataclasses import dataclass
 
 from bascule.core.metadata.state import Metadata
-from bascule.core.metadata.streams import Key
 from bascule.core.partition.owed import OwedBound
 from bascule.core.raft.machine import Raft, RaftConfig
 from bascule.log import ballast, cleanshutdown
@@ -16,6 +15,8 @@ from bascule.log.cleanshutdown import CleanShutdown
 from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode, SyncScheduler
+from bascule.node.api.admin import AdminApi
+from bascule.node.api.liftbridge import Api
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.subjects import Subjects
 from bascule.node.controller.administration import Administration
@@ -30,17 +31,18 @@ from bascule.node.membership import raft as raft_driver
 from bascule.node.membership.attention import Attention
 from bascule.node.membership.bootstrap import Bootstrap, Founder
 from bascule.node.membership.cluster import Cluster
-from bascule.node.membership.controllerclient import CarryOut, ControllerClient
+from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.membership.lease import Lease
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.peers import Describe, Peer, Peers
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.partition.environment import Address, Environment, Process, StreamDefaults
 from bascule.node.partition.inboxes import Inboxes
+from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.peerlogs import PeerLogs
-from bascule.node.partition.replica import Replica
+from bascule.node.partition.replicas import Replicas
 from bascule.node.partition.routes import Routes
-from bascule.node.process.broker import Broker, ControllerParts
+from bascule.node.process.broker import Broker
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
 from bascule.node.runtime.jobs import Jobs
@@ -78,6 +80,39 @@ class Settings:
     defaults: StreamDefaults
 
 
+@dataclass(frozen=True, slots=True)
+class _Recovered:
+    """What the disk remembers of earlier runs."""
+
+    clean: CleanShutdown | None
+    ends: PromisedEnds
+    storage: RaftStorage
+    hard_state: HardState
+    snapshot: Snapshot
+    entries: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ties:
+    """What ties a broker to the others."""
+
+    own: str
+    incarnation: str
+    session: int
+    """The boot id as a number."""
+    calls: Calls
+    raft: RaftDriver
+    store: MetadataStore
+    peers: Peers
+    attention: Attention
+
+    def members(self) -> tuple[str, ...]:
+        return self.raft.membership.everyone
+
+    def alive(self) -> list[str]:
+        return [peer.id for peer in self.peers.alive()]
+
+
 async def assemble(
     settings: Settings,
     disk: Disk,
@@ -88,119 +123,150 @@ async def assemble(
     address: Address,
     process: Process,
 ) -> Broker:
-    own, namespace = settings.broker_id, settings.namespace
-    clean = await cleanshutdown.read(disk)
-    ends = await _load_ends(disk, clean, mode)
-    storage = RaftStorage(disk, RAFT_FOLDER, ends.record(RAFT_FOLDER))
-    hard_state, snapshot, entries = await _open_storage(storage, disk, ends, random)
-    metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
-    store = MetadataStore(metadata)
-    raft = _raft(own, hard_state, snapshot, entries, random)
-    subjects = Subjects(namespace, raft.membership.cluster)
-    control = Calls(own, subjects, buses.control, random)
-    driver = RaftDriver(raft, storage, control, store, settings.snapshot_threshold, process.on_fatal)
-    boot = random.token()
-    session, attention, routes = _session(boot), Attention(clock), Routes()
-    replicas: dict[Key, Replica] = {}
+    recovered = await _recover(disk, mode, random)
     jobs = Jobs(process.on_fatal)
-
-    def members() -> tuple[str, ...]:
-        return driver.membership.everyone
-
-    describe = _describe(own, boot, address, store, raft)
-    peers = Peers(control, attention, describe, process.on_fatal, jobs)
-
-    def alive() -> list[str]:
-        return [peer.id for peer in peers.alive()]
-
+    ties = _ties(settings, recovered, clock, random, buses, address, process, jobs)
+    subjects = ties.calls.subjects
+    replicas = Replicas(ties.own, ties.store)
+    routes = Routes()
     bus = buses.replication
-    feeds = Feeds(own, subjects, bus, attention, session, replicas.get, members, buses.publishes.push)
-    fetchers = _fetchers(settings, subjects, bus, session)
-    repairs = Calls(own, subjects, bus, random, "repair")
-    peer_logs = PeerLogs(own, repairs, replicas.get, members, alive, jobs)
+    feeds = Feeds(
+        ties.own, subjects, bus, ties.attention, ties.session, replicas.get, ties.members, buses.publishes.push
+    )
+    fetchers = _fetchers(settings, subjects, bus, ties.session)
+    repairs = Calls(ties.own, subjects, bus, random, "repair")
+    peer_logs = PeerLogs(ties.own, repairs, replicas.get, ties.members, ties.alive, jobs)
     environment = Environment(
-        broker_id=own,
-        namespace=namespace,
+        broker_id=ties.own,
+        namespace=settings.namespace,
         disk=disk,
         clock=clock,
-        attention=attention,
+        attention=ties.attention,
         random=random,
         streams_bus=buses.streams,
         publishes_bus=buses.publishes,
         scheduler=SyncScheduler(disk, clock, mode, on_pressure=buses.streams.hold, on_told=fetchers.push),
         routes=routes,
-        inboxes=Inboxes(namespace, own, random, routes),
+        inboxes=Inboxes(settings.namespace, ties.own, random, routes),
         owed=OwedBound(),
-        lease=Lease(clock, lambda: driver.alone),
+        lease=Lease(clock, lambda: ties.raft.alone),
         defaults=settings.defaults,
-        ends=ends,
+        ends=recovered.ends,
         process=process,
         jobs=jobs,
-        after_clean_shutdown=clean is not None and clean.everything,
+        after_clean_shutdown=recovered.clean is not None and recovered.clean.everything,
     )
-    founder = Founder(own, hard_state.incarnation, settings.seed, settings.peers)
-    bootstrap = Bootstrap(control, founder, disk, clock)
-    broker_admin = BrokerAdmin(
-        own,
-        hard_state.incarnation,
-        control,
-        driver,
-        store,
+    brokers = BrokerAdmin(
+        ties.own,
+        ties.incarnation,
+        ties.calls,
+        ties.raft,
+        ties.store,
         replicas,
         mode,
         process,
     )
-    parts, carry_out = _controller(
-        settings, control, driver, store, peers, broker_admin, clock, attention, process, jobs
+    status = _stream_status(ties, replicas)
+    controller = _controller(settings, ties, clock, brokers, status, process, jobs)
+    client = ControllerClient(ties.own, ties.calls, ties.raft, ties.store, controller.executor.carry_out)
+    cluster = _cluster(settings, ties, client, disk, clock)
+    manager = ReplicaManager(environment, cluster, client, replicas, feeds, fetchers, peer_logs, process.on_grown)
+    api = Api(environment, replicas, manager, cluster, client, address)
+    admin = AdminApi(manager, cluster, client, brokers, settings.defaults, address)
+    methods = {**api.methods(), **admin.methods()}
+    return Broker(environment, cluster, client, controller, brokers, status, replicas, manager, methods)
+
+
+async def _recover(disk: Disk, mode: SyncMode, random: Random) -> _Recovered:
+    clean = await cleanshutdown.read(disk)
+    ends = PromisedEnds(disk, synced=mode.syncs)
+    await ends.load(clean.ends if clean else None)
+    storage = RaftStorage(disk, RAFT_FOLDER, ends.record(RAFT_FOLDER))
+    return _Recovered(clean, ends, storage, *await _open_storage(storage, disk, ends, random))
+
+
+def _ties(
+    settings: Settings,
+    recovered: _Recovered,
+    clock: Clock,
+    random: Random,
+    buses: Buses,
+    address: Address,
+    process: Process,
+    jobs: Jobs,
+) -> _Ties:
+    own, snapshot = settings.broker_id, recovered.snapshot
+    metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
+    store = MetadataStore(metadata)
+    raft = _raft(own, recovered.hard_state, snapshot, recovered.entries, random)
+    subjects = Subjects(settings.namespace, raft.membership.cluster)
+    calls = Calls(own, subjects, buses.control, random)
+    driver = RaftDriver(raft, recovered.storage, calls, store, settings.snapshot_threshold, process.on_fatal)
+    boot = random.token()
+    attention = Attention(clock)
+    peers = Peers(calls, attention, _describe(own, boot, address, store, raft), process.on_fatal, jobs)
+    incarnation = recovered.hard_state.incarnation
+    return _Ties(own, incarnation, _session(boot), calls, driver, store, peers, attention)
+
+
+def _stream_status(ties: _Ties, replicas: Replicas) -> StreamStatus:
+    leads_here = replicas.leads_all_it_should
+    return StreamStatus(ties.own, ties.calls, lambda: ties.store.metadata, leads_here)
+
+
+def _cluster(settings: Settings, ties: _Ties, client: ControllerClient, disk: Disk, clock: Clock) -> Cluster:
+    founder = Founder(ties.own, ties.incarnation, settings.seed, settings.peers)
+    bootstrap = Bootstrap(ties.calls, founder, disk, clock)
+    return Cluster(
+        ties.own,
+        ties.incarnation,
+        ties.calls,
+        bootstrap,
+        ties.raft,
+        ties.store,
+        ties.peers,
+        client,
+        clock,
     )
-    client = ControllerClient(own, control, driver, store, carry_out)
-    cluster = Cluster(own, hard_state.incarnation, control, bootstrap, driver, store, peers, client, clock)
-    return Broker(environment, cluster, client, parts, replicas, feeds, fetchers, peer_logs)
 
 
 def _controller(
     settings: Settings,
-    calls: Calls,
-    driver: RaftDriver,
-    store: MetadataStore,
-    peers: Peers,
-    broker_admin: BrokerAdmin,
+    ties: _Ties,
     clock: Clock,
-    attention: Clock,
+    brokers: BrokerAdmin,
+    status: StreamStatus,
     process: Process,
     jobs: Jobs,
-) -> tuple[ControllerParts, CarryOut]:
-    own = settings.broker_id
-    live = LiveBrokers(driver, attention, peers.last_heard)
-    proposals = Proposals(driver, store, live)
-    administration = Administration(own, proposals, live, broker_admin, settings.defaults, jobs)
-    status = StreamStatus(own, calls, lambda: store.metadata)
+) -> Controller:
+    live = LiveBrokers(ties.raft, ties.attention, ties.peers.last_heard)
+    proposals = Proposals(ties.raft, ties.store, live)
+    administration = Administration(ties.own, proposals, live, brokers, settings.defaults, jobs)
     executor = Executor(
         proposals,
         live,
         administration,
         status,
-        Deletion(own, clock, status.knows_that_it_is_gone),
+        Deletion(ties.own, clock, status.knows_that_it_is_gone),
         clock,
-        calls.new_id,
+        ties.calls.new_id,
         settings.min_replication_factor,
         settings.defaults.min_isr,
         jobs,
     )
-    controller = Controller(
+    return Controller(
         proposals,
         live,
         administration,
         executor,
-        calls,
-        attention,
+        ties.calls,
+        ties.attention,
         settings.max_quorum,
         settings.peers,
         process.on_role,
         process.on_fatal,
         jobs,
     )
-    return ControllerParts(controller, proposals, broker_admin, status), executor.carry_out
 
 
 def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft: Raft) -> Describe:
@@ -221,12 +287,6 @@ def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft:
         )
 
     return describe
-
-
-async def _load_ends(disk: Disk, clean: CleanShutdown | None, mode: SyncMode) -> PromisedEnds:
-    ends = PromisedEnds(disk, synced=mode.syncs)
-    await ends.load(clean.ends if clean else None)
-    return ends
 
 
 def _raft(own: str, hard_state: HardState, snapshot: Snapshot, entries: list[Entry], random: Random) -> Raft:

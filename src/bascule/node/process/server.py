@@ -26,8 +26,6 @@ from bascule.net.kept import KeptNats
 from bascule.net.listen import check_free
 from bascule.net.nats import Connection, NatsOptions
 from bascule.net.tls import client_context, server_context
-from bascule.node.api.admin import AdminApi
-from bascule.node.api.liftbridge import Api
 from bascule.node.config import Address, Config
 from bascule.node.membership.bootstrap import PROMISE_FILE
 from bascule.node.partition.environment import Process, StreamDefaults
@@ -176,7 +174,7 @@ class Server:
         )
         stack.push_async_callback(self._broker.environment.scheduler.close)
         stack.push_async_callback(self._broker.close)
-        methods = {**Api(self._broker, advertised).methods(), **AdminApi(self._broker, advertised).methods()}
+        methods = self._broker.methods
         # To enter a cluster may take for ever: whoever asks meanwhile is told what this broker waits for.
         not_yet = dict.fromkeys(methods, self._not_started)
         self._health.set("", serving=False)

@@ -76,7 +76,7 @@ def test_a_drained_broker_leads_nothing_is_no_controller_and_keeps_its_copies(na
             await publish(members["b"], b"%d" % number)
         await asyncio.sleep(1)
         assert all(len(item.isr) == 3 for item in partitions_of(members["b"]))
-        assert members[name].broker.replica("s", 0).log.promised_end == 10  # type: ignore[union-attr]
+        assert members[name].broker.replicas.find("s", 0).log.promised_end == 10  # type: ignore[union-attr]
         again = await answer(another(members, name), "DrainBroker", admin.DrainBrokerRequest(broker=name))
         assert again.done
         await create(members, 4, 2, "later")
@@ -396,7 +396,7 @@ def test_a_removal_that_lacks_only_its_last_step_is_finished_by_whoever_is_contr
         reasons = watch(members[victim])
         assert controller.life is not None
         for command in (DrainBroker(victim), RemoveBroker(victim, incarnation_of(controller, victim))):
-            await controller.life.start(controller.broker.proposals.propose(partial(same, command)))
+            await controller.life.start(controller.broker.controller.proposals.propose(partial(same, command)))
         await until(lambda: victim not in controller.broker.cluster.servers)
         await until(lambda: bool(reasons))
         entry = another(members, controller.name, victim)

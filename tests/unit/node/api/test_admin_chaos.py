@@ -153,5 +153,5 @@ def test_whatever_is_ordered_and_whoever_dies_acked_messages_are_there(seed: int
 
 
 def leads(member: Member, partition: int) -> bool:
-    replica = member.broker.replica("s", partition)
+    replica = member.broker.replicas.find("s", partition)
     return replica is not None and replica.leading is not None

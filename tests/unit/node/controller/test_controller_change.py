@@ -257,7 +257,7 @@ def test_a_deposed_controller_is_none_from_that_moment_on_even_if_its_disk_holds
         loop = asyncio.get_running_loop()
         began = loop.time()
         raft = old.broker.cluster.raft
-        proposed = asyncio.ensure_future(old.broker.proposals.propose(lambda: BrokerDied("nobody", ())))
+        proposed = asyncio.ensure_future(old.broker.controller.proposals.propose(lambda: BrokerDied("nobody", ())))
         await asyncio.sleep(0.05)
         old.buses[CONTROL].disconnect()
         others = [member for member in members.values() if member is not old]

@@ -71,7 +71,7 @@ def test_where_all_must_be_in_sync_a_dead_one_is_taken_out_and_comes_back() -> N
 
 
 def item_waits(member: Member) -> tuple[str, ...]:
-    replica = member.broker.replica("s", 0)
+    replica = member.broker.replicas.find("s", 0)
     return () if replica is None else replica.repair.waits_for
 
 

@@ -128,7 +128,7 @@ def test_a_lag_watcher_that_fails_works_again(what: str, caplog: pytest.LogCaptu
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
         await until(lambda: len(isr(members)) == 3)
         leader = leader_of(members, "s")
-        real, left = getattr(leader.broker, what), [True]
+        real, left = getattr(leader.broker.lag_watch, what), [True]
 
         def fails_once(*args: object) -> object:
             if left:
@@ -136,7 +136,7 @@ def test_a_lag_watcher_that_fails_works_again(what: str, caplog: pytest.LogCaptu
                 raise RuntimeError("an error of ours")
             return real(*args)
 
-        setattr(leader.broker, what, fails_once)
+        setattr(leader.broker.lag_watch, what, fails_once)
         await until(lambda: leader.broker.environment.jobs.failures.total() == 1)
         for member in members.values():  # the controller does not know that it is dead; its leader finds out
             member.broker.controller.live.expired = list  # type: ignore[method-assign]
@@ -155,7 +155,7 @@ def test_a_broker_that_cannot_take_roles_ends_with_the_reason() -> None:
 
     async def main() -> None:
         members = await three(MemoryNats())
-        members["b"].broker._carried_out = None  # type: ignore[assignment]
+        members["b"].broker.changes._carried_out = None  # type: ignore[assignment]
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
         await until(lambda: "the taking of roles ended unexpectedly" in members["b"].fatal)
         assert members["a"].fatal == ""

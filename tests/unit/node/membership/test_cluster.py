@@ -41,7 +41,7 @@ def test_acked_by_all_means_on_every_replica() -> None:
             ack = await members["b"].publish("s", b"%d" % number)
             assert ack.offset == number
             for member in members.values():
-                replica = member.broker.replica("s", 0)
+                replica = member.broker.replicas.find("s", 0)
                 assert replica is not None
                 assert replica.log.promised_end > number
         leader = leader_of(members, "s")
@@ -173,7 +173,9 @@ def test_a_leader_to_be_that_trips_over_an_error_leads_in_the_end(monkeypatch: p
             member.kill()
         monkeypatch.setattr(Repair, "ahead", ahead)
         await asyncio.gather(*(member.start() for member in members.values()))
-        await until(lambda: not left and bool((led := leader_of(members, "s").broker.replica("s", 0)) and led.leading))
+        await until(
+            lambda: not left and bool((led := leader_of(members, "s").broker.replicas.find("s", 0)) and led.leading)
+        )
         await members["a"].publish("s", b"more", timeout_s=30.0)
         assert await leader_of(members, "s").read("s") == [b"kept", b"more"]
 

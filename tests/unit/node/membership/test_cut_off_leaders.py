@@ -81,7 +81,7 @@ def test_a_leader_that_is_cut_off_takes_nothing_after_its_lease(replication: int
         status, text, _ = await leader.call("Publish", api.PublishRequest(stream="s", value=b"x", ackPolicy=api.ALL))
         assert status is Status.INTERNAL
         assert "takes no writes: this broker has heard of no controller for 5 s" in text
-        replica = leader.broker.replica("s", 0)
+        replica = leader.broker.replicas.find("s", 0)
         assert replica is not None
         stored = replica.log.end
         client.send("too late")
@@ -154,7 +154,7 @@ def test_a_deletion_does_not_wait_for_leaders_it_hears_nor_for_those_dead_for_lo
         began = loop.time()
         assert (await other.call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
         assert loop.time() - began < 0.5
-        replica = leader.broker._replicas
+        replica = leader.broker.replicas._open
         assert not [key for key in replica if replica[key].stream.name == "s" and replica[key].leading]
         assert not quarantined(leader)
         leader = await made_apart(members)

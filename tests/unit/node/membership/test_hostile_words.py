@@ -217,10 +217,10 @@ def test_what_a_follower_promised_to_an_earlier_leader_counts_for_no_later_one()
         await leader.start()
         await goes_on(members)
         taken: list[str] = []
-        for follower, feed in leader.broker.feeds._feeds.items():
+        for follower, feed in leader.broker.manager.feeds._feeds.items():
             feed.asked = lambda request, at, follower=follower: taken.append(follower)  # type: ignore[method-assign,misc]
         for subject, reply, payload in captured:
-            leader.broker.feeds._on_batch(pack(NatsMessage(subject, reply, payload)), 1)
+            leader.broker.manager.feeds._on_batch(pack(NatsMessage(subject, reply, payload)), 1)
         assert taken == []
 
     run(main())

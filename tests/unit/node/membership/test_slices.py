@@ -27,8 +27,8 @@ from bascule.node.membership import metadata as store_module
 from bascule.node.membership import raft as raft_driver
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.raft import RaftDriver
+from bascule.node.partition import manager
 from bascule.node.partition.replica import Replica
-from bascule.node.process import broker as brokers
 from bascule.ports import Clock, Disk, Write
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualLoop, run
@@ -163,7 +163,7 @@ def test_what_a_follower_says_of_many_partitions_is_taken_some_at_a_time(monkeyp
 
 
 def test_partitions_are_closed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brokers, "CLOSE_SLICE", 10)
+    monkeypatch.setattr(manager, "CLOSE_SLICE", 10)
     closed: list[int] = []
     close = Replica.close
 

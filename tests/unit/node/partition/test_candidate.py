@@ -210,8 +210,8 @@ def test_a_replica_whose_damaged_record_went_with_a_cut_does_not_lead_before_the
         members, harmed, whole = await all_killed(flip_the_last_but_one, power=False)
         behind = next(member for member in members.values() if member not in (harmed, whole))
         await asyncio.gather(harmed.start(), behind.start())
-        await until(lambda: harmed.broker.replica("s", 0) is not None)
-        replica = harmed.broker.replica("s", 0)
+        await until(lambda: harmed.broker.replicas.find("s", 0) is not None)
+        replica = harmed.broker.replicas.find("s", 0)
         assert replica is not None
         assert replica.log.damaged
         replica.log.segments.visible_end = 0  # as of a follower that was not told of the high watermark
@@ -279,5 +279,5 @@ def test_an_administrator_lets_the_one_that_waits_lead_and_sees_before_for_whom_
 
 
 def waits(member: Member) -> bool:
-    replica = member.broker.replica("s", 0)
+    replica = member.broker.replicas.find("s", 0)
     return replica is not None and bool(replica.repair.waits_for)

@@ -22,7 +22,7 @@ def test_a_role_that_comes_during_a_cut_begins_when_that_is_over() -> None:
         leader = leader_of(members, "s")
         follower = next(member for member in members.values() if member is not leader)
         stream = follower.broker.cluster.metadata.streams["s"]
-        replica = follower.broker._replicas[stream.creation_index, 0]
+        replica = follower.broker.replicas._open[stream.creation_index, 0]
         may_end, ended = asyncio.Event(), asyncio.Event()
 
         async def cut() -> None:
@@ -50,7 +50,7 @@ def test_a_log_is_closed_when_its_cut_is_over() -> None:
         leader = leader_of(members, "s")
         follower = next(member for member in members.values() if member is not leader)
         stream = follower.broker.cluster.metadata.streams["s"]
-        replica = follower.broker._replicas[stream.creation_index, 0]
+        replica = follower.broker.replicas._open[stream.creation_index, 0]
         steps: list[str] = []
 
         async def cut() -> None:
@@ -74,7 +74,7 @@ def test_no_role_begins_after_a_truncation_if_none_is_given_by_then(why: str) ->
         leader = leader_of(members, "s")
         follower = next(member for member in members.values() if member is not leader)
         stream = follower.broker.cluster.metadata.streams["s"]
-        replica = follower.broker._replicas[stream.creation_index, 0]
+        replica = follower.broker.replicas._open[stream.creation_index, 0]
         over = asyncio.Event()
 
         async def truncate() -> None:
@@ -97,7 +97,7 @@ def test_a_move_that_is_not_in_the_table_is_a_failed_assertion(role: Role) -> No
         members = await three(MemoryNats())
         await create(members, partitions=1)
         stream = members["a"].broker.cluster.metadata.streams["s"]
-        roles = members["a"].broker._replicas[stream.creation_index, 0].roles
+        roles = members["a"].broker.replicas._open[stream.creation_index, 0].roles
         roles.resign()
         for other in Role:
             roles.role = role
@@ -116,7 +116,7 @@ def test_epochs_are_not_stored_while_a_log_is_cut(monkeypatch: pytest.MonkeyPatc
         await create(members, partitions=1)
         await publish(members["a"], b"x")
         stream = members["a"].broker.cluster.metadata.streams["s"]
-        replica = members["a"].broker._replicas[stream.creation_index, 0]
+        replica = members["a"].broker.replicas._open[stream.creation_index, 0]
         under_way: list[str] = []
         most = 0
 

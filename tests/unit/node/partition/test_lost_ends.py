@@ -28,7 +28,7 @@ def test_its_broker_can_be_removed_without_another_message() -> None:
         victim.disk.cut_off(path, record_starts(victim.disk.content(path))[-2])
         await victim.start()
         entry = another(members, victim.name)
-        replica = victim.broker.replica("s", 0)
+        replica = victim.broker.replicas.find("s", 0)
         assert replica is not None
         assert replica.log.end == COUNT
         assert (await answer(entry, "DrainBroker", admin.DrainBrokerRequest(broker=victim.name))).done
@@ -38,7 +38,7 @@ def test_its_broker_can_be_removed_without_another_message() -> None:
         (item,) = partitions_of(entry)
         assert item.leader != victim.name
         assert await members[item.leader].read("s") == [b"%d" % number for number in range(COUNT - 2)]
-        await until(lambda: members[item.leader].broker.replica("s", 0) is not None)
+        await until(lambda: members[item.leader].broker.replicas.find("s", 0) is not None)
         request = api.PublishRequest(stream="s", value=b"next", ackPolicy=api.ALL)
         status, text, answers = await members[item.leader].call("Publish", request)
         assert api.PublishResponse.FromString(answers[0]).ack.offset == COUNT, (status, text)

@@ -50,7 +50,7 @@ async def opened_again_and_not_replaced(made: Led) -> Replica:
         raise LogError("no controller is heard")
 
     replica = replica_of(made.leader)
-    made.leader.broker.step_down = nobody  # type: ignore[method-assign,assignment]
+    made.leader.broker.manager.step_down = nobody  # type: ignore[method-assign,assignment]
     refuse(replica)
     await publish_all(made.members, 1)
     await until(lambda: replica.log.failed is None and replica.reopening.under_way)

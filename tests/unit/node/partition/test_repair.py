@@ -418,7 +418,7 @@ def test_a_replica_that_is_damaged_too_is_asked_three_times_before_records_are_g
     async def main() -> None:
         members = await loaded(segment_max_bytes=1_000_000)
         leader = leader_of(members, "s")
-        replica = leader.broker.replica("s", 0)
+        replica = leader.broker.replicas.find("s", 0)
         assert replica is not None
         flip_records(leader, (10,))
 

@@ -36,7 +36,7 @@ class Spy:
 
 def in_roles(members: dict[str, Member]) -> bool:
     return all(
-        sum(replica.leading is not None for replica in member.broker._replicas.values()) == PARTITIONS / 3
+        sum(replica.leading is not None for replica in member.broker.replicas.values()) == PARTITIONS / 3
         for member in members.values()
     )
 
@@ -87,7 +87,7 @@ def test_a_stream_deleted_while_its_roles_are_taken_leaves_nobody_in_one() -> No
             deleted = await members["b"].call("DeleteStream", api.DeleteStreamRequest(name="s"), timeout_s=30.0)
             assert deleted[0] is Status.OK
             await creating
-            await until(lambda: not any(member.broker._replicas for member in members.values()))
+            await until(lambda: not any(member.broker.replicas._open for member in members.values()))
 
     run(main())
 
@@ -100,12 +100,12 @@ def test_a_thousand_changes_at_once_let_others_in_between() -> None:
         request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
         assert (await members["a"].call("CreateStream", request))[0] is Status.OK
         broker = members["a"].broker
-        await broker.carried_out()
+        await broker.changes.carried_out()
         stream = broker.cluster.metadata.streams["s"]
         for _ in range(1000):
-            broker._enqueue([PartitionsChanged(stream, (0,))])
+            broker.changes.enqueue([PartitionsChanged(stream, (0,))])
         turns = 0
-        while broker._behind:
+        while broker.replicas.behind:
             turns += 1
             await asyncio.sleep(0)
         assert turns >= 1000 / ROLES_SLICE

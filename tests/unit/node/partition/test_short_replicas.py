@@ -69,7 +69,7 @@ def test_a_time_is_looked_up_in_a_file_that_became_shorter(where: str) -> None:
     async def scenario() -> None:
         members = await loaded()
         leader = leader_of(members, "s")
-        replica = leader.broker.replica("s", 0)
+        replica = leader.broker.replicas.find("s", 0)
         assert replica is not None
         first = replica.log.segments[1].first_timestamp
         path = logs(leader)[1]

@@ -23,7 +23,7 @@ async def torn(members: dict[str, Member], whole: tuple[str, ...] = ()) -> str:
     """The power of all is lost while the leader writes two records, of which the second one is on its disk; the members
     of `whole` have both. The leader's name."""
     leader = leader_of(members, "s")
-    replica = leader.broker.replica("s", 0)
+    replica = leader.broker.replicas.find("s", 0)
     assert replica is not None
     log = replica.log
     written = encode([LOST, KEPT], COUNT, log.last_timestamp + 1, replica.partition.leader_epoch, "s")[0]
@@ -107,7 +107,7 @@ def test_a_hole_is_cut_if_each_that_may_have_what_is_missing_says_that_it_has_no
 ) -> None:
     async def main() -> None:
         members = await loaded()
-        replica = leader_of(members, "s").broker.replica("s", 0)
+        replica = leader_of(members, "s").broker.replicas.find("s", 0)
         assert replica is not None
         log = replica.log
         others = [name for name in members if name != replica.environment.broker_id]

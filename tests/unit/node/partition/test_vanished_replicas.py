@@ -30,7 +30,7 @@ def test_what_was_taken_away_comes_back_from_the_others(what: str, leads: bool) 
         whole = log_bytes(harmed)
         harmed.disk.vanish(path)
         await asyncio.sleep(1)
-        replica = harmed.broker.replica("s", 0)
+        replica = harmed.broker.replicas.find("s", 0)
         assert replica is not None
         if leads:
             assert replica.log.failed is not None
@@ -106,7 +106,7 @@ def test_one_replica_takes_no_writes_until_its_files_are_back() -> None:
             await asyncio.sleep(2)
         assert await holder.read("one") == [b"%d" % number for number in range(5)]
         put_back()
-        replica = holder.broker.replica("one", 0)
+        replica = holder.broker.replicas.find("one", 0)
         assert replica is not None
         await until(lambda: replica.log.failed is None, 60)
         await holder.publish("one", b"5")

@@ -179,7 +179,7 @@ def test_a_correlation_id_over_its_bound_is_stored_from_nats_and_waits_for_nothi
         await create(node, "s", "s", minIsr=api.NullableInt32(value=2))
         message = api.Message(value=b"v", ackInbox="in.box", correlationId=LONG + "c", ackPolicy=api.ALL)
         node.nats.publish(b"s", encode(MsgType.PUBLISH, message.SerializeToString()))
-        replica = node.broker.replica("s", 0)
+        replica = node.broker.replicas.find("s", 0)
         assert replica is not None
         await until(lambda: replica.log.promised_end == 1)
         assert held(node) == 0
@@ -197,7 +197,7 @@ def test_an_unary_publish_that_waits_for_no_ack_leaves_none_behind() -> None:
         for policy, timeout_s in ((api.ALL, None), (api.NONE, 5.0)):
             request = api.PublishRequest(stream="s", value=b"v", ackPolicy=policy)
             assert (await node.call("Publish", request, timeout_s))[0].name == "OK"
-        replica = node.broker.replica("s", 0)
+        replica = node.broker.replicas.find("s", 0)
         assert replica is not None
         await until(lambda: replica.log.promised_end == 2)
         assert held(node) == 0

@@ -50,7 +50,7 @@ def test_a_disk_that_falls_behind_holds_back_what_nats_brings(monkeypatch: pytes
         disk = MemoryDisk()
         node = await Node(disk, MemoryNats()).start()
         await node.create("s")
-        replica = node.broker.replica("s", 0)
+        replica = node.broker.replicas.find("s", 0)
         assert replica is not None
         disk.sync_delay_s = 5.0
         for _ in range(10):

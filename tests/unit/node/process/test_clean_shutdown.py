@@ -123,7 +123,7 @@ def test_a_clean_stop_of_all_leaves_every_replica_sure(mode: SyncMode) -> None:
         await asyncio.gather(*(member.start() for member in members.values()))
         for member in members.values():
             for number in range(3):
-                replica = member.broker.replica("s", number)
+                replica = member.broker.replicas.find("s", number)
                 assert replica is not None
                 assert (replica.tail is Tail.SURE) == mode.syncs
             assert cleanshutdown.FILE not in member.disk.paths()
@@ -152,7 +152,7 @@ def test_a_replica_damaged_at_its_end_while_all_were_stopped_heals_from_the_othe
         await asyncio.gather(*(member.start() for member in members.values()))
         assert f"ends at offset {COUNT - 1}, but everything below {COUNT} was promised" in caplog.text
         await until(lambda: len(partitions_of(victim)[0].isr) == 3)
-        replica = victim.broker.replica("s", 0)
+        replica = victim.broker.replicas.find("s", 0)
         assert replica is not None
         assert replica.log.tail is Tail.SURE
         for member in members.values():
@@ -193,23 +193,23 @@ def test_who_leads_by_accepted_loss_goes_on_behind_all_that_it_knows_was_shown()
             for each in [each for each in member.disk.paths() if "/epochs" in each and member is dead]:
                 await member.disk.remove(each)
             await member.start()
-            replica = member.broker.replica("s", 0)
+            replica = member.broker.replicas.find("s", 0)
             assert replica is not None
             assert not replica.log.damaged
             assert replica.log.tail is not Tail.SHORT
             await until(lambda: len(partitions_of(third)[0].isr) == 2)
-        assert replica.epochs.entries == behind.broker.replica("s", 0).epochs.entries  # type: ignore[union-attr]
+        assert replica.epochs.entries == behind.broker.replicas.find("s", 0).epochs.entries  # type: ignore[union-attr]
 
     run(main())
 
 
 def leads(member: Member) -> bool:
-    replica = member.broker.replica("s", 0)
+    replica = member.broker.replicas.find("s", 0)
     return replica is not None and replica.leading is not None
 
 
 def ends_of(member: Member) -> tuple[int, bytes]:
-    replica = member.broker.replica("s", 0)
+    replica = member.broker.replicas.find("s", 0)
     assert replica is not None
     logs = [path for path in member.disk.paths() if path.startswith("streams/") and path.endswith(".log")]
     return replica.log.end, b"".join(map(member.disk.content, logs))
@@ -236,10 +236,10 @@ def test_epochs_that_speak_of_more_than_the_log_has_are_evidence() -> None:
         victim.disk.put(path, data[: record_starts(data)[3]])
         short: list[bool] = []
         await victim.start()
-        replica = victim.broker.replica("s", 0)
+        replica = victim.broker.replicas.find("s", 0)
         assert replica is not None
         short.append(replica.log.tail is Tail.SHORT)
-        await until(lambda: victim.broker.replica("s", 0).log.end == 4)  # type: ignore[union-attr]
+        await until(lambda: victim.broker.replicas.find("s", 0).log.end == 4)  # type: ignore[union-attr]
         assert short == [True]
 
     run(main())

@@ -171,8 +171,8 @@ def test_a_replica_whose_broker_lost_power_under_relaxed_sync_stays_in_doubt_aft
             member.kill()
         for name in ("a", "b"):
             await members[name].start()
-        await until(lambda: members["a"].broker.replica("s", 0) is not None)
-        replica = members["a"].broker.replica("s", 0)
+        await until(lambda: members["a"].broker.replicas.find("s", 0) is not None)
+        replica = members["a"].broker.replicas.find("s", 0)
         assert replica is not None
         assert (replica.verification.verified, replica.log.clean_end()) == (False, None)
 
@@ -184,7 +184,7 @@ def test_every_partition_of_a_deleted_stream_ends_though_one_cannot_be_read(monk
         disk = MemoryDisk()
         node = await Node(disk, MemoryNats()).start()
         await node.create("s", partitions=3)
-        replicas = [node.broker.replica("s", number) for number in range(3)]
+        replicas = [node.broker.replicas.find("s", number) for number in range(3)]
 
         async def fails() -> None:
             raise LogError("cannot be read")
@@ -265,7 +265,7 @@ def test_nothing_of_a_replica_goes_on_when_it_is_closed() -> None:
     async def main() -> None:
         node = await Node(MemoryDisk(), MemoryNats()).start()
         await node.create("s")
-        replica = node.broker.replica("s", 0)
+        replica = node.broker.replicas.find("s", 0)
         assert replica is not None
         steps: list[str] = []
 

@@ -54,7 +54,9 @@ def test_one_of_three_goes_on_with_what_it_has_and_the_others_join_it_empty() ->
         assert clusters_of({"b": survivor}) == {done.cluster}
         assert succeeds(done.cluster, done.old_cluster)
         assert voters_of(survivor) == ("b",)
-        await until(lambda: (replica := survivor.broker.replica("s", 0)) is not None and replica.leading is not None)
+        await until(
+            lambda: (replica := survivor.broker.replicas.find("s", 0)) is not None and replica.leading is not None
+        )
         assert await survivor.read("s") == [b"%d" % number for number in range(10)]
         item = survivor.broker.cluster.metadata.streams["s"].partitions[0]
         assert (item.leader, item.isr) == ("b", ("b",))
@@ -105,7 +107,7 @@ def test_a_replica_that_was_not_in_sync_waits_for_consent() -> None:
         known = victim.broker.cluster.metadata
         item = known.streams["s"].partitions[0]
         shrink = ShrinkIsr("s", 0, victim.name, item.leader, item.leader_epoch, item.epoch)
-        asked = asyncio.ensure_future(controller.broker.proposals.propose(lambda: shrink))
+        asked = asyncio.ensure_future(controller.broker.controller.proposals.propose(lambda: shrink))
         while victim.name in known.streams["s"].partitions[0].isr:
             await asyncio.sleep(0)
         for member in members.values():
@@ -116,7 +118,7 @@ def test_a_replica_that_was_not_in_sync_waits_for_consent() -> None:
         await victim.start()
         await asyncio.sleep(10.0)
         assert victim.broker.cluster.metadata.streams["s"].partitions[0].leader == ""
-        replica = victim.broker.replica("s", 0)
+        replica = victim.broker.replicas.find("s", 0)
         assert replica is not None
         assert replica.leading is None
 

@@ -131,13 +131,13 @@ def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(m
         request = api.PublishRequest(stream="s", value=b"v" * 500, ackPolicy=api.LEADER)
         for _ in range(10):
             assert (await leader.call("Publish", request))[0] is Status.OK
-        kept = [feed.machine.buffered_bytes for feed in leader.broker.feeds._feeds.values()]
+        kept = [feed.machine.buffered_bytes for feed in leader.broker.manager.feeds._feeds.values()]
         assert 500 < max(kept) <= 2000
         away.buses[REPLICATION].reconnect()
         await alike(led.members)
         await leader.publish("s", b"last")
         await asyncio.sleep(0.1)
-        assert {feed.machine.buffered_bytes for feed in leader.broker.feeds._feeds.values()} == {0}
+        assert {feed.machine.buffered_bytes for feed in leader.broker.manager.feeds._feeds.values()} == {0}
 
     run(main())
 
@@ -149,7 +149,7 @@ def test_nothing_is_kept_for_brokers_that_are_away_for_long_and_those_removed_ar
         await members["a"].publish("s", b"first")
         leader = leader_of(members, "s")
         away, gone = (member for member in members.values() if member is not leader)
-        served = leader.broker.feeds._feeds
+        served = leader.broker.manager.feeds._feeds
         assert sorted(served) == sorted((away.name, gone.name))
         for member in (away, gone):
             member.buses[REPLICATION].disconnect()
@@ -160,7 +160,7 @@ def test_nothing_is_kept_for_brokers_that_are_away_for_long_and_those_removed_ar
         await asyncio.sleep(feed_machine.SILENCE_S + 2)
         assert (await leader.call("Publish", request))[0] is Status.OK
         assert not any(feed.machine.buffered_bytes for feed in served.values())
-        here = leader.broker.feeds
+        here = leader.broker.manager.feeds
         here._members = lambda: (leader.name, away.name)
         fed = served[gone.name]
         await until(lambda: gone.name not in served)

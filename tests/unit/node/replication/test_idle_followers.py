@@ -102,8 +102,8 @@ def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: p
         led = await replicated()
         leader, follower = led.leader, led.other
         await asyncio.sleep(1)
-        feed = leader.broker.feeds._feeds[follower.name]
-        replica = leader.broker.replica("s", 0)
+        feed = leader.broker.manager.feeds._feeds[follower.name]
+        replica = leader.broker.replicas.find("s", 0)
         assert replica is not None
         assert replica.leading is not None
         epoch, fulls, wake = replica.leading.epoch, feed.machine._full_id, feed._feeds.wake
@@ -115,7 +115,7 @@ def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: p
 
         monkeypatch.setattr(feed._feeds, "wake", woken)
         lost = lose(follower, lambda request: not request.full)
-        fetcher = follower.broker.fetchers._fetchers[leader.name]
+        fetcher = follower.broker.manager.fetchers._fetchers[leader.name]
         fetcher._due()
         assert lost
         assert feed.knows(replica.key, epoch)
@@ -131,8 +131,8 @@ def test_a_full_request_that_got_lost_is_missed_by_the_reports_after_it() -> Non
     async def main() -> None:
         led = await replicated()
         leader, follower = led.leader, led.other
-        fetcher = follower.broker.fetchers._fetchers[leader.name]
-        feed = leader.broker.feeds._feeds[follower.name]
+        fetcher = follower.broker.manager.fetchers._fetchers[leader.name]
+        feed = leader.broker.manager.feeds._feeds[follower.name]
         fetcher.start_over()
         await asyncio.sleep(0.01)
         fulls = feed.machine._full_id
@@ -155,9 +155,9 @@ def test_an_idle_follower_that_was_taken_out_is_asked_in_again() -> None:
         led = await replicated()
         leader, follower = led.leader, led.other
         await asyncio.sleep(5)
-        replica = leader.broker.replica("s", 0)
+        replica = leader.broker.replicas.find("s", 0)
         assert replica is not None
-        await leader.broker.isr_changes.shrink(replica, follower.name, lacks=False)
+        await leader.broker.manager.isr_changes.shrink(replica, follower.name, lacks=False)
         await until(lambda: len(isr(led.members)) == 2, 5.0)
         await until(lambda: len(isr(led.members)) == 3, 5.0)
 
@@ -177,8 +177,8 @@ def test_too_many_requests_that_wait_are_given_up_and_everything_is_named_again(
         await members["a"].publish("s", b"first")
         leader = leader_of(members, "s")
         follower = next(member for member in members.values() if member is not leader)
-        fetcher = follower.broker.fetchers._fetchers[leader.name]
-        feed = leader.broker.feeds._feeds[follower.name]
+        fetcher = follower.broker.manager.fetchers._fetchers[leader.name]
+        feed = leader.broker.manager.feeds._feeds[follower.name]
         fetcher.start_over()
         fetcher.push()
         for _ in range(20):

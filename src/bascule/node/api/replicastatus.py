@@ -1,0 +1,111 @@
+"""Where the replicas of a stream are in their logs, asked of every broker that holds one and lives."""
+
+import asyncio
+
+from bascule.core.metadata.streams import Partition, Stream
+from bascule.limits import ADMIN_SLICE
+from bascule.node.controller.brokeradmin import BrokerAdmin
+from bascule.node.membership.cluster import Cluster
+from bascule.node.partition.environment import StreamDefaults
+from bascule.wire.pb import admin_pb2 as admin
+from bascule.wire.pb import internal_pb2 as pb
+
+Positions = dict[str, tuple[str, dict[int, pb.PartitionPosition]]]
+"""By broker: its sync mode, and where its replicas stand. Only of those that answered."""
+
+
+class ReplicaStatus:
+    def __init__(self, cluster: Cluster, brokers: BrokerAdmin, defaults: StreamDefaults) -> None:
+        self._cluster = cluster
+        self._brokers = brokers
+        self._defaults = defaults
+
+    def living(self) -> tuple[str, ...]:
+        """Members this broker has heard of within a session, and that are not about to stop; itself among them."""
+        heard = {self._cluster.broker_id, *(peer.id for peer in self._cluster.peers.alive() if not peer.leaving)}
+        return tuple(each for each in self._cluster.servers if each in heard)
+
+    async def positions(self, stream: Stream, partitions: tuple[Partition, ...]) -> Positions:
+        alive = self.living()
+        holders: dict[str, list[int]] = {}
+        for item in partitions:
+            for replica in item.replicas:
+                if replica in alive:
+                    holders.setdefault(replica, []).append(item.id)
+        known = await asyncio.gather(*(self._ask(name, stream.name, numbers) for name, numbers in holders.items()))
+        return {name: (sync, there) for name, (sync, there) in zip(holders, known, strict=True) if there}
+
+    async def _ask(self, name: str, stream: str, numbers: list[int]) -> tuple[str, dict[int, pb.PartitionPosition]]:
+        """Some partitions at a time: neither that broker nor this one is to be held up by ten thousand."""
+        sync, there = "", {}
+        for first in range(0, len(numbers), ADMIN_SLICE):
+            answer = await self._brokers.positions(name, stream, numbers[first : first + ADMIN_SLICE])
+            if answer is None:
+                break
+            sync = answer.sync
+            there.update({each.partition: each for each in answer.positions})
+            await asyncio.sleep(0)
+        return sync, there
+
+    async def waiting(self) -> dict[tuple[str, int], tuple[str, ...]]:
+        """For every partition that nobody leads yet: whom its leader has to hear before."""
+        asked = [self._brokers.waiting(name) for name in self.living()]
+        return {key: missing for each in await asyncio.gather(*asked) for key, missing in each.items()}
+
+    async def describe(self, stream: Stream) -> admin.DescribeStreamResponse:
+        alive = self.living()
+        known = await self.positions(stream, stream.partitions)
+        least = self._defaults.min_isr_of(stream.config)
+        response = admin.DescribeStreamResponse(
+            name=stream.name,
+            subject=stream.subject,
+            group=stream.group,
+            creationTimestamp=stream.creation_timestamp,
+            minIsr=least,
+        )
+        for item in stream:
+            if item.id % ADMIN_SLICE == ADMIN_SLICE - 1:
+                await asyncio.sleep(0)
+            response.partitions.append(
+                admin.PartitionDescription(
+                    partition=item.id,
+                    leader=item.leader,
+                    online=item.leader in alive and not waits_for(item, known),
+                    waitsFor=waits_for(item, known),
+                    leaderEpoch=item.leader_epoch,
+                    replicas=replicas(item, alive, known),
+                    underReplicated=any(each not in item.isr or each not in alive for each in item.replicas),
+                    belowMinIsr=sum(each in alive for each in item.isr) < least,
+                    readonly=item.readonly,
+                    paused=item.paused,
+                    uncleanEpoch=item.unclean_epoch,
+                    epoch=item.epoch,
+                )
+            )
+        return response
+
+
+def replicas(item: Partition, alive: tuple[str, ...], known: Positions) -> list[admin.Replica]:
+    described = []
+    for name in item.replicas:
+        # Who is away is not in sync, whatever the metadata says until it has noticed.
+        replica = admin.Replica(
+            broker=name,
+            alive=name in alive,
+            inSync=name in item.isr and name in alive,
+            eligible=name in item.eligible,
+        )
+        sync, positions_there = known.get(name, ("", {}))
+        position = positions_there.get(item.id)
+        if position is not None:
+            replica.answered = True
+            replica.end, replica.highWatermarkEnd = position.end, position.hwEnd
+            replica.lastEpoch, replica.sync = position.lastEpoch, sync
+        described.append(replica)
+    return described
+
+
+def waits_for(item: Partition, known: Positions) -> tuple[str, ...]:
+    """Whom its leader has to hear before it leads; () if it leads, or does not say."""
+    _, there = known.get(item.leader, ("", {}))
+    return tuple(there[item.id].waitsFor) if item.id in there else ()

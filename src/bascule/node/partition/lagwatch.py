@@ -1,0 +1,63 @@
+"""Once a second: which followers lag, which partitions are below their minimal in-sync set, and which acks nobody waits
+for any more."""
+
+import asyncio
+import logging
+
+from bascule.limits import WATCH_SLICE
+from bascule.node.partition.environment import Environment
+from bascule.node.partition.replicas import Replicas
+
+logger = logging.getLogger(__name__)
+
+WATCH_EVERY_S = 1.0
+NAMED_BELOW = 5
+"""Partitions below their minimal in-sync set that one line names."""
+
+
+class LagWatch:
+    def __init__(self, environment: Environment, replicas: Replicas) -> None:
+        self._environment = environment
+        self._replicas = replicas
+        self._said_below = 0
+
+    async def run(self) -> None:
+        """Who is late is found out by time passing, not only by others being early."""
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            now = self._environment.attention.monotonic_ns()
+            below: list[str] = []
+            for number, replica in enumerate(list(self._replicas.values())):
+                if number % WATCH_SLICE == WATCH_SLICE - 1:
+                    await asyncio.sleep(0)
+                if replica.leading is None:
+                    continue
+                if len(replica.partition.replicas) > 1:
+                    replica.leading.watch(now)
+                if replica.leading.below_min_isr:
+                    below.append(replica.name)
+            self._say_below(below)
+            await self._drop_abandoned_acks()
+
+    async def _drop_abandoned_acks(self) -> None:
+        """What waits for gRPC calls that are over, here or at another broker."""
+        environment = self._environment
+        environment.owed.tick()
+        environment.inboxes.tell_gone(environment.publishes_bus)
+        while environment.owed.forget(environment.inboxes.gone):
+            await asyncio.sleep(0)
+
+    def _say_below(self, below: list[str]) -> None:
+        """One line for all partitions, and another one when their number has changed: there may be thousands."""
+        if len(below) == self._said_below:
+            return
+        self._said_below = len(below)
+        if below:
+            logger.error(
+                "%d partitions that this broker leads are below their minimal in-sync set (%s): nothing is committed "
+                "in them until it has grown; start the brokers that hold their replicas",
+                len(below),
+                ", ".join(below[:NAMED_BELOW]) + (", …" if len(below) > NAMED_BELOW else ""),
+            )
+        else:
+            logger.warning("all partitions that this broker leads have enough replicas in sync again")

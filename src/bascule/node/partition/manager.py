@@ -1,0 +1,324 @@
+"""The manager of all replicas on this broker (as Kafka's ReplicaManager): it opens them, gives them the roles that the
+metadata names, deletes them, and answers what a partition may ask of its broker.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from bascule.core.metadata.commands import PartitionName
+from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.streams import Stream
+from bascule.core.partition.leader import AskExpand, AskShrink
+from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
+from bascule.limits import CLOSE_SLICE, ISR_CHANGES_AT_ONCE, ROLES_SLICE
+from bascule.log.tail import Tail
+from bascule.node.membership.cluster import Cluster
+from bascule.node.membership.controllerclient import ControllerClient
+from bascule.node.membership.peers import SESSION_S
+from bascule.node.partition.environment import Environment
+from bascule.node.partition.isrchanges import IsrChanges
+from bascule.node.partition.opening import Opening
+from bascule.node.partition.peerlogs import PeerLogs
+from bascule.node.partition.ports import PartitionReplica
+from bascule.node.partition.replica import Replica, stream_folder
+from bascule.node.partition.replicas import Replicas
+from bascule.node.replication.feeds import Feeds
+from bascule.node.replication.fetchers import Fetchers
+
+logger = logging.getLogger(__name__)
+
+GROWN = 100
+"""Replicas opened or come to lead between two calls of `on_grown`."""
+
+
+class ReplicaManager:
+    def __init__(
+        self,
+        environment: Environment,
+        cluster: Cluster,
+        client: ControllerClient,
+        replicas: Replicas,
+        feeds: Feeds,
+        fetchers: Fetchers,
+        peer_logs: PeerLogs,
+        on_grown: Callable[[], None],
+    ) -> None:
+        """`on_grown` is called now and then, when replicas and roles have come, which stay."""
+        self.feeds = feeds
+        self.fetchers = fetchers
+        self.peer_logs = peer_logs
+        self.isr_changes = IsrChanges(client, cluster.peers, environment.attention)
+        self.caught_up = False
+        """This broker knows what the cluster decided before it started."""
+        self.stopping = False
+        self.unclean = environment.scheduler.mode.relaxed and not environment.after_clean_shutdown
+        """The last run ended in a way that may have taken what it had promised."""
+        self._environment = environment
+        self._cluster = cluster
+        self._client = client
+        self._replicas = replicas
+        self._routes = environment.routes
+        self._on_grown = on_grown
+        self._grown = 0
+        self._isr_questions = environment.jobs.tasks("a change of an in-sync set", ISR_CHANGES_AT_ONCE)
+
+    @property
+    def _metadata(self) -> Metadata:
+        return self._cluster.metadata
+
+    # --- opening ---------------------------------------------------------------------------------------------
+
+    async def open_what_can_be(self) -> None:
+        """The others are tried again later; those that are open are served meanwhile."""
+        try:
+            await self.open(list(self._metadata.streams.values()))
+        except (BasculeError, OSError) as error:
+            logger.error("some partitions wait for their disk: %s", error)
+
+    async def open(self, streams: list[Stream], partitions: tuple[int, ...] = ()) -> None:
+        """What this broker holds of them, if it is not open yet; of some partitions only, if they are named."""
+        own = self._environment.broker_id
+        missing = [
+            (stream, item)
+            for stream in streams
+            for item in ([stream.partitions[number] for number in partitions] if partitions else stream)
+            if own in item.replicas and (stream.creation_index, item.id) not in self._replicas
+        ]
+        await Opening(self._environment, self, missing, self._add).run()
+
+    def _add(self, replica: Replica) -> None:
+        if not self.caught_up and (self.unclean or self._cluster.joined):
+            # What was promised was not synced, or is gone with the disk: no end is sure, and none is known to be short.
+            replica.doubt()
+        self._replicas.add(replica)
+        self._grow()
+
+    def _grow(self) -> None:
+        self._grown = (self._grown + 1) % GROWN
+        if not self._grown:
+            self._on_grown()
+
+    async def doubtful(self) -> tuple[PartitionName, ...]:
+        """The partitions here whose log may lack something it had promised."""
+        streams = list(self._metadata.streams.values())
+        await self.open_what_can_be()
+        if self._cluster.joined:
+            for opened in self._replicas.values():
+                opened.doubt()
+        return tuple(
+            (stream.name, item.id)
+            for stream in streams
+            for item in stream
+            if self._environment.broker_id in item.replicas
+            and (
+                (replica := self._replicas.get((stream.creation_index, item.id))) is None
+                or replica.log.damaged
+                or replica.tail is Tail.SHORT
+            )
+        )
+
+    # --- roles -----------------------------------------------------------------------------------------------
+
+    def present(self, stream: Stream) -> Stream | None:
+        """The stream as it is now: a change may have been overtaken by others, and a role is taken as it is, never as
+        it was."""
+        present = self._metadata.stream(stream.name)
+        return present if present is not None and present.creation_index == stream.creation_index else None
+
+    async def take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
+        """Some at a time: a stream may have ten thousand. Each as the metadata has it when its turn has come."""
+        self.fetchers.gather(len(partitions) > ROLES_SLICE)
+        try:
+            leads_more = await self._take_slices(stream, partitions)
+        finally:
+            self.fetchers.gather(False)
+        if leads_more:  # a client may publish to NATS the moment it has its answer, so NATS must have our SUB by then
+            await flush_quietly(self._environment.streams_bus.flush())
+
+    async def _take_slices(self, stream: Stream, partitions: tuple[int, ...]) -> bool:
+        leads_more = False
+        for first in range(0, len(partitions), ROLES_SLICE):
+            if first:
+                await asyncio.sleep(0)
+            present = self.present(stream)
+            if present is None:
+                return False
+            some = partitions[first : first + ROLES_SLICE]
+            leads_more = self._take_some(present, some) or leads_more
+            self._route(present, some)
+        return leads_more
+
+    def _take_some(self, present: Stream, partitions: tuple[int, ...]) -> bool:
+        """Whether this broker leads more than before."""
+        leads_more = False
+        for number in partitions:
+            replica = self._replicas.get((present.creation_index, number))
+            if replica is None:
+                continue
+            if self._environment.broker_id not in present.partitions[number].replicas:
+                replica.resign()  # it is another's now; the files stay
+                continue
+            before = replica.leading
+            replica.take_role(present, present.partitions[number])
+            if replica.leading not in (before, None):
+                leads_more = True
+                self._grow()
+        return leads_more
+
+    def _route(self, stream: Stream, partitions: tuple[int, ...]) -> None:
+        optimistic = self._environment.defaults.optimistic_concurrency_of(stream.config)
+        self._routes.set_partitions(stream, partitions, optimistic)
+        for partition in partitions:
+            self.writable_changed(stream.name, partition)
+
+    # --- deletions -------------------------------------------------------------------------------------------
+
+    async def erase_after_a_start(self, stream: Stream) -> None:
+        """A stream that was deleted while this broker was down, or cut off before it went down."""
+        led = tuple(item.id for item in stream if item.leader == self._environment.broker_id)
+        if led and not self._cluster.alone and await self._environment.disk.list(stream_folder(stream)):
+            try:
+                await self.open([stream], led)
+                for number in led:
+                    if replica := self._replicas.get((stream.creation_index, number)):
+                        await replica.keep_last()
+            except (BasculeError, OSError) as error:
+                logger.error("stream %s is deleted, and cannot be read: it is moved aside: %s", stream.name, error)
+                for item in stream:
+                    if replica := self._replicas.pop((stream.creation_index, item.id)):
+                        await replica.close()
+                return
+        await self.erase(stream)
+
+    async def erase(self, stream: Stream) -> None:
+        """Every partition ends, whatever the disk says: one that went on would store for a stream that is gone."""
+        self._routes.drop_stream(stream)
+        found = [self._replicas.pop((stream.creation_index, item.id)) for item in stream]
+        replicas = [replica for replica in found if replica is not None]
+        for replica in replicas:
+            replica.resign()
+        with suppress(OSError):  # a full disk, which this may free; the next start drops what no stream has
+            await self._environment.ends.forget(f"{stream_folder(stream)}/{item.id}" for item in stream)
+        failures: list[Exception] = []
+        for replica in replicas:
+            try:
+                await replica.delete()
+            except (LogError, OSError) as error:
+                failures.append(error)
+        try:
+            if not failures:
+                await self._environment.disk.remove(stream_folder(stream))
+                await self._environment.disk.sync_folder("streams")
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):  # else it never had a record here
+                failures.append(error)
+        if failures:
+            logger.error("files of stream %s stay until the next start: %s", stream.name, failures[0])
+
+    # --- what a partition may ask ----------------------------------------------------------------------------
+
+    def writable_changed(self, stream: str, partition: int) -> None:
+        self._routes.set_refuses_writes(stream, partition, self.refusal(stream, partition) is not None)
+
+    def refusal(self, stream: str, partition: int) -> str | None:
+        """Why a partition that is led here takes no writes; None if it does."""
+        replica = self._replicas.find(stream, partition)
+        return replica.refusal if replica and replica.leading else None
+
+    def step_down(self, replica: PartitionReplica) -> Awaitable[None]:
+        return self._client.change_leader(replica.stream.name, replica.partition)
+
+    async def give_way(self, replica: PartitionReplica, other: str) -> bool:
+        try:
+            await self._client.give_way(replica.stream.name, replica.partition, other)
+            return True
+        except BasculeError as error:
+            logger.warning("%s: %s does not lead yet: %s", replica.name, other, error)
+            return False
+
+    def ask_isr(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
+        """Of each replica at most one question is under way (`core.partition.insync`)."""
+        self._isr_questions.start(self.isr_changes.ask(replica, asked))
+
+    # --- what the API asks -----------------------------------------------------------------------------------
+
+    def check_not_stopping(self) -> None:
+        if self.stopping:
+            raise Unavailable("the broker is stopping")
+
+    def check_caught_up(self) -> None:
+        """Raises Unavailable while this broker does not know what its cluster knows: it must not say that a stream does
+        not exist, nor that all is well."""
+        if not self.caught_up:
+            raise Unavailable(
+                self._cluster.waits or "this broker has started and has not caught up with its cluster yet; try again"
+            )
+
+    async def confirm_leads(self, replica: Replica) -> bool:
+        """Whether this broker still leads: one that was cut off may have been replaced without knowing. Raises
+        Unavailable if that cannot be found out in time."""
+        leading = replica.leading
+        if leading is None:
+            return False
+        await self._cluster.current(SESSION_S)
+        known = self._metadata.partition(replica.stream.name, replica.partition.id)
+        same = known is not None and (known.leader, known.leader_epoch) == (self._environment.broker_id, leading.epoch)
+        return same and replica.leading is leading
+
+    # --- all of them -----------------------------------------------------------------------------------------
+
+    def lease_changed(self) -> None:
+        """Writes begin or cease to be refused, because the cluster is heard again or is not."""
+        for replica in self._replicas.values():
+            if replica.leading is not None:
+                self.writable_changed(replica.stream.name, replica.partition.id)
+
+    def files_changed(self, gone: bool) -> None:
+        """Who cannot store metadata does not hear who leads: it must not answer in place of whoever does by now."""
+        for replica in self._replicas.values():
+            if replica.leading is not None and len(replica.partition.replicas) > 1:
+                if gone:
+                    replica.leading.stop_listening()
+                else:
+                    replica.leading.listen()
+
+    async def scrub(self) -> None:
+        """Read everything once: damage at rest is found before it is needed."""
+        for replica in list(self._replicas.values()):
+            try:
+                if len(replica.partition.replicas) > 1:
+                    await replica.repair.scrub()
+            except (LogError, OSError) as error:
+                logger.warning("%s was not read to its end: %s", replica.name, error)
+
+    async def stop(self) -> None:
+        """What gRPC clients gave us goes to NATS and comes back, with all that NATS has for us; then no more of it.
+        What came is synced and acked."""
+        self.stopping = True
+        await flush_quietly(self._environment.publishes_bus.flush())
+        await flush_quietly(self._environment.streams_bus.flush())
+        for replica in self._replicas.values():
+            if replica.leading is not None:
+                replica.leading.stop_listening()
+        for replica in self._replicas.values():
+            await replica.log.settled()
+        await flush_quietly(self._environment.publishes_bus.flush())
+
+    async def close(self) -> bool:
+        """Whether every log was in order."""
+        replicas = list(self._replicas.values())
+        for replica in replicas:
+            self._replicas.pop(replica.key)
+        for number, replica in enumerate(replicas):
+            await asyncio.sleep(0) if number % CLOSE_SLICE == CLOSE_SLICE - 1 else None
+            await replica.close()
+        return not any(replica.log.failed for replica in replicas)
+
+
+async def flush_quietly(flush: Awaitable[None]) -> None:
+    try:
+        await flush
+    except BusUnavailable as error:
+        logger.warning("NATS is away: %s", error)

@@ -1,0 +1,90 @@
+"""Changes of the metadata, carried out on this broker one after the other, in the order they were decided (as Kafka's
+BrokerMetadataPublisher)."""
+
+import asyncio
+import logging
+
+from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, Repeated, StreamCreated, StreamDeleted
+from bascule.core.metadata.streams import Stream
+from bascule.errors import BasculeError
+from bascule.limits import LATE_CHANGES_AT_ONCE, ROLES_SLICE
+from bascule.node.partition.manager import ReplicaManager
+from bascule.node.partition.replicas import Replicas
+from bascule.node.runtime.jobs import Jobs
+
+logger = logging.getLogger(__name__)
+
+OPEN_AGAIN_S = 5.0
+
+
+class MetadataChanges:
+    def __init__(self, manager: ReplicaManager, replicas: Replicas, jobs: Jobs) -> None:
+        self._manager = manager
+        self._replicas = replicas
+        self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
+        self._carried_out = asyncio.Event()
+        self._late = jobs.tasks("a change of the metadata that waits for its disk", LATE_CHANGES_AT_ONCE)
+
+    def enqueue(self, changes: list[Change]) -> None:
+        for change in changes:
+            if isinstance(change, StreamDeleted):
+                for item in change.stream:
+                    if replica := self._replicas.get((change.stream.creation_index, item.id)):
+                        replica.let_go()
+        self._replicas.behind += 1
+        self._changes.put_nowait(changes)
+
+    async def carried_out(self) -> None:
+        """Returns when every change known by now has been carried out here."""
+        while self._replicas.behind:
+            self._carried_out.clear()
+            await self._carried_out.wait()
+
+    async def run(self) -> None:
+        """Vital: a change that is left out is a role that nobody takes."""
+        carried = 0
+        while True:
+            changes = await self._changes.get()
+            for change in changes:
+                try:
+                    await self._carry_out(change)
+                except (BasculeError, OSError) as error:
+                    assert not isinstance(change, Rejected | Repeated), "these change nothing"
+                    logger.error("a change of stream %s waits for its disk: %s", change.stream.name, error)
+                    if not self._late.full:  # else it waits for the next change, or the next start
+                        self._late.start(self._carry_out_later(change.stream))
+                except Exception:
+                    logger.exception("a change of the metadata could not be carried out here")
+            self._replicas.behind -= 1
+            self._carried_out.set()
+            carried += 1
+            if carried % ROLES_SLICE == 0:
+                await asyncio.sleep(0)  # nothing above lets go of the event loop while more is in the queue
+
+    async def skip_history(self) -> None:
+        """What changed until now is in the metadata. Roles of the past must not be taken, not even for a moment: who
+        leads writes. Only the streams that are gone still need a hand."""
+        while not self._changes.empty():
+            for change in self._changes.get_nowait():
+                if isinstance(change, StreamDeleted):
+                    await self._manager.erase_after_a_start(change.stream)
+            self._replicas.behind -= 1
+
+    async def _carry_out_later(self, stream: Stream) -> None:
+        """Open what could not be opened, with the roles the metadata gives by then."""
+        await asyncio.sleep(OPEN_AGAIN_S)
+        if present := self._manager.present(stream):
+            self.enqueue([StreamCreated(present)])
+
+    async def _carry_out(self, change: Change) -> None:
+        manager = self._manager
+        match change:
+            case StreamCreated(stream) if manager.present(stream):
+                await manager.open([stream])
+                await manager.take_roles(stream, tuple(item.id for item in stream))
+            case PartitionsChanged(stream, partitions):
+                if present := manager.present(stream):
+                    await manager.open([present], partitions)
+                await manager.take_roles(stream, partitions)
+            case StreamDeleted(stream):
+                await manager.erase(stream)

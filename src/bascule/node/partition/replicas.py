@@ -1,0 +1,67 @@
+"""The replicas on this broker. Replication, repair, the controller's questions and the API find them here; the manager
+adds and removes them."""
+
+from collections.abc import Iterable
+
+from bascule.core.metadata.streams import Key
+from bascule.node.membership.metadata import MetadataStore
+from bascule.node.partition.replica import Replica
+
+
+class Replicas:
+    def __init__(self, broker_id: str, store: MetadataStore) -> None:
+        self._broker_id = broker_id
+        self._store = store
+        self._open: dict[Key, Replica] = {}
+        self.behind = 0
+        """Changes of the metadata that are known, and not carried out here yet."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._open
+
+    def get(self, key: Key) -> Replica | None:
+        return self._open.get(key)
+
+    def find(self, stream: str, partition: int) -> Replica | None:
+        """That of the stream which has this name now."""
+        known = self._store.metadata.stream(stream)
+        return self._open.get((known.creation_index, partition)) if known else None
+
+    def exists(self, stream: str, partition: int) -> bool:
+        """Whether there is such a partition, here or elsewhere."""
+        return self._store.metadata.partition(stream, partition) is not None
+
+    def values(self) -> Iterable[Replica]:
+        return self._open.values()
+
+    def add(self, replica: Replica) -> None:
+        self._open[replica.key] = replica
+
+    def pop(self, key: Key) -> Replica | None:
+        return self._open.pop(key, None)
+
+    def leads_all_it_should(self, creation_index: int) -> bool:
+        """Whether everything of that stream that this broker should lead is being led; False if that is nothing."""
+        if self.behind:
+            return False
+        led = [
+            item
+            for stream in self._store.metadata.streams.values()
+            if stream.creation_index == creation_index
+            for item in stream
+            if item.leader == self._broker_id
+        ]
+        replicas = [self._open.get((creation_index, item.id)) for item in led]
+        return bool(led) and all(replica is not None and replica.leading is not None for replica in replicas)
+
+    def leads_what_is_anothers(self) -> bool:
+        """Whether the metadata names others for something that is still led here."""
+        return self.behind > 0 or any(
+            replica.leading is not None
+            and (item := self._store.metadata.partition(replica.stream.name, replica.partition.id)) is not None
+            and item.leader != self._broker_id
+            for replica in self._open.values()
+        )
