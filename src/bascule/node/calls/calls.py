@@ -106,18 +106,20 @@ class Calls:
 
         return Handler(method.question, take, answers=True)
 
-    def answering_later(self, method: Method[Q, A], answer: Callable[[Q], Later[A] | None], tasks: Tasks) -> Handler[Q]:
-        """The same for answers that take a while; with None nothing is begun. Past the bound of `tasks` questions are
-        dropped: they are asked again."""
+    def answering_later(
+        self, method: Method[Q, A], answer: Callable[[Q], Later[A]], tasks: Tasks, admits: Callable[[Q], bool]
+    ) -> Handler[Q]:
+        """The same for answers that take a while; what is not admitted is not begun. Past the bound of `tasks`
+        questions are dropped: they are asked again."""
 
-        async def work(answer: Later[A], reply: bytes) -> None:
-            answered = await answer
+        async def work(question: Q, reply: bytes) -> None:
+            answered = await answer(question)  # made here: a task that ends before its first step leaves nothing behind
             if answered is not None:
                 self.tell(reply, method.answer, answered)
 
         def take(question: Q, message: NatsMessage) -> None:
-            if not tasks.full and (begun := answer(question)) is not None:
-                tasks.start(work(begun, message.reply))
+            if not tasks.full and admits(question):
+                tasks.start(work(question, message.reply))
 
         return Handler(method.question, take, answers=True)
 

@@ -104,7 +104,7 @@ class Controller:
         calls, subjects = self._calls, self._subjects
         self._subscriptions = [
             calls.handle(subjects.join, calls.answering(JOIN, self._on_join)),
-            calls.handle(subjects.changes, calls.answering_later(CHANGE, self._carry_out, self._requests)),
+            calls.handle(subjects.changes, calls.answering_later(CHANGE, self._carry_out, self._requests, _any)),
         ]
         without = "dead brokers keep what they lead; let another broker be the controller"
         self._timer = self._jobs.every("the watch of the controller", HEARTBEAT_S, self._tick, without)
@@ -363,6 +363,10 @@ class Controller:
             logger.exception("a request of another broker failed")
             response.error.code, response.error.msg = Status.INTERNAL, str(error)
         return response
+
+
+def _any(request: pb.PropagatedRequest) -> bool:
+    return True
 
 
 def _same(command: Command) -> Command:

@@ -14,7 +14,7 @@ from bascule.core.partition.candidate import Account
 from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError, PeerLacks
 from bascule.limits import MAX_RECORD_BYTES
 from bascule.log.commitlog import CommitLog
-from bascule.node.calls.calls import Calls, Later
+from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import OTHER_LOG
 from bascule.node.replication.feeds import Members
 from bascule.node.runtime.jobs import Jobs
@@ -66,7 +66,7 @@ class PeerLogs:
 
     def listen(self) -> None:
         self._calls.listen()
-        handler = self._calls.answering_later(OTHER_LOG, self._answer, self._answering)
+        handler = self._calls.answering_later(OTHER_LOG, self._tell, self._answering, self._admits)
         self._calls.handle(self._calls.subjects.repair(self._broker_id), handler)
 
     # --- asking ----------------------------------------------------------------------------------------------
@@ -111,9 +111,9 @@ class PeerLogs:
 
     # --- answering -------------------------------------------------------------------------------------------
 
-    def _answer(self, question: Question) -> Later[Told] | None:
+    def _admits(self, question: Question) -> bool:
         """Strangers are not answered."""
-        return self._tell(question) if question.asker in self._members() else None
+        return question.asker in self._members()
 
     async def _tell(self, question: Question) -> Told | None:
         try:

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import gc
 import logging
 import random
 import re
@@ -294,17 +295,14 @@ def test_answers_that_take_a_while_are_bounded_and_end_with_the_broker() -> None
         a.listen()
         begun: list[int] = []
 
-        async def slowly(index: int) -> pb.PartitionStatusResponse:
-            begun.append(index)
+        async def slowly(question: pb.PartitionStatusRequest) -> pb.PartitionStatusResponse:
+            begun.append(question.creationIndex)
             await asyncio.sleep(0.5)
             return pb.PartitionStatusResponse(exists=True)
 
         jobs = Jobs(lambda reason: None)
-        handler = b.answering_later(
-            STREAM_STATUS,
-            lambda question: slowly(question.creationIndex) if question.creationIndex else None,
-            jobs.tasks("an answer", 2),
-        )
+        tasks = jobs.tasks("an answer", 2)
+        handler = b.answering_later(STREAM_STATUS, slowly, tasks, admits=lambda question: question.creationIndex > 0)
         b.handle(b.subjects.status("b"), handler)
         outcomes = await asyncio.gather(*(ask(a, index) for index in range(5)), return_exceptions=True)
         assert begun == [1, 2], "0 was refused, and the others were too many"
@@ -317,6 +315,31 @@ def test_answers_that_take_a_while_are_bounded_and_end_with_the_broker() -> None
             await late
 
     run(main())
+
+
+def test_an_answer_is_not_begun_by_a_broker_that_has_closed() -> None:
+    """Nor left behind half made: a coroutine that nobody awaits is a warning, which is an error here."""
+
+    async def main() -> None:
+        nats = MemoryNats()
+        (a, _), (b, _) = calls_of(nats, "a"), calls_of(nats, "b")
+        a.listen()
+        begun: list[int] = []
+
+        async def slowly(question: pb.PartitionStatusRequest) -> pb.PartitionStatusResponse:
+            begun.append(question.creationIndex)
+            return pb.PartitionStatusResponse(exists=True)
+
+        jobs = Jobs(lambda reason: None)
+        handler = b.answering_later(STREAM_STATUS, slowly, jobs.tasks("an answer", 2), admits=lambda question: True)
+        b.handle(b.subjects.status("b"), handler)
+        await jobs.close()
+        with pytest.raises(DeadlineExceeded):
+            await ask(a, 1)
+        assert begun == []
+
+    run(main())
+    gc.collect()
 
 
 def test_what_is_larger_than_nats_takes_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
