@@ -40,7 +40,7 @@ def compare(drawn: list[Edge], happened: set[Edge]) -> None:
 
 
 def test_every_diagram_is_checked_by_a_test_below() -> None:
-    assert set(headings_with_diagrams()) == CHECKED
+    assert set(headings_with_diagrams()) == CHECKED | {"Imports"}  # which test_layers.py writes, and checks
 
 
 def test_raft() -> None:

@@ -10,6 +10,9 @@ import pytest
 import bascule
 
 SOURCE = Path(bascule.__file__).parent
+ARCHITECTURE = SOURCE.parents[1] / "docs" / "architecture.md"
+IMPORTS_BEGIN = "<!-- imports: written by `pytest tests/unit/test_layers.py --rewrite` -->"
+IMPORTS_END = "<!-- end of imports -->"
 FILES = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
 CALLS_WITHOUT_IO = ("core", "wire")
 IO_MODULES = {"asyncio", "time", "socket", "os", "threading", "random"}
@@ -34,6 +37,18 @@ FORBIDDEN = {
     "sim": {"spark"},
     "testing": {"spark"},
 }
+NODE_ORDER = (
+    "process",
+    "api",
+    "controller",
+    "partition",
+    "replication",
+    "membership",
+    "calls",
+    "runtime",
+    "config",
+)
+"""The packages of node/, from the top down: each may import those below it. No file stands beside them."""
 WIRED = ("core", "wire", "log", "net", "node", "client")
 """Where every part is given what it needs when it is made."""
 GIVEN_AT_START = {
@@ -191,6 +206,106 @@ def long_functions(path: Path) -> list[str]:
 
 def test_imports_point_down_and_protocol_logic_does_no_io() -> None:
     assert [line for path in FILES for line in violations(path)] == []
+
+
+def upward_in_node(graph: dict[str, list[str]]) -> list[str]:
+    """Imports in node/ that do not point down, and files that are in none of its packages."""
+    found = []
+    places = {package: place for place, package in enumerate(NODE_ORDER)}
+    files = [file for file in graph if file.startswith("node/") and file != "node/__init__.py"]
+    for file in files:
+        own = places.get(file.split("/")[1])
+        if own is None:
+            found.append(f"{file} is in no package of node/")
+            continue
+        used = [other for other in graph[file] if other.startswith("node/")]
+        found += [f"{file} imports upwards: {other}" for other in used if places.get(other.split("/")[1], -1) < own]
+    return found
+
+
+def test_imports_between_the_packages_of_node_point_down() -> None:
+    assert upward_in_node(import_graph(FILES)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "caught"),
+    [
+        ("node/partition/a.py", "from bascule.node.replication.b import x\n", False),
+        ("node/partition/a.py", "from bascule.node.partition.b import x\n", False),
+        ("node/partition/a.py", "def f():\n    from bascule.node.api import b\n", True),
+        ("node/membership/a.py", "if TYPE_CHECKING:\n    from bascule.node.partition.b import x\n", True),
+        ("node/config/a.py", "from ..runtime import b\n", True),
+        ("node/a.py", "", True),
+        ("node/novel/a.py", "", True),
+    ],
+)
+def test_the_check_of_the_packages_sees_hidden_imports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, text: str, caught: bool
+) -> None:
+    monkeypatch.setattr(f"{__name__}.SOURCE", tmp_path)
+    others = {f"node/{package}/b.py": "" for package in NODE_ORDER}
+    for name, content in {**others, path: text}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    assert bool(upward_in_node(import_graph(sorted(tmp_path.rglob("*.py"))))) is caught
+
+
+# --- the graph, in the documents -----------------------------------------------------------------------------------
+
+
+def package_of(file: str) -> str:
+    """Of node/ the packages inside it; what stands at the root is one."""
+    parts = file.split("/")
+    return "root" if len(parts) == 1 else "/".join(parts[:2]) if parts[0] == "node" and len(parts) > 2 else parts[0]
+
+
+def package_graph(graph: dict[str, list[str]]) -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {package_of(file): set() for file in graph}
+    for file, used in graph.items():
+        found[package_of(file)] |= {package_of(other) for other in used} - {package_of(file)}
+    return {package: sorted(used) for package, used in sorted(found.items())}
+
+
+def drawn(packages: dict[str, list[str]]) -> str:
+    """A flowchart. What is imported by way of another package too has no arrow of its own."""
+    reached = {package: reach(packages, package) for package in packages}
+    lines = ["```mermaid", "flowchart TD"]
+    for package, used in packages.items():
+        for other in used:
+            if not any(other in reached[between] for between in used if between != other):
+                lines.append(f"    {package.replace('/', '_')}[{package}] --> {other.replace('/', '_')}[{other}]")
+    return "\n".join([*lines, "```"])
+
+
+def table(graph: dict[str, list[str]]) -> str:
+    """Of each file in node/: the files of node/ it imports, by package, and the packages outside."""
+    lines = ["| file | imports in `node/` | and of |", "|---|---|---|"]
+    for package in NODE_ORDER:
+        for file in sorted(file for file in graph if file.startswith(f"node/{package}/") and "__init__" not in file):
+            inside: dict[str, list[str]] = {}
+            for other in sorted(graph[file]):
+                if other.startswith("node/"):
+                    inside.setdefault(other.split("/")[1], []).append(Path(other).stem)
+            used = [f"{name}: {', '.join(inside[name])}" for name in NODE_ORDER if name in inside]
+            outside = sorted({package_of(other) for other in graph[file] if not other.startswith("node/")} - {"root"})
+            lines.append(f"| `{file}` | {'; '.join(used)} | {', '.join(outside)} |")
+    return "\n".join(lines)
+
+
+def test_the_documents_show_which_package_and_which_file_imports_what(request: pytest.FixtureRequest) -> None:
+    """`pytest --rewrite` writes it anew."""
+    graph = import_graph(FILES)
+    packages = package_graph(graph)
+    assert cycles(packages) == set()
+    head, begin, rest = ARCHITECTURE.read_text().partition(IMPORTS_BEGIN)
+    shown, end, tail = rest.partition(IMPORTS_END)
+    assert begin, f"{ARCHITECTURE} has no {IMPORTS_BEGIN}"
+    assert end, f"{ARCHITECTURE} has no {IMPORTS_END}"
+    is_so = f"\n\n{drawn(packages)}\n\n{table(graph)}\n\n"
+    if request.config.getoption("--rewrite"):
+        ARCHITECTURE.write_text(head + begin + is_so + end + tail)
+    else:
+        assert shown == is_so, "pytest tests/unit/test_layers.py --rewrite brings docs/architecture.md up to date"
 
 
 def test_no_files_import_each_other_hidden_or_not() -> None:
