@@ -18,22 +18,19 @@ MEMBERS = Family("members", likely=0.25)
 @fault(WIPE, weight=4, several=True, needs_sync=True, needs_copies=True)
 async def wipe(faults: Faults, host: Host) -> None:
     """A disk is lost for good: one at a time, for the contract says no more."""
-    if not faults.claim(host):
-        return
-    faults.note("wipe", f"{host.name} loses its disk")
-    faults.crashes += 1
-    faults.world.omniscience.lost(host, asyncio.get_running_loop().time())
-    host.wipe()
-    await faults.come_back(host)
-    await faults.recovered()
+    if faults.claim(host):
+        await _lose_disk(faults, host, "wipe", f"{host.name} loses its disk")
 
 
 @fault(EARLY_WIPE, weight=4, several=True, needs_sync=True, needs_copies=True)
 async def early_wipe(faults: Faults, host: Host) -> None:
     """The same, whether or not all the others are in sync: two that were have everything that was acked by ALL."""
-    if not faults.claim(host, whole=False):
-        return
-    faults.note("early_wipe", f"{host.name} loses its disk, others may be behind")
+    if faults.claim(host, whole=False):
+        await _lose_disk(faults, host, "early_wipe", f"{host.name} loses its disk, others may be behind")
+
+
+async def _lose_disk(faults: Faults, host: Host, kind: str, text: str) -> None:
+    faults.note(kind, text)
     faults.crashes += 1
     faults.world.omniscience.lost(host, asyncio.get_running_loop().time())
     host.wipe()
