@@ -8,6 +8,7 @@ after kill -9; a paused one takes its steps when it goes on, as after SIGSTOP.
 
 import asyncio
 import contextvars
+import logging
 import selectors
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
@@ -188,11 +189,15 @@ def bury(task: "asyncio.Task[Any]") -> None:
     """Let go of a task that will never be stepped again, without a word about it."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine = task.get_coro()
+    logged = logging.root.manager.disable
+    logging.disable()  # whatever its handlers of exceptions do now, a dead process does not log it
     try:
         if coroutine is not None:
             coroutine.close()
     except RuntimeError:
         pass  # it awaited in a `finally`, which a dead process does not do
+    finally:
+        logging.disable(logged)
 
 
 class VirtualClock:
