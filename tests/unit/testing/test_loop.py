@@ -13,7 +13,8 @@ logger = logging.getLogger("bascule.test")
 def test_a_killed_process_logs_nothing_though_it_handles_exceptions_and_waits_in_a_finally(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its coroutines are closed, and the inner one does not let itself be closed: the outer one sees that as an error."""
+    """Its coroutines are closed, and the inner one does not let itself be closed: the outer one takes that for an
+    error."""
     loop = VirtualLoop()
 
     async def waits_at_its_end() -> None:
