@@ -137,7 +137,7 @@ def life_of_a_broker(*, majority: bool) -> list[str]:
 
 def role_edges(length: int = 400) -> set[Edge]:
     """Replicas of one broker that are told by chance who leads, under ever newer epochs, truncated now and then, and
-    sometimes given time; in the end each is closed. A move is named after what makes it."""
+    sometimes given time; in the end some fail and each is closed. A move is named after what makes it."""
     seen: set[Edge] = set()
     moves = Roles._move
 
@@ -150,15 +150,23 @@ def role_edges(length: int = 400) -> set[Edge]:
 
     async def main() -> None:
         members = await three(MemoryNats())
-        await create(members, partitions=3)
+        ends = [(truncated, failed) for truncated in (False, True) for failed in (False, True)]
+        await create(members, partitions=len(ends))
         chance = random.Random(1)
-        for number in range(3):
+        for number, (truncated, failed) in enumerate(ends):
             replica = members["b"].broker.replicas.find("s", number)
             assert replica is not None
-            await walk(replica, chance, length // 3)
-            if number == 0:
-                replica.begin_truncation(asyncio.sleep(1.0))
+            await walk(replica, chance, length // len(ends))
+            if truncated:
+                truncate(replica, 1.0)
+            if failed:
+                replica.fail(AssertionError("planted"))
             await replica.close()
+
+    def truncate(replica: Replica, time_s: float) -> None:
+        assert replica.following is not None
+        replica.following._machine.cutting = True
+        replica.begin_truncation(asyncio.sleep(time_s))
 
     async def walk(replica: Replica, chance: random.Random, steps: int) -> None:
         for epoch in range(1000, 1000 + steps):
@@ -178,7 +186,7 @@ def role_edges(length: int = 400) -> set[Edge]:
             else:
                 replica.take_role(replica.stream, partition)
             if replica.roles.role is Role.FOLLOWING and chance.random() < 0.3:
-                replica.begin_truncation(asyncio.sleep(chance.choice((0.0, 1.0, 2.0))))
+                truncate(replica, chance.choice((0.0, 1.0, 2.0)))
             await asyncio.sleep(chance.choice((0.0, 0.0, 1.5)))
         await asyncio.sleep(5)
         replica.take_role(replica.stream, replica.partition._replace(leader="a", leader_epoch=Epoch(5000)))

@@ -142,7 +142,7 @@ class LeaderWalk:
             return le.Promised(self._promised)
         if kind is le.Failed:
             return le.Failed(self._promised)
-        if kind is le.Reopened:
+        if kind is le.Reopened and machine.failed:
             return le.Reopened(max(self._promised, end), 0)
         if kind is le.SetReadonly:
             return le.SetReadonly(chance.random() < 0.3)
@@ -158,7 +158,7 @@ class LeaderWalk:
             return le.ShrinkFailed(chance.choice("bc"), self._now)
         if kind is le.ExpandFailed:
             return le.ExpandFailed(chance.choice("bc"), chance.random() < 0.5, self._now)
-        return le.Tick(self._now)
+        return le.Tick(self._now, tuple((each, self._now) for each in "bc" if chance.random() < 0.3))
 
     @property
     def place(self) -> str:

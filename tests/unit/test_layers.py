@@ -417,3 +417,59 @@ def test_the_check_for_long_functions_catches_one(monkeypatch: pytest.MonkeyPatc
     for lines, count in ((79, 0), (80, 1)):
         (tmp_path / "x.py").write_text("async def f():\n" + "    pass\n" * lines)
         assert len(long_functions(tmp_path / "x.py")) == count
+
+
+def swallowed(tree: ast.Module) -> Iterator[int]:
+    """Lines of handlers that catch a failed assertion and neither raise nor say what was raised."""
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.Try)):
+        for handler in node.handlers:
+            caught = ast.unparse(handler.type) if handler.type is not None else "BaseException"
+            if caught not in ("Exception", "BaseException", "AssertionError"):
+                continue
+            if any(known(earlier, "AssertionError") for earlier in node.handlers if earlier.lineno < handler.lineno):
+                continue
+            if not any(said(each) for each in ast.walk(handler)):
+                yield handler.lineno
+
+
+def known(handler: ast.ExceptHandler, name: str) -> bool:
+    return handler.type is not None and ast.unparse(handler.type) == name
+
+
+def said(node: ast.AST) -> bool:
+    """Raises, logs with the traceback, or hands the error on to what does."""
+    if isinstance(node, ast.Raise):
+        return True
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func).split(".")[-1]
+    return name in ("exception", "fail", "_end", "note_failure") or any(
+        each.arg == "exc_info" for each in node.keywords
+    )
+
+
+PASSED_ON = {
+    # The error is kept and raised, or given to who waits for it.
+    "log/threads.py",
+    "log/refill.py",
+    "node/runtime/jobs.py",
+}
+
+
+def test_no_handler_swallows_a_failed_assertion() -> None:
+    """The simulator counts what is logged with its traceback, or reaches the event loop, as a violation."""
+    rooms = ("core", "wire", "log", "net", "node")
+    found = {
+        f"{name_of(path)}:{line}"
+        for path in FILES
+        if part_of(path) in rooms and name_of(path) not in PASSED_ON
+        for line in swallowed(ast.parse(path.read_text()))
+    }
+    assert found == set()
+
+
+def test_a_handler_that_swallows_is_found() -> None:
+    quiet = "try:\n    work()\nexcept Exception as error:\n    print(error)"
+    loud = "try:\n    work()\nexcept Exception as error:\n    logger.exception('x')"
+    narrow = "try:\n    work()\nexcept AssertionError:\n    raise\nexcept Exception:\n    pass"
+    assert [list(swallowed(ast.parse(text))) for text in (quiet, loud, narrow)] == [[3], [], []]

@@ -101,6 +101,8 @@ class Appender:
             return
         try:
             self._queue(records, count, next_offset, last_timestamp)
+        except AssertionError:
+            raise
         except Exception as error:
             self._refuse(error)
             raise LogError(str(self.failed)) from error

@@ -76,7 +76,7 @@ def run_seed(seed: int, bug: str = "", brokers: int = 0, families: tuple[str, ..
             try:
                 run(simulation.bounded(loop), loop)
             except Exception as error:
-                simulation.problems.append(Violation("crash", f"the run ended with {error!r}"))
+                simulation.problems.append(Violation(_kind(error), f"the run ended with {error!r}"))
     finally:
         gc.enable()
     return simulation.result()
@@ -138,7 +138,7 @@ class Simulation:
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         text = f"{context.get('message')}: {context.get('exception')!r}"
         self.trace.note("violation", text)
-        self.problems.append(Violation("crash", text))
+        self.problems.append(Violation(_kind(context.get("exception")), text))
 
     def _prepare_disks(self) -> None:
         latency_s = self.plan.disk_latency_s
@@ -293,6 +293,11 @@ class Simulation:
         return None
 
 
+def _kind(error: object) -> str:
+    """A failed assertion is a finding of its own: something was found not to hold, wherever that was."""
+    return "assertion" if isinstance(error, AssertionError) else "crash"
+
+
 @contextmanager
 def _captured_logs(trace: Trace, simulation: Simulation) -> Iterator[None]:
     """What the brokers log is part of the trace; an exception in it is a violation."""
@@ -301,7 +306,8 @@ def _captured_logs(trace: Trace, simulation: Simulation) -> Iterator[None]:
         def emit(self, record: logging.LogRecord) -> None:
             trace.note("log", f"{record.levelname} {record.getMessage()}")
             if record.exc_info and record.exc_info[1] is not None:
-                simulation.problems.append(Violation("crash", f"{record.getMessage()}: {record.exc_info[1]!r}"))
+                error = record.exc_info[1]
+                simulation.problems.append(Violation(_kind(error), f"{record.getMessage()}: {error!r}"))
 
     handler = Handler(logging.WARNING)
     level, propagate = _log.level, _log.propagate

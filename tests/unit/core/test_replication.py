@@ -168,6 +168,17 @@ def test_a_replica_nobody_was_asked_about_does_not_count() -> None:
     assert machine.promised(6)
 
 
+def test_what_is_committed_without_a_replica_that_counts_no_more_is_committed_at_once() -> None:
+    machine = in_sync(("me",))
+    machine.fetched("b", 0, 0, 0, 1)
+    assert machine.recovered(1, LAG) == ["b"]
+    machine.promised(5)
+    assert machine.expand_failed("b", False, 1)
+    assert machine.hw_end == 5
+    machine.heard("b", 5, 2)
+    assert machine.hw_end == 5, "who lags is looked at, and nothing is news"
+
+
 def test_a_member_one_answer_behind_under_load_is_caught_up() -> None:
     machine = in_sync(("me", "b"))
     machine.start_watching(0)

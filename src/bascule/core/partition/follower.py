@@ -129,15 +129,20 @@ class Follower:
             case Answered(answer):
                 return self._answered(answer)
             case Promised(end):
+                assert end <= self.end, f"promised up to {end}, appended up to {self.end}"
                 self.promised_end = max(self.promised_end, end)
                 return self._expose()
             case WasCut(end):
+                assert self.cutting, "a log is truncated because a Cut asked for it"
+                assert end <= self.end, f"truncated to {end}, which is past {self.end}"
                 self.cutting = False
                 return self._ends_at(end)
             case Failed(end):
+                assert end <= self.end, f"a log that failed at {end} had ended at {self.end}"
                 self.failed = True
                 return self._ends_at(end)
             case Reopened(end):
+                assert self.failed, "a log is opened again after it has failed"
                 self.failed = False
                 return self._ends_at(end)
 
@@ -193,6 +198,7 @@ class Follower:
         reached = min(self.hw_end, self.promised_end)
         if reached <= self._exposed_end:
             return []
+        assert reached <= self.end, f"shown up to {reached}, but the log ends at {self.end}"
         self._exposed_end = reached
         return [Expose(reached)]
 

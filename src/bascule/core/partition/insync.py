@@ -127,6 +127,7 @@ class InSync:
         settled. True if the high watermark rose. Whoever went out has to show itself again: what it said before
         says nothing about whether it still lives."""
         before, self.isr, self._eligible = self.isr, tuple(isr), tuple(eligible)
+        assert self._self_id in self.isr, "a leader is a member of its own in-sync set"
         if held := tuple(replicas):
             known = self.followers
             self.followers = {
@@ -216,13 +217,15 @@ class InSync:
         self._pause(replica, now)
         self._look_at = 0
 
-    def expand_failed(self, replica: str, asked: bool, now: int) -> None:
+    def expand_failed(self, replica: str, asked: bool, now: int) -> bool:
         """It is not in sync for the cluster: it may be asked in again, in a while. If nobody was asked it counts no
-        more; else the metadata says when that is sure."""
-        if not asked:
-            self._joining.pop(replica, None)
-            self._counted = self._who_counts()
+        more, and the high watermark may rise: True then; else the metadata says when that is sure."""
         self._pause(replica, now, grows=asked)
+        if asked:
+            return False
+        self._joining.pop(replica, None)
+        self._counted = self._who_counts()
+        return self._advance()
 
     def _pause(self, replica: str, now: int, grows: bool = True) -> None:
         if follower := self.followers.get(replica):

@@ -236,6 +236,7 @@ class Leader:
             case Failed(promised_end):
                 return self._fail(promised_end)
             case Reopened(end, last_timestamp):
+                assert self.failed, "a log is opened again after it has failed"
                 self.failed = False
                 self.end = end
                 self.last_timestamp = max(last_timestamp, self.last_timestamp)
@@ -254,8 +255,7 @@ class Leader:
                 self.in_sync.shrink_failed(replica, now)
                 return []
             case ExpandFailed(replica, asked, now):
-                self.in_sync.expand_failed(replica, asked, now)
-                return []
+                return self._committed(self.in_sync.expand_failed(replica, asked, now), [])
             case Tick(now, heard):
                 for replica, at in heard:
                     self.in_sync.heard(replica, self.end, at)
@@ -295,6 +295,7 @@ class Leader:
             return self._refuse(leader_owed + all_owed + error_owed)
         effects: list[Effect] = []
         if count:
+            assert end - count >= max(self.end, self.committed_end), "an offset is given once"
             first_offset, self.end = self.end, end
             self.last_timestamp = last_timestamp
             effects.append(Append(records, count, end, last_timestamp))
@@ -308,6 +309,7 @@ class Leader:
         return effects
 
     def promised(self, end: int) -> list[Effect]:
+        assert end <= self.end, f"promised up to {end}, appended up to {self.end}"
         payable = self.owed.promised(end)
         return self._committed(self.in_sync.promised(end), payable)
 
@@ -327,10 +329,12 @@ class Leader:
         if acks:
             effects.append(SendAcks(acks))
         if risen:
+            assert hw_end <= self.end, f"committed up to {hw_end}, appended up to {self.end}"
             effects.append(Expose(hw_end))
         return effects
 
     def _fail(self, promised_end: int) -> list[Effect]:
+        assert promised_end <= self.end, f"promised up to {promised_end}, appended up to {self.end}"
         self.failed = True
         self.end = promised_end
         return self._refuse(self.owed.failed(promised_end))

@@ -16,15 +16,18 @@ class Role(Enum):
     LEADING = "leading"
     TRUNCATING = "truncating"
     """Its log is being cut. It has no other role until that is over: a log cut half way agrees with nobody's."""
+    FAILED = "failed"
+    """An assertion failed: what is in memory is not believed any more. It has no role until the broker starts again."""
     ENDED = "ended"
     """It is closed, or its stream is deleted."""
 
 
 MOVES: dict[Role, tuple[Role, ...]] = {
-    Role.NONE: (Role.FOLLOWING, Role.COMING_TO_LEAD, Role.LEADING, Role.ENDED),
+    Role.NONE: (Role.FOLLOWING, Role.COMING_TO_LEAD, Role.LEADING, Role.FAILED, Role.ENDED),
     Role.FOLLOWING: (Role.NONE, Role.TRUNCATING),
     Role.COMING_TO_LEAD: (Role.NONE, Role.LEADING, Role.TRUNCATING),
     Role.LEADING: (Role.NONE,),
-    Role.TRUNCATING: (Role.NONE, Role.FOLLOWING, Role.ENDED),
+    Role.TRUNCATING: (Role.NONE, Role.FOLLOWING, Role.FAILED, Role.ENDED),
+    Role.FAILED: (Role.ENDED,),
     Role.ENDED: (),
 }

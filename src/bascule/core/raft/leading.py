@@ -230,11 +230,14 @@ class Leadership:
         return self._state.log.stable if voter == self._state.id else self.progress[voter].match
 
     def _leave(self) -> None:
-        """The membership without this leader is committed: the voter with the longest log takes over at once."""
+        """The membership without this leader is committed: the voter with the longest log takes over at once. It may
+        name an earlier incarnation of this server, which is nobody."""
         state = self._state
-        successor = max(state.membership.voters, key=lambda voter: self.progress[voter].match)
+        others = [voter for voter in state.membership.voters if voter in self.progress]
         self.flush()
-        state.send(TimeoutNow(state.id, successor, state.term))
+        if others:
+            successor = max(others, key=lambda voter: self.progress[voter].match)
+            state.send(TimeoutNow(state.id, successor, state.term))
         state.follow(state.term, "")
 
     def _confirm_reads(self) -> None:

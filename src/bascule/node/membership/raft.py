@@ -3,11 +3,15 @@
 One task carries out what the machine is ready for: persist, then send, then apply. Peers' messages and ticks may come
 in meanwhile; they show in the next round. A proposal is answered when its entry has been applied here, or when
 another entry stands in its place.
+
+When the machine or this driver fails, above all with an assertion, the process ends: what is in memory is not believed
+any more, and no message and no entry that comes meanwhile changes it or is answered.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from bascule.core.raft.machine import NotLeaderError, Raft
 from bascule.core.raft.ready import Ready
@@ -28,6 +32,7 @@ ALONE_TICK_S = 1.0
 ELECTION_TICKS = 5
 HEARTBEAT_TICKS = 2
 RETRY_PERSIST_S = 1.0
+RAFT_FAILED = "Raft has failed on this broker, which ends; ask another one"
 
 
 class RaftDriver:
@@ -99,8 +104,9 @@ class RaftDriver:
 
     async def propose(self, command: bytes) -> int:
         """The index at which it was applied here. NotLeaderError if it cannot be, or was not."""
-        self.raft.bound_messages(self._calls.max_payload)
-        index = self.raft.propose(command)
+        with self._sound():
+            self.raft.bound_messages(self._calls.max_payload)
+            index = self.raft.propose(command)
         if index in self._proposals:
             self._fail(index)  # of an earlier term of ours: its entry is gone
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -110,11 +116,13 @@ class RaftDriver:
         return index
 
     def propose_membership(self, membership: Membership) -> None:
-        self.raft.propose_membership(membership)
+        with self._sound():
+            self.raft.propose_membership(membership)
         self._wake.set()
 
     def transfer(self, target: str) -> None:
-        self.raft.transfer(target)
+        with self._sound():
+            self.raft.transfer(target)
         self._wake.set()
 
     async def current(self) -> int:
@@ -124,7 +132,8 @@ class RaftDriver:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._reads[context] = done
         try:
-            self.raft.read(context)
+            with self._sound():
+                self.raft.read(context)
             self._wake.set()
             index = await done
         finally:
@@ -137,9 +146,22 @@ class RaftDriver:
             self._applied.clear()
             await self._applied.wait()
 
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Around what others ask of the machine: it answers nothing after it has failed."""
+        if self._ended:
+            raise Unavailable(RAFT_FAILED)
+        try:
+            yield
+        except AssertionError as error:
+            self._end(error)
+            raise Unavailable(RAFT_FAILED) from error
+
     # --- the loop --------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
+        if self._ended:
+            return
         try:
             self.raft.tick()
             self._notice_loss()
@@ -161,9 +183,13 @@ class RaftDriver:
             self._end(error)
 
     def _on_messages(self) -> None:
-        if not self._ended:
+        if self._ended:
+            return
+        try:
             self._notice_loss()
-            self._wake.set()
+        except Exception as error:
+            self._end(error)
+        self._wake.set()
 
     async def _run(self) -> None:
         try:
@@ -174,8 +200,14 @@ class RaftDriver:
     def _end(self, error: Exception) -> None:
         """A broker without its Raft, or whose Raft no longer ticks, would go on as if all were well: it ends instead,
         and says why."""
+        logger.error("Raft failed, and this broker ends: start it again, and report this", exc_info=error)
+        if self._ended:
+            return
         self._ended = True
-        logger.error("Raft ended", exc_info=error)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
         self._on_fatal(f"Raft ended unexpectedly: {error!r}; start the broker again, and report this")
 
     async def _carry_out(self) -> None:

@@ -1,4 +1,8 @@
-"""A partition this broker follows: joins the follower machine to the log and to the fetcher of its leader's broker."""
+"""A partition this broker follows: joins the follower machine to the log and to the fetcher of its leader's broker.
+
+An assertion that fails here, in the machine or in what carries out its effects, ends this role; the leader is told to
+count without this replica then, as if its disk had failed.
+"""
 
 import asyncio
 import logging
@@ -59,6 +63,7 @@ class Following:
         self._fetchers = fetchers
         self._log = log
         self._truncation_failed = False
+        self._stopped = False
         self._machine = Follower(
             *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, replica.certain_end
         )
@@ -71,6 +76,7 @@ class Following:
         self._fetchers.follow(self)
 
     def stop(self) -> None:
+        self._stopped = True
         self._fetchers.unfollow(self)
 
     @property
@@ -92,6 +98,13 @@ class Following:
 
     def answered(self, answer: Answer) -> bool:
         """False if it brought records that were not taken."""
+        try:
+            return self._take(answer)
+        except AssertionError as error:
+            self._replica.fail(error)
+            return True  # they are not asked for again
+
+    def _take(self, answer: Answer) -> bool:
         effects = self._machine.step(Answered(answer))
         self._execute(effects)
         machine = self._machine
@@ -110,9 +123,12 @@ class Following:
             self._replica.verification.confirm()
 
     def promised(self, end: int) -> None:
-        self._execute(self._machine.step(Promised(end)))
-        self._verify()
-        self._fetchers.changed(self)
+        try:
+            self._execute(self._machine.step(Promised(end)))
+            self._verify()
+            self._fetchers.changed(self)
+        except AssertionError as error:
+            self._replica.fail(error)
 
     def damaged(self) -> None:
         """What is not whole is promised no more: the leader has to know."""
@@ -137,6 +153,8 @@ class Following:
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
+            if self._stopped:
+                return  # nothing is stored or shown under a role that is over
             match effect:
                 case Append(records, count, next_offset, last_timestamp):
                     try:
@@ -145,6 +163,7 @@ class Following:
                         assert self._machine.failed, "a log that refuses an append has failed, and has told us so"
                     assert self._machine.end == self._log.end, "a follower stands where its log ends"
                 case Expose(hw_end):
+                    assert hw_end <= self._log.promised_end, "a follower shows what its own log has promised"
                     self._log.set_visible_end(hw_end)
                 case Cut(end):
                     self._caught_up_end = None
@@ -177,3 +196,21 @@ class Following:
         self._truncation_failed = False
         self._machine.step(WasCut(self._log.end))
         self._fetchers.start_over(self)
+
+
+class FailedFollower:
+    """Stands in for the follower of a partition that has failed here: it tells the leader to count without it."""
+
+    def __init__(self, replica: PartitionReplica) -> None:
+        self.key = replica.key
+        self.leader = replica.partition.leader
+        self._replica = replica
+        self._epoch = replica.partition.leader_epoch
+
+    @property
+    def position(self) -> Position:
+        log, last_epoch = self._replica.log, self._replica.epochs.last_epoch
+        return Position(*self.key, self._epoch, log.end, log.promised_end, last_epoch, failing=True)
+
+    def answered(self, answer: Answer) -> bool:
+        return True  # nothing is taken, nor asked for again

@@ -30,11 +30,12 @@ class LagWatch:
             for number, replica in enumerate(list(self._replicas.values())):
                 if number % WATCH_SLICE == WATCH_SLICE - 1:
                     await asyncio.sleep(0)
-                if replica.leading is None:
+                leading = replica.leading
+                if leading is None:
                     continue
                 if len(replica.partition.replicas) > 1:
-                    replica.leading.watch(now)
-                if replica.leading.below_min_isr:
+                    leading.watch(now)
+                if leading.below_min_isr:
                     below.append(replica.name)
             self._say_below(below)
             await self._drop_abandoned_acks()

@@ -3,6 +3,8 @@
 Everything here runs per batch, in the event loop's thread, in this order: NATS delivers a batch -> the machine
 decides -> the log takes the records -> followers are fed -> (the group commit syncs them) -> the log promises -> the
 machine pays acks and exposes the records to readers.
+
+An assertion that fails here, in the machine or in what carries out its effects, ends this role.
 """
 
 import logging
@@ -69,6 +71,7 @@ class Leading:
         self._stream = replica.stream.name.encode()
         self._ack_prefix = ack_prefix(replica.stream.name, replica.stream.subject)
         self._subscription: Subscription | None = None
+        self._closed = False
         self._machine = self._make_machine()
         self._known_epoch = replica.partition.epoch
         self._too_large, self._readonly = CountedLog(logger), CountedLog(logger)
@@ -112,7 +115,7 @@ class Leading:
         self.listen()
 
     def listen(self) -> None:
-        if self._subscription is None:
+        if self._subscription is None and not self._closed:
             group = self._replica.stream.group.encode()
             self._subscription = self._environment.streams_bus.subscribe(self._subject, self._on_batch, group)
 
@@ -123,6 +126,7 @@ class Leading:
 
     def close(self) -> None:
         """Leads no more: nothing is taken, and nobody who waits for an ack gets it from us."""
+        self._closed = True
         self.stop_listening()
         self._machine.owed.close()
 
@@ -162,20 +166,32 @@ class Leading:
         return records_end(self._log)
 
     def step(self, event: Event) -> None:
-        self._execute(self._machine.step(event))
+        try:
+            self._execute(self._machine.step(event))
+        except AssertionError as error:
+            self._replica.fail(error)
 
     def promised(self, end: int) -> None:
-        self._execute(self._machine.promised(end))
+        try:
+            self._execute(self._machine.promised(end))
+        except AssertionError as error:
+            self._replica.fail(error)
 
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
         """A follower has everything below `end`, and promises everything below `promised_end`."""
-        self._execute(self._machine.fetched(replica, end, promised_end, now))
+        try:
+            self._execute(self._machine.fetched(replica, end, promised_end, now))
+        except AssertionError as error:
+            self._replica.fail(error)
 
     def watch(self, now: int) -> None:
         """Time passes: who lags is asked out of the in-sync set. Once a second, so mostly there is nothing to look
         at."""
         if self._machine.in_sync.due(now):
-            self.step(Tick(now, self._feeds.heard(self._replica.key, self.epoch)))
+            try:
+                self._execute(self._machine.step(Tick(now, self._feeds.heard(self._replica.key, self.epoch))))
+            except AssertionError as error:
+                self._replica.fail(error)
 
     def failed(self) -> None:
         self._feeds.went_back(self._replica)
@@ -211,6 +227,12 @@ class Leading:
     # --- events to effects --------------------------------------------------------------------------------------
 
     def _on_batch(self, batch: bytes, count: int) -> None:
+        try:
+            self._take(batch, count)
+        except AssertionError as error:
+            self._replica.fail(error)
+
+    def _take(self, batch: bytes, count: int) -> None:
         now = self._environment.clock.time_ns()
         if self._machine.readonly:
             self._readonly.count(
@@ -253,6 +275,8 @@ class Leading:
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
+            if self._closed:
+                return  # nothing is stored, acked or shown under a role that is over
             match effect:
                 case Append(records, count, next_offset, last_timestamp):
                     self._append(records, count, next_offset, last_timestamp)
@@ -262,6 +286,7 @@ class Leading:
                 case SendAcks(owed):
                     self._send_acks(owed)
                 case Expose(hw_end):
+                    assert hw_end <= self._log.promised_end, "a leader shows what its own log has promised"
                     self._log.set_visible_end(hw_end)
                     self._feeds.has_news(self._replica)
                     if self._machine.settled:

@@ -225,7 +225,7 @@ class ReplicaManager:
     def refusal(self, stream: str, partition: int) -> str | None:
         """Why a partition that is led here takes no writes; None if it does."""
         replica = self._replicas.find(stream, partition)
-        return replica.refusal if replica and replica.leading else None
+        return replica.refusal if replica else None
 
     def step_down(self, replica: PartitionReplica) -> Awaitable[None]:
         return self._client.change_leader(replica.stream.name, replica.partition)

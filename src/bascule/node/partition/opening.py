@@ -49,6 +49,10 @@ class Opening:
         for stream, partition in self._waiting:
             try:
                 self._opened(await Replica.open(self._environment, self._broker, stream, partition))
+            except AssertionError as error:
+                where = f"an assertion while {stream.name}/{partition.id} was opened"
+                consequence = "this broker has no role in it; start this broker again, and report this"
+                self._environment.jobs.note_failure(where, error, consequence)
             except Exception as error:
                 self._failed.append(error)
             self._done += 1

@@ -28,6 +28,9 @@ class PartitionReplica(LocalReplica, Protocol):
     def partition(self) -> Partition:
         """As the metadata had it when the replica was last told."""
 
+    def fail(self, error: AssertionError) -> None:
+        """Something does not hold that must: the replica has no role on this broker any more."""
+
 
 class Feeding(Protocol):
     """The leading side of replication, as a partition uses it."""

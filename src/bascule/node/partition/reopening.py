@@ -9,6 +9,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Protocol
 
+from bascule.core.partition.roles import Role
 from bascule.errors import BasculeError, LogError
 from bascule.node.partition.leading import Leading
 from bascule.node.partition.ports import PartitionBroker, PartitionReplica
@@ -25,6 +26,10 @@ REOPEN_MAX_S = 30.0
 class ReopenedReplica(PartitionReplica, Protocol):
     @property
     def verification(self) -> Verification: ...
+
+    @property
+    def replicated(self) -> bool:
+        """Other brokers have replicas too."""
 
     @property
     def others_in_sync(self) -> bool:
@@ -51,10 +56,6 @@ class Reopening:
             self.under_way = True
             self._replica.spawn(self._run())
 
-    @property
-    def _replicated(self) -> bool:
-        return len(self._replica.partition.replicas) > 1
-
     async def _run(self) -> None:
         replica, log = self._replica, self._replica.log
         await self._step_down()
@@ -72,11 +73,13 @@ class Reopening:
         self.under_way = False
         self._led = None
         if log.damaged:  # files were taken away
-            if self._replicated:
+            if replica.replicated:
                 replica.verification.withdraw()
             elif replica.verification.verified:
                 replica.verification.confirm()
             self._repair.mend()
+        if self._roles.role is Role.FAILED:
+            return
         role = self._roles.leading or self._roles.following
         if role is not None:
             role.reopened()
@@ -85,7 +88,7 @@ class Reopening:
 
     async def _step_down(self) -> bool:
         """True if whoever led when the log failed does not lead any more, or nobody follows it."""
-        if self._led is None or self._roles.leading is not self._led or not self._replicated:
+        if self._led is None or self._roles.leading is not self._led or not self._replica.replicated:
             return True
         try:
             await self._broker.step_down(self._replica)

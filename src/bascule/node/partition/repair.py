@@ -59,6 +59,10 @@ class RepairedReplica(PartitionReplica, Protocol):
     def verification(self) -> Verification: ...
 
     @property
+    def has_failed(self) -> bool:
+        """An assertion failed: it has no role on this broker any more."""
+
+    @property
     def following(self) -> Follower | None: ...
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
@@ -101,10 +105,16 @@ class Repair:
         more."""
         if not self._others:
             return Healing.LOST
+        if self._replica.has_failed:
+            return Healing.UNKNOWN  # no repair is begun on a replica whose state is not believed
         self.mend()
         if not wait and not segment.retired:
             return self._tried.get(segment, (0.0, Healing.UNKNOWN))[1]
-        return await self._heal(segment)
+        try:
+            return await self._heal(segment)
+        except AssertionError as error:
+            self._replica.fail(error)
+            return Healing.UNKNOWN
 
     def mend(self) -> None:
         """Heal what is known to be damaged, in the background, until it is."""

@@ -118,11 +118,25 @@ class Replica:
         """The metadata says who leads. The caller flushes the streams bus to know NATS took our subscription."""
         same_epoch = partition.leader_epoch == self.partition.leader_epoch
         self.stream, self.partition = stream, partition
-        self.roles.take(same_epoch)
+        try:
+            self.roles.take(same_epoch)
+        except AssertionError as error:
+            self.fail(error)
 
     def resign(self) -> None:
         """No role any more: nothing is taken, acked or fetched under the old one."""
-        self.roles.resign()
+        try:
+            self.roles.resign()
+        except AssertionError as error:
+            self.fail(error)
+
+    @property
+    def has_failed(self) -> bool:
+        return self.roles.role is Role.FAILED
+
+    def fail(self, error: AssertionError) -> None:
+        """Something does not hold that must: no role on this broker any more, until it starts again."""
+        self.roles.fail(error)
 
     async def close(self) -> None:
         await self._end()
@@ -212,10 +226,17 @@ class Replica:
 
     @property
     def refusal(self) -> str | None:
-        """Why this partition takes no writes right now."""
+        """Why this partition takes no writes right now, though it is to be led here."""
+        if self.roles.role is Role.FAILED and self.partition.leader == self.environment.broker_id:
+            return (
+                f"{self.name} takes no writes on {self.environment.broker_id}, for an assertion failed there "
+                f"({self.roles.failure}); start that broker again"
+            )
+        if self.leading is None:
+            return None
         if self.log.failed is not None:
             return str(self.log.failed)
-        if self.leading is not None and self.leading.refuses:
+        if self.leading.refuses:
             return f"{self.name} waits for another leader, for its log failed and followers may have what it lost"
         return CUT_OFF if self.environment.lease.over() else None
 
@@ -246,7 +267,18 @@ class Replica:
 
     # --- the log ---------------------------------------------------------------------------------------------
 
+    @property
+    def replicated(self) -> bool:
+        """Other brokers have replicas too."""
+        return len(self.partition.replicas) > 1
+
     def _on_promised(self, end: int) -> None:
+        try:
+            self._promised(end)
+        except AssertionError as error:
+            self.fail(error)
+
+    def _promised(self, end: int) -> None:
         role = self.leading or self.following
         if role is not None:
             role.promised(end)
@@ -281,13 +313,19 @@ class Replica:
 
     def on_failed(self, error: LogError) -> None:
         """The log cannot be written: tell the role, and try to open it again from time to time."""
+        try:
+            self._log_failed(error)
+        except AssertionError as failed:
+            self.fail(failed)
+
+    def _log_failed(self, error: LogError) -> None:
         logger.error("%s takes no writes: %s", self.name, error)
         self.epochs.cut(self.log.end)
         role = self.leading or self.following
         if role is not None:
             role.failed()
         self._broker.writable_changed(self.stream.name, self.partition.id)
-        if self.roles.role is not Role.ENDED:
+        if self.roles.role not in (Role.FAILED, Role.ENDED):
             self.reopening.begin()
 
     def spawn(self, work: Coroutine[object, object, None], to_its_end: bool = False) -> asyncio.Task[None]:
@@ -299,5 +337,8 @@ class Replica:
 
     def _work_ended(self, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("%s: work in the background failed: %r", self.name, error, exc_info=error)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, AssertionError):
+            self.fail(error)
+        elif error is not None:
+            self.environment.jobs.note_failure(f"work for {self.name}", error, "it is not tried again")

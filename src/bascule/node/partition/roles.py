@@ -4,6 +4,10 @@ The metadata names a leader; the replica there leads and the others follow. Each
 `core.partition`. A log that is not verified against a leader since this broker started is compared with the others'
 before it leads. While a log is truncated its replica has no other role; the one that the metadata gives by then begins
 afterwards. `core.partition.roles` has the legal moves.
+
+A failed assertion is a bug, and what is in memory is not believed after it. It ends the role on this broker, and
+nothing is tried again until the broker starts: the partition takes no writes here and says why, its leader counts
+without this replica, and where this broker is named leader it asks for another one. Other partitions go on.
 """
 
 import asyncio
@@ -12,9 +16,9 @@ from collections.abc import Coroutine
 from typing import Protocol
 
 from bascule.core.partition.roles import MOVES, Role
-from bascule.errors import LogError
+from bascule.errors import BasculeError, LogError
 from bascule.node.partition.environment import Environment
-from bascule.node.partition.following import Following, FollowingReplica
+from bascule.node.partition.following import FailedFollower, Following, FollowingReplica
 from bascule.node.partition.leading import Leading, LeadingReplica
 from bascule.node.partition.ports import PartitionBroker
 from bascule.node.partition.repair import Repair
@@ -24,10 +28,17 @@ logger = logging.getLogger(__name__)
 TRUNCATE_AGAIN_S = 5.0
 GIVE_WAY_S = 0.2
 """Between two tries to let another replica lead."""
+STEP_DOWN_FIRST_S = 1.0
+STEP_DOWN_MAX_S = 30.0
+"""Between two requests for another leader of a partition that has failed here."""
 
 
 class RoleHolder(LeadingReplica, FollowingReplica, Protocol):
     """The replica, as its role sees it."""
+
+    @property
+    def replicated(self) -> bool:
+        """Other brokers have replicas too."""
 
     def spawn(self, work: Coroutine[object, object, None], to_its_end: bool = False) -> asyncio.Task[None]:
         """Work that ends with the replica, or that the end of the replica waits for."""
@@ -48,6 +59,10 @@ class Roles:
         self._assigned = False
         """The metadata gives this replica a role."""
         self._comparing: asyncio.Task[None] | None = None
+        self.failure = ""
+        """The assertion that failed, in the role FAILED."""
+        self._stand_in: FailedFollower | None = None
+        self._stepping_down = False
 
     def _move(self, role: Role) -> None:
         assert role in MOVES[self.role], f"{self._replica.name}: from {self.role.value} to {role.value}"
@@ -63,6 +78,9 @@ class Roles:
         """The role that the replica's partition gives; under the `same_epoch` as before it stays what it is."""
         if self.role is Role.ENDED:
             return
+        if self.role is Role.FAILED:
+            self._stand_aside()
+            return
         self._assigned = True
         if same_epoch and self.leading is not None:
             self.leading.changed()
@@ -75,17 +93,20 @@ class Roles:
         """No role any more: nothing is taken, acked or fetched under the old one."""
         self.settled.clear()
         self._assigned = False
-        if self._comparing is not None:
-            self._comparing.cancel()
-            self._comparing = None
-        if self.leading is not None:
-            self.leading.close()
-            self.leading = None
-        if self.following is not None:
-            self.following.stop()
-            self.following = None
+        comparing, self._comparing = self._comparing, None
+        leading, self.leading = self.leading, None
+        following, self.following = self.following, None
+        stand_in, self._stand_in = self._stand_in, None
         if self.role in (Role.FOLLOWING, Role.COMING_TO_LEAD, Role.LEADING):
             self._move(Role.NONE)
+        if comparing is not None:
+            comparing.cancel()
+        if leading is not None:
+            leading.close()
+        if following is not None:
+            following.stop()
+        if stand_in is not None:
+            self._broker.fetchers.unfollow(stand_in)
 
     def end(self) -> None:
         """No role now, and none ever again. A truncation goes on: the log is closed when it is over."""
@@ -124,11 +145,11 @@ class Roles:
 
     def _lead(self) -> None:
         self._replica.verification.confirm()
-        self.leading = Leading(self._environment, self._broker, self._replica, self.settled.set)
+        self.leading = leading = Leading(self._environment, self._broker, self._replica, self.settled.set)
         self._move(Role.LEADING)
-        self.leading.start()
+        leading.start()
         if self._replica.log.failed is not None:
-            self.leading.failed()
+            leading.failed()
 
     async def _come_to_lead(self) -> None:
         """See first whether another replica has more. Nobody else leads meanwhile, so that this goes on whatever
@@ -141,6 +162,8 @@ class Roles:
                 logger.warning("%s: %s has more than this broker, and is asked to lead", replica.name, other)
                 if await self._broker.give_way(replica, other):
                     return
+            except AssertionError:
+                raise
             except Exception:
                 logger.exception("%s: whether another replica has more is not known yet", replica.name)
             await asyncio.sleep(GIVE_WAY_S)
@@ -186,3 +209,47 @@ class Roles:
         except (LogError, OSError, ValueError) as error:
             logger.error("%s cannot be truncated, and leads when it is: %s", replica.name, error)
             await asyncio.sleep(TRUNCATE_AGAIN_S)
+
+    # --- a failed assertion ------------------------------------------------------------------------------------
+
+    def fail(self, error: AssertionError) -> None:
+        was, name = self.role, self._replica.name
+        consequence = "it is not retried: start this broker again, and report this"
+        if was not in (Role.FAILED, Role.ENDED):
+            self.failure = str(error)
+            consequence = f"this broker has no role in it, and another replica may lead; {consequence}"
+        self._environment.jobs.note_failure(f"an assertion of {name} ({was.value})", error, consequence)
+        if was in (Role.FAILED, Role.ENDED):
+            return
+        try:
+            self.resign()
+        except AssertionError as another:
+            self._environment.jobs.note_failure(f"an assertion of {name} ({was.value})", another, consequence)
+        self._move(Role.FAILED)
+        self._stand_aside()
+        self._broker.writable_changed(self._replica.stream.name, self._replica.partition.id)
+
+    def _stand_aside(self) -> None:
+        """Where another broker leads it is told to count without this replica; where this one is named, it asks for
+        another one."""
+        if self._stand_in is not None:
+            self._broker.fetchers.unfollow(self._stand_in)
+            self._stand_in = None
+        leader = self._replica.partition.leader
+        if leader and leader != self._environment.broker_id:
+            self._stand_in = FailedFollower(self._replica)
+            self._broker.fetchers.follow(self._stand_in)
+        elif leader and not self._stepping_down:
+            self._stepping_down = True
+            self._replica.spawn(self._step_down())
+
+    async def _step_down(self) -> None:
+        pause_s = STEP_DOWN_FIRST_S
+        while self._replica.partition.leader == self._environment.broker_id and self._replica.replicated:
+            try:
+                await self._broker.step_down(self._replica)
+            except BasculeError as error:
+                logger.warning("%s has failed here, and has no other leader yet: %s", self._replica.name, error)
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, STEP_DOWN_MAX_S)
+        self._stepping_down = False

@@ -5,11 +5,13 @@ need of each other one of them has as a protocol, or as a function of something 
 replicas, which replication reads and the broker fills; the Raft driver, which knows the members."""
 
 import logging
+import sys
 from dataclasses import dataclass
 
 from bascule.core.metadata.state import Metadata
 from bascule.core.partition.owed import OwedBound
 from bascule.core.raft.machine import Raft, RaftConfig
+from bascule.errors import StartError
 from bascule.log import ballast, cleanshutdown
 from bascule.log.cleanshutdown import CleanShutdown
 from bascule.log.promised import PromisedEnds
@@ -123,6 +125,7 @@ async def assemble(
     address: Address,
     process: Process,
 ) -> Broker:
+    _check_assertions()
     recovered = await _recover(disk, mode, random)
     jobs = Jobs(process.on_fatal)
     ties = _ties(settings, recovered, clock, random, buses, address, process, jobs)
@@ -175,6 +178,14 @@ async def assemble(
     admin = AdminApi(manager, cluster, client, brokers, settings.defaults, address)
     methods = {**api.methods(), **admin.methods()}
     return Broker(environment, cluster, client, controller, brokers, status, replicas, manager, methods)
+
+
+def _check_assertions() -> None:
+    if sys.flags.optimize:
+        raise StartError(
+            "Python runs with -O or PYTHONOPTIMIZE, which takes out the assertions that keep a broker from going on "
+            "after a bug: start it without"
+        )
 
 
 async def _recover(disk: Disk, mode: SyncMode, random: Random) -> _Recovered:
