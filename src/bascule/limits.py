@@ -59,6 +59,7 @@ CACHED_ENDS_ROOM = 512  # and the file of them has room for so many more than th
 ROLES_SLICE = 20  # partitions that take a role before the event loop is let go: up to 8 ms
 ISR_CHANGES_AT_ONCE = 1_000_000  # asked for by one broker: one for each other replica of each partition it leads
 LATE_CHANGES_AT_ONCE = 10_000  # of the metadata, that wait for the disk
+READS_FOR_FOLLOWERS = 4096  # logs read for others at once: one for each follower
 WATCH_SLICE = 200  # leaders that look who lags before it is
 FEED_SLICE = 100  # positions of a follower taken before it is: up to 4 ms
 FEED_WAITING_REQUESTS = 1000  # of one follower, while what it said before is taken

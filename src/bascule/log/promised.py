@@ -245,10 +245,15 @@ class PromisedEnds:
             async with self._writing:
                 await self._write(self._synced)
             self._said = False
-        except OSError as error:
+        except AssertionError:
+            _log.exception("%s: is never written again; start this broker again soon, and report this", FILE)
+            return
+        except Exception as error:  # any but those of the disk are ours; nobody else would write it again
             delay_s = _RETRY_S
             if not self._said:
-                _log.warning("%s: cannot be written (%s); after a crash less is known about the logs", FILE, error)
+                ours = None if isinstance(error, OSError) else error
+                text = "%s: cannot be written (%s); after a crash less is known about the logs"
+                _log.warning(text, FILE, error, exc_info=ours)
             self._said = True
         self._timer = self._task = None
         if self._changed or self._due or self._dropped:

@@ -68,14 +68,17 @@ class SyncScheduler:
         mode: SyncMode,
         on_pressure: Callable[[bool], None],
         on_told: Callable[[], None],
+        on_fatal: Callable[[str], None],
     ) -> None:
         """`on_pressure` is told True when so much waits for the disk that whoever brings it should stop, and False when
         it may go on. `on_told` is called when a round is over and logs have been told, some or all, before the next one
-        begins. Not for acks to publishers: the disk should not wait while these leave."""
+        begins. Not for acks to publishers: the disk should not wait while these leave. `on_fatal` ends the process: a
+        round that fails by anything but the disk leaves logs behind that wait for it for good."""
         self.mode = mode
         self.waiting_bytes = 0
         self._on_pressure = on_pressure
         self._on_told = on_told
+        self._on_fatal = on_fatal
         self._pressed = False
         self.synced_folders: dict[str, None] = {}
         """What this process found when it started, and has made durable."""
@@ -142,8 +145,14 @@ class SyncScheduler:
         try:
             while self._enlisted:
                 await self._run_round()
+        except Exception as error:
+            self._end(error)
         finally:
             self._round = None
+
+    def _end(self, error: Exception) -> None:
+        _log.error("the group commit ended", exc_info=error)
+        self._on_fatal(f"the group commit ended unexpectedly: {error!r}; start the broker again, and report this")
 
     async def _run_round(self) -> None:
         began_ns = self._clock.monotonic_ns()
@@ -170,6 +179,8 @@ class SyncScheduler:
     async def _sync_on_time(self) -> None:
         try:
             await self._sync_unsynced()
+        except Exception as error:
+            self._end(error)
         finally:
             self._timed_sync = None
 

@@ -211,7 +211,19 @@ class Connection:
         while True:
             await self._lost.wait()
             self._lost.clear()
-            await self._reconnect()
+            try:
+                await self._reconnect()
+            except AssertionError:
+                logger.exception(
+                    "%s: a failed assertion is never retried, and NATS stays away: start this broker again, and report "
+                    "this",
+                    self.name,
+                )
+                return
+            except Exception:  # nobody else would connect again
+                logger.exception("%s: an unexpected error while connecting to NATS; trying again", self.name)
+                await asyncio.sleep(NATS_MAX_RETRY_S)
+                self._lost.set()
 
     async def _reconnect(self) -> None:
         """A link that did not live long counts as one more failed try: a server that lets us in and throws us out

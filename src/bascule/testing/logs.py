@@ -65,7 +65,11 @@ def make_scheduler(
     disk: Disk, clock: Clock, mode: SyncMode = GROUP, on_pressure: Callable[[bool], None] = lambda pressed: None
 ) -> SyncScheduler:
     """A group commit for logs without a broker, where nobody follows and nobody can be slowed down."""
-    return SyncScheduler(disk, clock, mode, on_pressure, on_told=lambda: None)
+
+    def fail(reason: str) -> None:
+        raise AssertionError(reason)
+
+    return SyncScheduler(disk, clock, mode, on_pressure, on_told=lambda: None, on_fatal=fail)
 
 
 async def open_bench(

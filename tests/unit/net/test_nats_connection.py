@@ -244,6 +244,30 @@ def test_after_a_killed_server_is_back_so_are_the_connection_and_its_subscriptio
     assert "connected to NATS again" in caplog.text
 
 
+def test_an_unexpected_error_while_connecting_does_not_end_the_connection_for_good(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with server() as running, connection(running.url) as bus:
+            real, left = bus._try_servers, [True]
+
+            async def fails_once(deadline: float | None) -> object:
+                if left:
+                    left.pop()
+                    raise RuntimeError("an error of ours")
+                return await real(deadline)
+
+            monkeypatch.setattr(bus, "_try_servers", fails_once)
+            link = bus._link
+            assert link is not None
+            link.end(BusUnavailable("the test cuts it"))
+            await until(lambda: not left)
+            await until(lambda: bus.connected)
+
+    asyncio.run(scenario())
+    assert "an error of ours" in caplog.text
+
+
 def test_the_next_server_of_the_list_takes_over() -> None:
     async def scenario() -> None:
         async with (

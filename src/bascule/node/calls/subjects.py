@@ -15,6 +15,11 @@ def succeeds(cluster: str, other: str) -> bool:
     return bool(other) and cluster.partition("-")[2] == other.partition("-")[0]
 
 
+def own_prefix(namespace: str) -> bytes:
+    """Subjects that begin so belong to the cluster: no stream may listen there, and nothing of it is ever stored."""
+    return f"{namespace}.".encode()
+
+
 class Subjects:
     def __init__(self, namespace: str, cluster: str = "") -> None:
         self.namespace = namespace
@@ -98,6 +103,11 @@ class Subjects:
     def acks(self, broker: str) -> bytes:
         """The same for the acks of what was published through it; the last token names the call."""
         return self.shared(f"ack.{broker}.")
+
+    @property
+    def every_ack(self) -> bytes:
+        """The first tokens of all of them, whichever broker they are for."""
+        return self.shared("ack.")
 
     @property
     def ended_calls(self) -> bytes:

@@ -12,6 +12,7 @@ from bascule.core.partition.owed import OwedBound
 from bascule.log.appender import LogConfig
 from bascule.log.promised import PromisedEnds
 from bascule.log.sync import SyncScheduler
+from bascule.node.calls.subjects import own_prefix
 from bascule.node.membership.lease import Lease
 from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.routes import Routes
@@ -102,4 +103,4 @@ class Environment:
 
     @property
     def cluster_prefix(self) -> bytes:
-        return f"{self.namespace}.".encode()
+        return own_prefix(self.namespace)

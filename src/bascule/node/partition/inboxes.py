@@ -15,35 +15,33 @@ from collections import deque
 from collections.abc import Callable
 
 from bascule.core.partition.owed import Gone
-from bascule.errors import BusUnavailable
 from bascule.limits import GONE_CALLS, GONE_CALLS_AT_ONCE
+from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.messages import ENDED_CALLS
 from bascule.node.partition.routes import SUFFIX_MARK, Routes
 from bascule.ports import Bus, Random
 from bascule.wire.kernels import ack_responses
-from bascule.wire.nats import messages, pub
-from bascule.wire.owed import decode_gone, encode_gone
+from bascule.wire.nats import NatsMessage
 
 OnFrames = Callable[[bytes, int], None]
 
 
 class Inboxes:
-    def __init__(self, namespace: str, broker_id: str, random: Random, routes: Routes) -> None:
-        self.prefix = f"{namespace}.ack.{broker_id}.".encode()
+    def __init__(self, calls: Calls, bus: Bus, random: Random, routes: Routes) -> None:
+        """`bus` is the connection that `calls` are made over: acks come by the batch, and the kernels decode them."""
+        self.prefix = calls.subjects.acks(calls.broker_id)
+        self._calls = calls
+        self._bus = bus
         self._routes = routes
         self._random = random
         self._waiting: dict[bytes, OnFrames] = {}
-        self._cluster_prefix = f"{namespace}.ack.".encode()
         self._gone: dict[bytes, None] = {}
         self._gone_round = 0
         self._unsaid: deque[bytes] = deque(maxlen=GONE_CALLS)
 
-    def listen(self, bus: Bus) -> None:
-        bus.subscribe(self.prefix + b"*", self._on_batch)
-        bus.subscribe(self._gone_subject, self._on_gone)
-
-    @property
-    def _gone_subject(self) -> bytes:
-        return self._cluster_prefix + b"gone"  # inboxes have a token more
+    def listen(self) -> None:
+        self._bus.subscribe(self.prefix + b"*", self._on_batch)
+        self._calls.handle(self._calls.subjects.ended_calls, Handler(ENDED_CALLS, self._on_ended_calls))
 
     def open(self, on_frames: OnFrames, *, unary: bool) -> bytes:
         """A fresh inbox; pass it to `close` when the call ends. The suffix of the route taken goes behind it."""
@@ -58,23 +56,19 @@ class Inboxes:
         if unanswered:
             self._unsaid.append(token)
 
-    def tell_gone(self, bus: Bus) -> None:
+    def tell_gone(self) -> None:
         """Calls that ended unanswered since the last time are made known, here and to the others."""
         while self._unsaid:
             tokens = [self._unsaid.popleft() for _ in range(min(len(self._unsaid), GONE_CALLS_AT_ONCE))]
             self._remember(tokens)
-            try:
-                bus.send(pub(self._gone_subject, encode_gone(tokens)))
-            except BusUnavailable:
-                continue  # then they keep some acks in vain
+            self._calls.tell(self._calls.subjects.ended_calls, ENDED_CALLS, tokens)  # or some acks are kept in vain
 
     @property
     def gone(self) -> Gone:
-        return Gone(self._cluster_prefix, self._gone, self._gone_round)
+        return Gone(self._calls.subjects.every_ack, self._gone, self._gone_round)
 
-    def _on_gone(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            self._remember(decode_gone(message.payload))
+    def _on_ended_calls(self, tokens: list[bytes], message: NatsMessage) -> None:
+        self._remember(tokens)
 
     def _remember(self, tokens: list[bytes]) -> None:
         new = [token for token in tokens if token not in self._gone and token not in self._waiting]

@@ -44,7 +44,7 @@ class LagWatch:
         """What waits for gRPC calls that are over, here or at another broker."""
         environment = self._environment
         environment.owed.tick()
-        environment.inboxes.tell_gone(environment.publishes_bus)
+        environment.inboxes.tell_gone()
         while environment.owed.forget(environment.inboxes.gone):
             await asyncio.sleep(0)
 

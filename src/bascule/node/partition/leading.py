@@ -33,10 +33,10 @@ from bascule.core.partition.leader import (
 )
 from bascule.core.partition.owed import OwedAcks
 from bascule.errors import AckError, BusUnavailable, LogError
-from bascule.node.membership.garbage import CountedLog
 from bascule.node.partition.environment import RESERVED_STREAMS, Environment
 from bascule.node.partition.ports import PartitionBroker, PartitionReplica
 from bascule.node.replication.reads import records_end
+from bascule.node.runtime.countedlog import CountedLog
 from bascule.ports import Subscription
 from bascule.wire.kernels import encode_acks
 from bascule.wire.nats import messages

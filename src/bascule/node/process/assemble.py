@@ -133,12 +133,10 @@ async def assemble(
     replicas = Replicas(ties.own, ties.store)
     routes = Routes()
     bus = buses.replication
-    feeds = Feeds(
-        ties.own, subjects, bus, ties.attention, ties.session, replicas.get, ties.members, buses.publishes.push
-    )
-    fetchers = _fetchers(settings, subjects, bus, ties.session)
-    repairs = Calls(ties.own, subjects, bus, random, "repair")
-    peer_logs = PeerLogs(ties.own, repairs, replicas.get, ties.members, ties.alive, jobs)
+    calls = Calls(ties.own, subjects, bus, random, "repair")
+    feeds = Feeds(calls, bus, ties.attention, ties.session, replicas.get, ties.members, buses.publishes.push, jobs)
+    fetchers = _fetchers(settings, calls, bus, ties.session)
+    peer_logs = PeerLogs(ties.own, calls, replicas.get, ties.members, ties.alive, jobs)
     environment = Environment(
         broker_id=ties.own,
         namespace=settings.namespace,
@@ -148,9 +146,11 @@ async def assemble(
         random=random,
         streams_bus=buses.streams,
         publishes_bus=buses.publishes,
-        scheduler=SyncScheduler(disk, clock, mode, on_pressure=buses.streams.hold, on_told=fetchers.push),
+        scheduler=SyncScheduler(
+            disk, clock, mode, on_pressure=buses.streams.hold, on_told=fetchers.push, on_fatal=process.on_fatal
+        ),
         routes=routes,
-        inboxes=Inboxes(settings.namespace, ties.own, random, routes),
+        inboxes=Inboxes(Calls(ties.own, subjects, buses.publishes, random), buses.publishes, random, routes),
         owed=OwedBound(),
         lease=Lease(clock, lambda: ties.raft.alone),
         defaults=settings.defaults,
@@ -320,9 +320,9 @@ async def _open_storage(
     return hard_state, snapshot, entries
 
 
-def _fetchers(settings: Settings, subjects: Subjects, bus: Bus, session: int) -> Fetchers:
+def _fetchers(settings: Settings, calls: Calls, bus: Bus, session: int) -> Fetchers:
     max_lag_s = settings.defaults.max_lag_ns / 1e9
-    return Fetchers(settings.broker_id, subjects, bus, settings.fetch_timeout_s, session, max_lag_s)
+    return Fetchers(calls, bus, settings.fetch_timeout_s, session, max_lag_s)
 
 
 def _session(boot: str) -> int:

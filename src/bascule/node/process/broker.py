@@ -75,7 +75,7 @@ class Broker:
         this returns."""
         environment, manager, controller = self.environment, self.manager, self.controller
         await self.cluster.enter()
-        environment.inboxes.listen(environment.publishes_bus)
+        environment.inboxes.listen()
         manager.feeds.listen()
         manager.fetchers.listen()
         manager.peer_logs.listen()

@@ -22,7 +22,7 @@ from bascule.limits import RECOVERED_INDEX_LEAP
 from bascule.log import cleanshutdown
 from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
-from bascule.node.membership.subjects import succeeding
+from bascule.node.calls.subjects import succeeding
 from bascule.node.process import identity
 from bascule.ports import Disk, Random
 from bascule.wire.raft import decode_membership

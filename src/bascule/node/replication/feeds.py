@@ -37,16 +37,17 @@ from bascule.core.replication.feed import (
     WasRead,
     WentBack,
 )
-from bascule.errors import BusUnavailable, LogError, PeerError
+from bascule.errors import BusUnavailable, LogError
+from bascule.limits import READS_FOR_FOLLOWERS
 from bascule.log.commitlog import CommitLog
-from bascule.node.membership.garbage import GarbageLog
-from bascule.node.membership.subjects import Subjects
-from bascule.node.replication.fetchers import request_subject, response_subject
+from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.messages import FETCH_REQUEST
 from bascule.node.replication.reads import read_records
+from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Bus, Clock
-from bascule.wire.envelope import MsgType, decode_checked, encode_checked
-from bascule.wire.nats import messages, pub_pieces
-from bascule.wire.replication import FetchRequest, decode_request, encode_parts, encode_response
+from bascule.wire.envelope import MsgType, encode_checked
+from bascule.wire.nats import NatsMessage, pub_pieces
+from bascule.wire.replication import FetchRequest, encode_parts, encode_response
 
 logger = logging.getLogger(__name__)
 
@@ -85,32 +86,33 @@ Members = Callable[[], tuple[str, ...]]
 class Feeds:
     def __init__(
         self,
-        broker_id: str,
-        subjects: Subjects,
+        calls: Calls,
         bus: Bus,
         clock: Clock,
         session: int,
         find: Find,
         members: Members,
         on_reported: Callable[[], None],
+        jobs: Jobs,
     ) -> None:
-        """`members` of the cluster are answered; strangers are not. `on_reported` is called when followers have
-        reported and the acks that were owed are sent."""
+        """`bus` is the connection of `calls`: responses are written to it in pieces, and leave at once. `members` of
+        the cluster are answered; strangers are not. `on_reported` is called when followers have reported and the acks
+        that were owed are sent."""
         self._on_reported = on_reported
         self._session = session
-        self._broker_id = broker_id
-        self._subjects = subjects
+        self._calls = calls
         self._bus = bus
         self._clock = clock
         self._find = find
         self._members = members
         self._feeds: dict[str, FeedDriver] = {}
-        self._garbage = GarbageLog(logger, "a request of a follower")
+        self.reads = jobs.tasks("a read for a follower", READS_FOR_FOLLOWERS)
         self._due: dict[FeedDriver, None] = {}
         self._soon: asyncio.Handle | None = None
 
     def listen(self) -> None:
-        self._bus.subscribe(request_subject(self._subjects, self._broker_id), self._on_batch)
+        subject = self._calls.subjects.fetch_requests(self._calls.broker_id)
+        self._calls.handle(subject, Handler(FETCH_REQUEST, self._on_request), after=self.reported)
 
     def prepare(self) -> None:
         """Something is about to be appended. Called before, so that it leaves for the followers before the group commit
@@ -151,29 +153,19 @@ class Feeds:
 
     # --- what followers say ------------------------------------------------------------------------------------
 
-    def _on_batch(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            payload = decode_checked(message.payload, MsgType.REPLICATION_REQUEST)
-            if payload is None:
-                continue
-            try:
-                request = decode_request(payload)
-            except PeerError as error:
-                self._garbage.say(error)
-                continue
-            if request.follower not in self._members():
-                logger.debug("a fetch request of %r, who is no member", request.follower)
-                continue
-            subject = response_subject(self._subjects, request.follower, self._broker_id)
+    def _on_request(self, request: FetchRequest, message: NatsMessage) -> None:
+        follower = request.follower
+        if follower not in self._members():
+            logger.debug("a fetch request of %r, who is no member", follower)
+            return
+        feed = self._feeds.get(follower)
+        if feed is None or request.leader_session != self._session:
+            subject = self._calls.subjects.fetch_responses(follower, self._calls.broker_id)
             if request.leader_session != self._session:
                 self._introduce(subject, request)
-                continue
-            feed = self._feeds.get(request.follower)
-            if feed is None:
-                feed = FeedDriver(request.follower, subject, self._session, self._bus, self._find, self)
-                self._feeds[request.follower] = feed
-            feed.asked(request, self._clock.monotonic_ns())
-        self.reported()
+                return
+            feed = self._feeds[follower] = FeedDriver(follower, subject, self._session, self._bus, self._find, self)
+        feed.asked(request, self._clock.monotonic_ns())
 
     def _introduce(self, subject: bytes, request: FetchRequest) -> None:
         """Say who we are to who does not know, or speaks to an earlier session of ours."""
@@ -300,7 +292,7 @@ class FeedDriver:
                 case Read():
                     self._read = effect
                     if self._reading is None:
-                        self._reading = self._loop.create_task(self._read_on())
+                        self._reading = self._feeds.reads.start(self._read_on())
                 case TakeSoon():
                     self._taking = self._loop.call_soon(self._take_more)
                 case DiskFailing(key, promised_end, heard_at):

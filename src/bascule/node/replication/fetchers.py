@@ -32,26 +32,18 @@ from bascule.core.replication.fetcher import (
     Unfollowed,
     Unsent,
 )
-from bascule.errors import BusUnavailable, PeerError
-from bascule.node.membership.garbage import GarbageLog
-from bascule.node.membership.subjects import Subjects
+from bascule.errors import BusUnavailable
+from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.messages import FETCH_PART
 from bascule.ports import Bus
-from bascule.wire.envelope import MsgType, decode_checked, encode_checked
-from bascule.wire.nats import messages, pub_pieces
-from bascule.wire.replication import Answer, FetchRequest, Position, decode_part, encode_request
+from bascule.wire.envelope import MsgType, encode_checked
+from bascule.wire.nats import NatsMessage, pub_pieces
+from bascule.wire.replication import Answer, FetchPart, FetchRequest, Position, encode_request
 
 logger = logging.getLogger(__name__)
 
 LEAST_IDLE_S = 0.05
 """Between two reports of an idle follower, whatever lag is allowed."""
-
-
-def request_subject(subjects: Subjects, leader: str) -> bytes:
-    return subjects.within(f"replicate.{leader}")
-
-
-def response_subject(subjects: Subjects, follower: str, leader: str) -> bytes:
-    return subjects.within(f"replicated.{follower}.{leader}")
 
 
 class FollowerRole(Protocol):
@@ -72,34 +64,32 @@ class FollowerRole(Protocol):
 
 
 class Fetchers:
-    def __init__(
-        self, broker_id: str, subjects: Subjects, bus: Bus, timeout_s: float, session: int, max_lag_s: float
-    ) -> None:
+    def __init__(self, calls: Calls, bus: Bus, timeout_s: float, session: int, max_lag_s: float) -> None:
+        """`bus` is the connection of `calls`: requests leave over it at once."""
         self._session = session
         self._request_ids = itertools.count(1)
         """One count for all leaders: one left and followed again must not take new requests for old ones."""
-        self._broker_id = broker_id
-        self._subjects = subjects
+        self._calls = calls
         self._bus = bus
         self._idle_s = max(min(machine.IDLE_REPORT_S, max_lag_s / 3), LEAST_IDLE_S)
         self._timeout_s = min(timeout_s, machine.SILENCE_S)
         self._fetchers: dict[str, FetcherDriver] = {}
-        self._garbage = GarbageLog(logger, "an answer of a leader")
         self._closed = False
         self._gathering = False
 
     def listen(self) -> None:
-        self._bus.subscribe(response_subject(self._subjects, self._broker_id, "*"), self._on_batch)
+        subject = self._calls.subjects.fetch_responses(self._calls.broker_id, "*")
+        self._calls.handle(subject, Handler(FETCH_PART, self._on_part))
 
     def follow(self, following: FollowerRole) -> None:
         if self._closed:
             return
         fetcher = self._fetchers.get(following.leader)
         if fetcher is None:
-            subject = request_subject(self._subjects, following.leader)
+            own, subject = self._calls.broker_id, self._calls.subjects.fetch_requests(following.leader)
             conversation = Fetcher(self._session, self._timeout_s, self._idle_s)
             fetcher = FetcherDriver(
-                conversation, following.leader, self._broker_id, self._session, subject, self._bus, self._request_ids
+                conversation, following.leader, own, self._session, subject, self._bus, self._request_ids
             )
             self._fetchers[following.leader] = fetcher
             fetcher.gather(self._gathering)
@@ -139,16 +129,10 @@ class Fetchers:
             fetcher.close()
         self._fetchers.clear()
 
-    def _on_batch(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            fetcher = self._fetchers.get(message.subject.rpartition(b".")[2].decode("utf-8", "replace"))
-            payload = decode_checked(message.payload, MsgType.REPLICATION_RESPONSE)
-            if fetcher is None or payload is None:
-                continue
-            try:
-                fetcher.received(payload)
-            except PeerError as error:
-                self._garbage.say(error)
+    def _on_part(self, part: FetchPart, message: NatsMessage) -> None:
+        fetcher = self._fetchers.get(message.subject.rpartition(b".")[2].decode("utf-8", "replace"))
+        if fetcher is not None:
+            fetcher.received(part)
 
 
 class FetcherDriver:
@@ -207,9 +191,9 @@ class FetcherDriver:
             self._soon.cancel()
             self._due()
 
-    def received(self, payload: memoryview) -> None:
+    def received(self, part: FetchPart) -> None:
         """Raises PeerError for what is not a response."""
-        self._step(Received(decode_part(payload), self._loop.time()))
+        self._step(Received(part, self._loop.time()))
 
     def close(self) -> None:
         self._closed = True

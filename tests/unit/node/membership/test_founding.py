@@ -8,10 +8,10 @@ import random
 import pytest
 
 from bascule.errors import StartError, Status
+from bascule.node.calls.subjects import Subjects
 from bascule.node.controller.controller import STEADY_S
 from bascule.node.membership.bootstrap import Life, Word, choose, is_promised
 from bascule.node.membership.raft import RaftDriver
-from bascule.node.membership.subjects import Subjects
 from bascule.node.process.identity import settle
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk

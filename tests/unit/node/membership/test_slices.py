@@ -86,6 +86,7 @@ def test_logs_are_told_of_a_group_commit_some_at_a_time_each_what_is_its_own() -
             GROUP,
             on_pressure=lambda pressed: None,
             on_told=lambda: pushes.append(len(told)),
+            on_fatal=pytest.fail,
         )
         for number in range(count):
             scheduler.enlist(Log(number, told))
@@ -99,6 +100,31 @@ def test_logs_are_told_of_a_group_commit_some_at_a_time_each_what_is_its_own() -
     assert max(turns.values()) <= limits.SETTLE_SLICE
     assert len(turns) >= 4
     assert pushes == [*range(limits.SETTLE_SLICE, count, limits.SETTLE_SLICE), count], "reports leave with each slice"
+
+
+def test_a_group_commit_that_trips_over_an_error_of_ours_ends_the_process_with_the_reason() -> None:
+    """What its logs had waiting would wait for good."""
+    reasons: list[str] = []
+
+    class Broken(Log):
+        def take(self) -> list[Write]:
+            raise AssertionError("a write behind the end")
+
+    async def main() -> None:
+        scheduler = SyncScheduler(
+            cast(Disk, FailingDisk()),
+            cast(Clock, StillClock()),
+            GROUP,
+            on_pressure=lambda pressed: None,
+            on_told=lambda: None,
+            on_fatal=reasons.append,
+        )
+        scheduler.enlist(Broken(0, []))
+        await scheduler.close()
+
+    run(main())
+    (reason,) = reasons
+    assert reason.startswith("the group commit ended unexpectedly: AssertionError('a write behind the end')")
 
 
 def applied_in_turns(monkeypatch: pytest.MonkeyPatch, commands: list[bytes], partitions: int) -> list[int]:

@@ -10,7 +10,7 @@ from bascule.core.metadata.commands import ShrinkIsr
 from bascule.errors import StartError
 from bascule.limits import RECOVERED_INDEX_LEAP
 from bascule.log.raftlog import RaftStorage
-from bascule.node.membership.subjects import succeeds
+from bascule.node.calls.subjects import succeeds
 from bascule.node.process import identity
 from bascule.node.process.recover import RAFT_FOLDER, Recovery, recover
 from bascule.testing.bus import MemoryNats

@@ -8,9 +8,12 @@ import pytest
 
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.replication.feed import SILENCE_S
-from bascule.node.membership.subjects import Subjects
+from bascule.node.calls.calls import Calls
+from bascule.node.calls.subjects import Subjects
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
+from bascule.node.runtime.jobs import Jobs
+from bascule.sim.host import SeededRandom
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, encode_checked
 from bascule.wire.nats import NatsMessage, pack
@@ -33,7 +36,8 @@ class Bus:
 
     send_now = send
 
-    def subscribe(self, subject: bytes, on_batch: Any, queue: bytes = b"") -> None: ...
+    def subscribe(self, subject: bytes, on_batch: Any, queue: bytes = b"") -> None:
+        self.on_batch = on_batch
 
 
 class Leading:
@@ -65,7 +69,16 @@ class Asked:
         self.bus, self.replica = Bus(), Replica()
         bus: Any = self.bus
         clock = VirtualClock(loop)
-        self.feeds = Feeds("a", SUBJECTS, bus, clock, OWN, self._find, lambda: ("a", "b"), lambda: None)
+        self.feeds = Feeds(
+            Calls("a", SUBJECTS, bus, SeededRandom("a")),
+            bus,
+            clock,
+            OWN,
+            self._find,
+            lambda: ("a", "b"),
+            lambda: None,
+            Jobs(print),
+        )
         self.feeds.listen()
 
     def _find(self, key: tuple[int, int]) -> Any:
@@ -81,7 +94,7 @@ class Asked:
         position = Position(1, 0, EPOCH, END, promised_end, EPOCH)
         request = FetchRequest(session, leader_session, request_id, 0, request_id, 0, follower, False, [position])
         payload = b"".join(encode_checked(MsgType.REPLICATION_REQUEST, [encode_request(request)]))
-        self.feeds._on_batch(pack(NatsMessage(b"ns.c1.replicate.a", b"", payload)), 1)
+        self.bus.on_batch(pack(NatsMessage(b"ns.c1.replicate.a", b"", payload)), 1)
 
 
 def test_a_report_that_a_newer_one_overtook_does_not_count() -> None:
@@ -167,15 +180,17 @@ class Following:
 @pytest.mark.parametrize("wrong", ["session", "before the full request", "not asked yet"])
 def test_answers_that_are_not_of_this_conversation_are_not_taken(wrong: str) -> None:
     async def main() -> None:
-        bus, following = Bus(), Following()
-        fetchers = Fetchers("b", SUBJECTS, bus, 3.0, OWN, 15.0)  # type: ignore[arg-type]
+        bus: Any = Bus()
+        following = Following()
+        fetchers = Fetchers(Calls("b", SUBJECTS, bus, SeededRandom("b")), bus, 3.0, OWN, 15.0)
+        fetchers.listen()
         fetchers.follow(following)
 
         def answer(session: int, leader_session: int, request_id: int, number: int, hw_end: int) -> None:
             said = Answer(1, 0, Kind.DATA, EPOCH, hw_end, END, END, EPOCH, 0, 0, b"")
             for part in encode_parts((session, leader_session), request_id, number, encode_response([said]), 1 << 19):
                 payload = b"".join(encode_checked(MsgType.REPLICATION_RESPONSE, part))
-                fetchers._on_batch(pack(NatsMessage(b"ns.c1.replicated.b.a", b"", payload)), 1)
+                bus.on_batch(pack(NatsMessage(b"ns.c1.replicated.b.a", b"", payload)), 1)
 
         await asyncio.sleep(0)  # request 1 leaves
         answer(OWN, 3, 1, 0, 0)  # the leader says who it is

@@ -2,6 +2,7 @@
 
 import ast
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
@@ -12,20 +13,20 @@ from bascule.errors import LogError
 from bascule.limits import JOB_FIRST_PAUSE_S, JOB_MAX_PAUSE_S, JOB_STEADY_S
 from bascule.node.runtime.jobs import Jobs
 from bascule.testing.loop import run
+from tests.harness.paths import ROOT
 
 SOURCE = Path(bascule.__file__).parent
 STARTS_TASKS = {"create_task", "ensure_future", "TaskGroup", "run_coroutine_threadsafe"}
 ELSEWHERE = {
     # Who may start a task beside `Jobs`, who ends it, and what happens when it fails.
     "log/disk.py": "one sync of a folder, shared by those who wait for it, who are told the error",
-    "log/promised.py": "one write of the promised ends; PromisedEnds.close waits for it",
+    "log/promised.py": "one write of the promised ends, tried again when it fails; PromisedEnds.close waits for it",
     "log/refill.py": "a replaced file, finished before whoever waits is cancelled; the waiter is told the error",
-    "log/sync.py": "the rounds of the group commit; SyncScheduler.close waits for them",
+    "log/sync.py": "rounds of the group commit: when one fails the process ends; SyncScheduler.close waits for them",
     "net/grpc.py": "one gRPC call; the server cancels it at its close and answers an error with a status",
     "net/kept.py": "a restart of the embedded NATS server, tried until it runs; KeptNats.stop ends it",
-    "net/nats.py": "the reconnecting of one connection; Connection.close ends it",
+    "net/nats.py": "the reconnecting of one connection, tried until there is one; Connection.close ends it",
     "node/partition/replica.py": "work that ends with its replica: Replica.close cancels it; a cut is waited for",
-    "node/replication/feeds.py": "one answer to a follower, read from the log; Feed.close cancels it",
     "node/membership/raft.py": "Raft itself: when it fails the process ends; RaftDriver.stop ends it",
     "node/process/server.py": "the start of the process, which `run` waits for",
 }
@@ -305,6 +306,27 @@ def test_a_close_ends_everything_and_nothing_begins_after_it() -> None:
             jobs.run("job", lambda: note("job"), "nothing")
 
     run(main())
+
+
+def registered(path: Path) -> list[tuple[str, str]]:
+    """Kind and name of the work that a file registers."""
+    kinds = {"run": "job", "every": "timer", "vital": "vital work", "tasks": "work of one call"}
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            method = ast.unparse(node.func).rpartition(".")[2]
+            if method in kinds and isinstance(node.args[0].value, str):
+                found.append((kinds[method], node.args[0].value))
+    return found
+
+
+def test_the_table_of_background_work_is_what_is_registered() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    (table,) = re.findall(r"\| kind \| work \| when it fails \|\n\|---\|---\|---\|\n((?:\|.*\n)+)", text)
+    rows = [line.strip("|").split("|") for line in table.splitlines()]
+    listed = [(kind.strip(), name) for kind, names, _ in rows for name in re.findall(r"`([^`]+)`", names)]
+    found = [each for path in sorted((SOURCE / "node").rglob("*.py")) for each in registered(path)]
+    assert sorted(listed) == sorted(found)
 
 
 def starts_tasks(path: Path) -> bool:
