@@ -7,8 +7,9 @@ from typing import Any
 
 from bascule.errors import Status
 from bascule.log.sync import GROUP
-from bascule.node.partition.environment import Process, StreamDefaults
-from bascule.node.process.assemble import Buses, Settings, assemble
+from bascule.node.config.broker import BrokerSettings, StreamDefaults
+from bascule.node.process.assemble import assemble
+from bascule.node.runtime.ports import Ports, Process
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
@@ -64,7 +65,7 @@ class Node:
         clock = VirtualClock(loop)
         chance = SeededRandom(self.seed)
         self.buses = [self.nats.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
-        settings = Settings(
+        settings = BrokerSettings(
             broker_id="me",
             namespace="ns",
             seed=True,
@@ -73,10 +74,12 @@ class Node:
             snapshot_threshold=3,
             min_replication_factor=0,
             fetch_timeout_s=3.0,
+            sync=GROUP,
             defaults=DEFAULTS,
         )
         process = make_process(self.fatal.append)
-        self.broker = await assemble(settings, self.disk, clock, chance, Buses(*self.buses), GROUP, self, process)
+        ports = Ports(self.disk, clock, chance, self, *self.buses)
+        self.broker = await assemble(settings, ports, process)
         await self.broker.start()
         self.methods = self.broker.methods
         return self

@@ -144,7 +144,7 @@ def role_edges(length: int = 400) -> set[Edge]:
     def move(roles: Roles, role: Role) -> None:
         before = roles.role
         moves(roles, role)
-        if roles._environment.broker_id == "b":
+        if roles._environment.settings.broker_id == "b":
             cause = sys._getframe(1).f_code.co_name
             seen.add((before.value.replace(" ", "_"), cause, role.value.replace(" ", "_")))
 
@@ -355,7 +355,7 @@ def way_of_a_message(*, slow_leader: bool) -> dict[str, list[Moment]]:
     def note(owner: type, name: str, who: str, what: Callable[[tuple[Any, ...]], list[object]]) -> Any:
         def watch(role: Any, args: tuple[Any, ...]) -> None:
             if recording:
-                own = role._replica.environment.broker_id
+                own = role._replica.environment.settings.broker_id
                 heard = [each for each in what(args) if not isinstance(each, leader_events.Tick)]  # whenever it is time
                 moments.extend((getattr(each, "replica", own), (who, type(each).__name__)) for each in heard)
 

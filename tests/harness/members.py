@@ -8,8 +8,10 @@ from typing import Any
 from bascule.core.metadata.streams import Partition
 from bascule.errors import Status
 from bascule.log.sync import GROUP, SyncMode
-from bascule.node.process.assemble import Buses, Settings, assemble
+from bascule.node.config.broker import BrokerSettings
+from bascule.node.process.assemble import assemble
 from bascule.node.process.broker import Broker
+from bascule.node.runtime.ports import Ports
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
@@ -61,7 +63,7 @@ class Member:
         clock = VirtualClock(loop)
         chance = SeededRandom(hash_of(self.name) + self.boots)
         self.buses = [self.nats.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
-        settings = Settings(
+        settings = BrokerSettings(
             broker_id=self.name,
             namespace="ns",
             seed=self.seed,
@@ -70,12 +72,13 @@ class Member:
             snapshot_threshold=50,
             min_replication_factor=0,
             fetch_timeout_s=3.0,
+            sync=self.mode,
             defaults=DEFAULTS,
         )
         self.fatal, self.ends = "", []
         process = make_process(self._end, lambda: self.ends.append("stopped"))
-        buses = Buses(*self.buses)
-        self.broker = await assemble(settings, self.disk, clock, chance, buses, self.mode, self, process)
+        ports = Ports(self.disk, clock, chance, self, *self.buses)
+        self.broker = await assemble(settings, ports, process)
         await self.broker.start()
         self.methods: Mapping[str, Any] = self.broker.methods
 

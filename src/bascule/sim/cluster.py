@@ -3,10 +3,11 @@
 import random
 from collections.abc import Callable, Mapping
 
-from bascule.node.partition.environment import Process, StreamDefaults
+from bascule.node.config.broker import BrokerSettings, StreamDefaults
 from bascule.node.process import identity
-from bascule.node.process.assemble import Buses, Settings, assemble
+from bascule.node.process.assemble import assemble
 from bascule.node.process.broker import Broker
+from bascule.node.runtime.ports import Ports, Process
 from bascule.sim.host import Handler, Host, SeededRandom
 from bascule.sim.plan import Scenario
 from bascule.sim.trace import Part, Trace, Violation
@@ -32,7 +33,7 @@ class Builder:
 
     async def __call__(self, host: Host, boot: int) -> tuple[Broker, Mapping[str, Handler]]:
         chance = SeededRandom(f"{host.seed} {host.name} {boot}")
-        settings = Settings(
+        settings = BrokerSettings(
             broker_id=await identity.settle(host.disk, chance, host.name),
             namespace=NAMESPACE,
             seed=host.founds and not self._plan.peers,
@@ -41,11 +42,12 @@ class Builder:
             snapshot_threshold=self._plan.snapshot_threshold,
             min_replication_factor=0,
             fetch_timeout_s=3.0,
+            sync=self._plan.sync,
             defaults=self._defaults,
         )
-        buses = Buses(*(host.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")))
-        process = self._process(host)
-        broker = await assemble(settings, host.disk, host.clock, chance, buses, self._plan.sync, host, process)
+        buses = [host.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
+        ports = Ports(host.disk, host.clock, chance, host, *buses)
+        broker = await assemble(settings, ports, self._process(host))
         host.node, host.raft = broker, broker.cluster.raft.raft
         await broker.start()
         return broker, broker.methods

@@ -14,6 +14,8 @@ from bascule.wire.pb import internal_pb2 as pb
 
 T = TypeVar("T")
 
+RESERVED_STREAMS = ("__activity", "__cursors")
+"""No client creates or deletes them."""
 Key = tuple[int, int]
 """A stream's creation index and a partition: unlike a name, never used twice."""
 

@@ -25,11 +25,12 @@ from bascule.net.grpc import Handler
 from bascule.node.api.election import propose_election, was_elected
 from bascule.node.api.replicastatus import ReplicaStatus
 from bascule.node.api.unary import unary
+from bascule.node.config.broker import StreamDefaults
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
-from bascule.node.partition.environment import Address, StreamDefaults
 from bascule.node.partition.manager import ReplicaManager
+from bascule.node.runtime.ports import Address
 from bascule.ports import Call
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import internal_pb2 as pb

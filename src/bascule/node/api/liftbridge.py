@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from bascule.core.metadata.streams import StreamConfig
+from bascule.core.metadata.streams import RESERVED_STREAMS, StreamConfig
 from bascule.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -22,9 +22,10 @@ from bascule.node.api.unary import receive, unary
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient, NewStream
 from bascule.node.membership.peers import SESSION_S
-from bascule.node.partition.environment import RESERVED_STREAMS, Address, Environment
+from bascule.node.partition.environment import Environment
 from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.replicas import Replicas
+from bascule.node.runtime.ports import Address
 from bascule.ports import Call
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject
@@ -115,7 +116,8 @@ class Api:
         if partitions > 1 and request.subject.rsplit(".", 1)[-1] == ">":
             raise InvalidArgument("Subject is invalid")
         if request.subject.encode().startswith(self._environment.cluster_prefix):
-            raise InvalidArgument(f"Subject is invalid: {self._environment.namespace}. is the cluster's own namespace")
+            namespace = self._environment.settings.namespace
+            raise InvalidArgument(f"Subject is invalid: {namespace}. is the cluster's own namespace")
         _check_group(request.group)
         _check_config(config)
         return NewStream(request.name, request.subject, request.group, partitions, factor, config)
@@ -145,9 +147,9 @@ class Api:
         await self._descriptions.send(call, head.SerializeToString(), answer)
 
     def _describe_self(self) -> api.Broker:
-        held, led = self._cluster.store.counts(self._environment.broker_id)
+        held, led = self._cluster.store.counts(self._environment.settings.broker_id)
         return api.Broker(
-            id=self._environment.broker_id,
+            id=self._environment.settings.broker_id,
             host=self._address.host,
             port=self._address.port,
             partitionCount=held,

@@ -78,7 +78,7 @@ class Publisher:
     def __init__(self, environment: Environment, refusal: RefusalReason) -> None:
         self._routes = environment.routes
         self._refusal = refusal
-        self._bus = environment.publishes_bus
+        self._bus = environment.ports.publishes
         self._inboxes = environment.inboxes
         self._singly = asyncio.Lock()
 

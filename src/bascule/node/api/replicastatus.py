@@ -4,9 +4,9 @@ import asyncio
 
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.limits import ADMIN_SLICE
+from bascule.node.config.broker import StreamDefaults
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.membership.cluster import Cluster
-from bascule.node.partition.environment import StreamDefaults
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import internal_pb2 as pb
 

@@ -19,10 +19,10 @@ from bascule.core.metadata.commands import At, DrainBroker, ElectLeader, Undrain
 from bascule.core.metadata.plans import Members
 from bascule.core.metadata.state import Metadata
 from bascule.errors import BasculeError, InvalidArgument
+from bascule.node.config.broker import StreamDefaults
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
-from bascule.node.partition.environment import StreamDefaults
 from bascule.node.runtime.jobs import Jobs
 from bascule.wire.pb import internal_pb2 as pb
 

@@ -14,8 +14,8 @@ from bascule.node.calls.calls import Calls, Handler
 from bascule.node.calls.messages import ORDER, POSITIONS
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.raft import RaftDriver
-from bascule.node.partition.environment import Process
 from bascule.node.partition.replicas import Replicas
+from bascule.node.runtime.ports import Process
 from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_subject

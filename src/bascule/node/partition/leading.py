@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from bascule.core.metadata.streams import RESERVED_STREAMS
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.partition.insync import InSync
 from bascule.core.partition.leader import (
@@ -33,7 +34,7 @@ from bascule.core.partition.leader import (
 )
 from bascule.core.partition.owed import OwedAcks
 from bascule.errors import AckError, BusUnavailable, LogError
-from bascule.node.partition.environment import RESERVED_STREAMS, Environment
+from bascule.node.partition.environment import Environment
 from bascule.node.partition.ports import PartitionBroker, PartitionReplica
 from bascule.node.replication.reads import records_end
 from bascule.node.runtime.countedlog import CountedLog
@@ -82,7 +83,7 @@ class Leading:
 
     def _make_machine(self) -> Leader:
         environment, stream, partition = self._environment, self._replica.stream, self._replica.partition
-        defaults = environment.defaults
+        defaults = environment.settings.defaults
         identity = Identity(
             origin=origin(stream.name, partition.id),
             subject=self._subject,
@@ -93,7 +94,7 @@ class Leading:
             max_lag_ns=defaults.max_lag_ns,
         )
         in_sync = InSync(
-            environment.broker_id,
+            environment.settings.broker_id,
             partition.replicas,
             partition.isr,
             defaults.min_isr_of(stream.config),
@@ -117,7 +118,7 @@ class Leading:
     def listen(self) -> None:
         if self._subscription is None and not self._closed:
             group = self._replica.stream.group.encode()
-            self._subscription = self._environment.streams_bus.subscribe(self._subject, self._on_batch, group)
+            self._subscription = self._environment.ports.streams.subscribe(self._subject, self._on_batch, group)
 
     def stop_listening(self) -> None:
         if self._subscription is not None:
@@ -233,7 +234,7 @@ class Leading:
             self._replica.fail(error)
 
     def _take(self, batch: bytes, count: int) -> None:
-        now = self._environment.clock.time_ns()
+        now = self._environment.ports.clock.time_ns()
         if self._machine.readonly:
             self._readonly.count(
                 f"{self._name} is readonly: messages that come by NATS are dropped, {count} now", count
@@ -319,7 +320,7 @@ class Leading:
 
     def _send_acks(self, owed: bytes) -> None:
         environment = self._environment
-        bus = environment.publishes_bus
+        bus = environment.ports.publishes
         if self._lease.over():
             # Stored here, but perhaps for a stream that is gone.
             owed = with_error(owed, AckError.UNKNOWN)
@@ -327,7 +328,7 @@ class Leading:
             owed,
             self._ack_prefix,
             self._subject,
-            environment.clock.time_ns(),
+            environment.ports.clock.time_ns(),
             environment.inboxes.prefix,
             bus.max_payload,
         )

@@ -56,6 +56,7 @@ class ReplicaManager:
         self.unclean = environment.scheduler.mode.relaxed and not environment.after_clean_shutdown
         """The last run ended in a way that may have taken what it had promised."""
         self._environment = environment
+        self._own = environment.settings.broker_id
         self._cluster = cluster
         self._client = client
         self._replicas = replicas
@@ -79,12 +80,11 @@ class ReplicaManager:
 
     async def open(self, streams: list[Stream], partitions: tuple[int, ...] = ()) -> None:
         """What this broker holds of them, if it is not open yet; of some partitions only, if they are named."""
-        own = self._environment.broker_id
         missing = [
             (stream, item)
             for stream in streams
             for item in ([stream.partitions[number] for number in partitions] if partitions else stream)
-            if own in item.replicas and (stream.creation_index, item.id) not in self._replicas
+            if self._own in item.replicas and (stream.creation_index, item.id) not in self._replicas
         ]
         await Opening(self._environment, self, missing, self._add).run()
 
@@ -111,7 +111,7 @@ class ReplicaManager:
             (stream.name, item.id)
             for stream in streams
             for item in stream
-            if self._environment.broker_id in item.replicas
+            if self._own in item.replicas
             and (
                 (replica := self._replicas.get((stream.creation_index, item.id))) is None
                 or replica.log.damaged
@@ -135,7 +135,7 @@ class ReplicaManager:
         finally:
             self.fetchers.gather(False)
         if leads_more:  # a client may publish to NATS the moment it has its answer, so NATS must have our SUB by then
-            await flush_quietly(self._environment.streams_bus.flush())
+            await flush_quietly(self._environment.ports.streams.flush())
 
     async def _take_slices(self, stream: Stream, partitions: tuple[int, ...]) -> bool:
         leads_more = False
@@ -157,7 +157,7 @@ class ReplicaManager:
             replica = self._replicas.get((present.creation_index, number))
             if replica is None:
                 continue
-            if self._environment.broker_id not in present.partitions[number].replicas:
+            if self._own not in present.partitions[number].replicas:
                 replica.resign()  # it is another's now; the files stay
                 continue
             before = replica.leading
@@ -168,7 +168,7 @@ class ReplicaManager:
         return leads_more
 
     def _route(self, stream: Stream, partitions: tuple[int, ...]) -> None:
-        optimistic = self._environment.defaults.optimistic_concurrency_of(stream.config)
+        optimistic = self._environment.settings.defaults.optimistic_concurrency_of(stream.config)
         self._routes.set_partitions(stream, partitions, optimistic)
         for partition in partitions:
             self.writable_changed(stream.name, partition)
@@ -177,8 +177,8 @@ class ReplicaManager:
 
     async def erase_after_a_start(self, stream: Stream) -> None:
         """A stream that was deleted while this broker was down, or cut off before it went down."""
-        led = tuple(item.id for item in stream if item.leader == self._environment.broker_id)
-        if led and not self._cluster.alone and await self._environment.disk.list(stream_folder(stream)):
+        led = tuple(item.id for item in stream if item.leader == self._own)
+        if led and not self._cluster.alone and await self._environment.ports.disk.list(stream_folder(stream)):
             try:
                 await self.open([stream], led)
                 for number in led:
@@ -209,8 +209,8 @@ class ReplicaManager:
                 failures.append(error)
         try:
             if not failures:
-                await self._environment.disk.remove(stream_folder(stream))
-                await self._environment.disk.sync_folder("streams")
+                await self._environment.ports.disk.remove(stream_folder(stream))
+                await self._environment.ports.disk.sync_folder("streams")
         except OSError as error:
             if not isinstance(error, FileNotFoundError):  # else it never had a record here
                 failures.append(error)
@@ -264,7 +264,10 @@ class ReplicaManager:
             return False
         await self._cluster.current(SESSION_S)
         known = self._metadata.partition(replica.stream.name, replica.partition.id)
-        same = known is not None and (known.leader, known.leader_epoch) == (self._environment.broker_id, leading.epoch)
+        same = known is not None and (known.leader, known.leader_epoch) == (
+            self._own,
+            leading.epoch,
+        )
         return same and replica.leading is leading
 
     # --- all of them -----------------------------------------------------------------------------------------
@@ -297,14 +300,14 @@ class ReplicaManager:
         """What gRPC clients gave us goes to NATS and comes back, with all that NATS has for us; then no more of it.
         What came is synced and acked."""
         self.stopping = True
-        await flush_quietly(self._environment.publishes_bus.flush())
-        await flush_quietly(self._environment.streams_bus.flush())
+        await flush_quietly(self._environment.ports.publishes.flush())
+        await flush_quietly(self._environment.ports.streams.flush())
         for replica in self._replicas.values():
             if replica.leading is not None:
                 replica.leading.stop_listening()
         for replica in self._replicas.values():
             await replica.log.settled()
-        await flush_quietly(self._environment.publishes_bus.flush())
+        await flush_quietly(self._environment.ports.publishes.flush())
 
     async def close(self) -> bool:
         """Whether every log was in order."""

@@ -34,12 +34,12 @@ class Opening:
         self._opened = opened
         self._done = 0
         self._failed: list[BaseException] = []
-        self._began = self._said_at = environment.clock.monotonic_ns()
+        self._began = self._said_at = environment.ports.clock.monotonic_ns()
 
     async def run(self) -> None:
         """Every partition that can be opened is. Raises the first reason why one could not be."""
         await asyncio.gather(*(self._work() for _ in range(min(OPEN_AT_ONCE, self._count))))
-        took_ns = self._environment.clock.monotonic_ns() - self._began
+        took_ns = self._environment.ports.clock.monotonic_ns() - self._began
         if took_ns >= PROGRESS_NS:
             logger.info("%d partitions opened in %.1f s", self._count - len(self._failed), took_ns / 1e9)
         if self._failed:
@@ -59,7 +59,7 @@ class Opening:
             self._say()
 
     def _say(self) -> None:
-        now = self._environment.clock.monotonic_ns()
+        now = self._environment.ports.clock.monotonic_ns()
         if now - self._said_at >= PROGRESS_NS and self._done < self._count:
             self._said_at = now
             logger.info("opening partitions: %d of %d", self._done, self._count)

@@ -71,8 +71,8 @@ class RepairedReplica(PartitionReplica, Protocol):
 
 class Repair:
     def __init__(self, environment: Environment, broker: PartitionBroker, replica: RepairedReplica) -> None:
-        self._own = environment.broker_id
-        self._defaults = environment.defaults
+        self._own = environment.settings.broker_id
+        self._defaults = environment.settings.defaults
         self._feeds = broker.feeds
         self._replica = replica
         self._log = replica.log

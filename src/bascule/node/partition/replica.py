@@ -86,11 +86,11 @@ class Replica:
             return Healing.LOST if repair is None else await repair.on_damage(segment, wait)
 
         log = await CommitLog.open(
-            environment.disk,
+            environment.ports.disk,
             environment.scheduler,
             f"{stream_folder(stream)}/{partition.id}",
-            environment.defaults.log_config(stream.config),
-            environment.clock,
+            environment.settings.defaults.log_config(stream.config),
+            environment.ports.clock,
             on_promised,
             on_failed,
             replicated=len(partition.replicas) > 1,
@@ -98,7 +98,7 @@ class Replica:
             on_damage=on_damage,
         )
         replica = cls(environment, broker, stream, partition, log)
-        replica.epochs = await stored_epochs.load(environment.disk, log)
+        replica.epochs = await stored_epochs.load(environment.ports.disk, log)
         replica._saved_epoch = replica.epochs.last_epoch
         replica.verification.tail = log.tail  # the epochs may have shown that it is short
         repair = replica.repair
@@ -227,9 +227,9 @@ class Replica:
     @property
     def refusal(self) -> str | None:
         """Why this partition takes no writes right now, though it is to be led here."""
-        if self.roles.role is Role.FAILED and self.partition.leader == self.environment.broker_id:
+        if self.roles.role is Role.FAILED and self.partition.leader == self.environment.settings.broker_id:
             return (
-                f"{self.name} takes no writes on {self.environment.broker_id}, for an assertion failed there "
+                f"{self.name} takes no writes on {self.environment.settings.broker_id}, for an assertion failed there "
                 f"({self.roles.failure}); start that broker again"
             )
         if self.leading is None:
@@ -263,7 +263,7 @@ class Replica:
     @property
     def others_in_sync(self) -> bool:
         """Somebody else has everything that was promised here."""
-        return any(each != self.environment.broker_id for each in self.partition.isr)
+        return any(each != self.environment.settings.broker_id for each in self.partition.isr)
 
     # --- the log ---------------------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Replica:
     async def _save_epochs(self) -> None:
         try:
             async with self._storing_epochs:
-                await stored_epochs.save(self.environment.disk, self.log, self.epochs)
+                await stored_epochs.save(self.environment.ports.disk, self.log, self.epochs)
         except OSError as error:
             logger.warning(
                 "%s: its epochs are not stored (%s); the next start reads them from the log", self.name, error
@@ -302,7 +302,7 @@ class Replica:
 
     async def truncate(self, end: int) -> None:
         async with self._storing_epochs:  # those on their way there are not what they will be
-            await stored_epochs.forget(self.environment.disk, self.log.folder)
+            await stored_epochs.forget(self.environment.ports.disk, self.log.folder)
             wanted = min(end, self.log.end)
             await self.log.truncate(end, shown_too=self._given_up)
             if self.log.end < wanted:  # damage went too, and with it what may have been promised

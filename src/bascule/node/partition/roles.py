@@ -121,7 +121,7 @@ class Roles:
         self._repair.mend()
         if not partition.leader:
             return
-        if partition.leader != self._environment.broker_id:
+        if partition.leader != self._environment.settings.broker_id:
             self._follow()
         elif self._may_lead or partition.leader_epoch in (stream.creation_index, partition.unclean_epoch):
             # There is nothing to compare, or an administrator has decided.
@@ -236,7 +236,7 @@ class Roles:
             self._broker.fetchers.unfollow(self._stand_in)
             self._stand_in = None
         leader = self._replica.partition.leader
-        if leader and leader != self._environment.broker_id:
+        if leader and leader != self._environment.settings.broker_id:
             self._stand_in = FailedFollower(self._replica)
             self._broker.fetchers.follow(self._stand_in)
         elif leader and not self._stepping_down:
@@ -245,7 +245,7 @@ class Roles:
 
     async def _step_down(self) -> None:
         pause_s = STEP_DOWN_FIRST_S
-        while self._replica.partition.leader == self._environment.broker_id and self._replica.replicated:
+        while self._replica.partition.leader == self._environment.settings.broker_id and self._replica.replicated:
             try:
                 await self._broker.step_down(self._replica)
             except BasculeError as error:

@@ -21,6 +21,7 @@ from bascule.node.api.admin import AdminApi
 from bascule.node.api.liftbridge import Api
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.subjects import Subjects
+from bascule.node.config.broker import BrokerSettings
 from bascule.node.controller.administration import Administration
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.controller import Controller
@@ -38,7 +39,7 @@ from bascule.node.membership.lease import Lease
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.peers import Describe, Peer, Peers
 from bascule.node.membership.raft import RaftDriver
-from bascule.node.partition.environment import Address, Environment, Process, StreamDefaults
+from bascule.node.partition.environment import Environment
 from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.peerlogs import PeerLogs
@@ -48,6 +49,7 @@ from bascule.node.process.broker import Broker
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.ports import Address, Ports, Process
 from bascule.ports import Bus, Clock, Disk, Random
 from bascule.wire.kernels import crc32c
 from bascule.wire.raft_messages import Entry, HardState, Snapshot
@@ -55,31 +57,6 @@ from bascule.wire.raft_messages import Entry, HardState, Snapshot
 logger = logging.getLogger(__name__)
 
 RAFT_FOLDER = "raft"
-
-
-@dataclass(frozen=True, slots=True)
-class Buses:
-    """Four connections, so that a slow-consumer cut of one never takes the heartbeat with it."""
-
-    control: Bus
-    streams: Bus
-    publishes: Bus
-    replication: Bus
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What of the configuration shapes a broker and its place in the cluster."""
-
-    broker_id: str
-    namespace: str
-    seed: bool
-    peers: tuple[str, ...]
-    max_quorum: int
-    snapshot_threshold: int
-    min_replication_factor: int
-    fetch_timeout_s: float
-    defaults: StreamDefaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,47 +92,31 @@ class _Ties:
         return [peer.id for peer in self.peers.alive()]
 
 
-async def assemble(
-    settings: Settings,
-    disk: Disk,
-    clock: Clock,
-    random: Random,
-    buses: Buses,
-    mode: SyncMode,
-    address: Address,
-    process: Process,
-) -> Broker:
+async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> Broker:
     _check_assertions()
-    recovered = await _recover(disk, mode, random)
+    recovered = await _recover(ports, settings.sync)
     jobs = Jobs(process.on_fatal)
-    ties = _ties(settings, recovered, clock, random, buses, address, process, jobs)
+    ties = _ties(settings, recovered, ports, process, jobs)
     subjects = ties.calls.subjects
     replicas = Replicas(ties.own, ties.store)
     routes = Routes()
-    bus = buses.replication
-    calls = Calls(ties.own, subjects, bus, random, "repair")
-    feeds = Feeds(calls, bus, ties.attention, ties.session, replicas.get, ties.members, buses.publishes.push, jobs)
+    bus = ports.replication
+    calls = Calls(ties.own, subjects, bus, ports.random, "repair")
+    feeds = Feeds(calls, bus, ties.attention, ties.session, replicas.get, ties.members, ports.publishes.push, jobs)
     fetchers = _fetchers(settings, calls, bus, ties.session)
     peer_logs = PeerLogs(ties.own, calls, replicas.get, ties.members, ties.alive, jobs)
     environment = Environment(
-        broker_id=ties.own,
-        namespace=settings.namespace,
-        disk=disk,
-        clock=clock,
+        settings=settings,
+        ports=ports,
         attention=ties.attention,
-        random=random,
-        streams_bus=buses.streams,
-        publishes_bus=buses.publishes,
-        scheduler=SyncScheduler(
-            disk, clock, mode, on_pressure=buses.streams.hold, on_told=fetchers.push, on_fatal=process.on_fatal
-        ),
+        scheduler=_scheduler(settings, ports, fetchers, process),
         routes=routes,
-        inboxes=Inboxes(Calls(ties.own, subjects, buses.publishes, random), buses.publishes, random, routes),
+        inboxes=Inboxes(
+            Calls(ties.own, subjects, ports.publishes, ports.random), ports.publishes, ports.random, routes
+        ),
         owed=OwedBound(),
-        lease=Lease(clock, lambda: ties.raft.alone),
-        defaults=settings.defaults,
+        lease=Lease(ports.clock, lambda: ties.raft.alone),
         ends=recovered.ends,
-        process=process,
         jobs=jobs,
         after_clean_shutdown=recovered.clean is not None and recovered.clean.everything,
     )
@@ -166,18 +127,18 @@ async def assemble(
         ties.raft,
         ties.store,
         replicas,
-        mode,
+        settings.sync,
         process,
     )
     status = _stream_status(ties, replicas)
-    controller = _controller(settings, ties, clock, brokers, status, process, jobs)
+    controller = _controller(settings, ties, ports.clock, brokers, status, process, jobs)
     client = ControllerClient(ties.own, ties.calls, ties.raft, ties.store, controller.executor.carry_out)
-    cluster = _cluster(settings, ties, client, disk, clock)
+    cluster = _cluster(settings, ties, client, ports)
     manager = ReplicaManager(environment, cluster, client, replicas, feeds, fetchers, peer_logs, process.on_grown)
-    api = Api(environment, replicas, manager, cluster, client, address)
-    admin = AdminApi(manager, cluster, client, brokers, settings.defaults, address)
+    api = Api(environment, replicas, manager, cluster, client, ports.address)
+    admin = AdminApi(manager, cluster, client, brokers, settings.defaults, ports.address)
     methods = {**api.methods(), **admin.methods()}
-    return Broker(environment, cluster, client, controller, brokers, status, replicas, manager, methods)
+    return Broker(environment, cluster, client, controller, brokers, status, replicas, manager, methods, process)
 
 
 def _check_assertions() -> None:
@@ -188,36 +149,39 @@ def _check_assertions() -> None:
         )
 
 
-async def _recover(disk: Disk, mode: SyncMode, random: Random) -> _Recovered:
+async def _recover(ports: Ports, mode: SyncMode) -> _Recovered:
+    disk = ports.disk
     clean = await cleanshutdown.read(disk)
     ends = PromisedEnds(disk, synced=mode.syncs)
     await ends.load(clean.ends if clean else None)
     storage = RaftStorage(disk, RAFT_FOLDER, ends.record(RAFT_FOLDER))
-    return _Recovered(clean, ends, storage, *await _open_storage(storage, disk, ends, random))
+    return _Recovered(clean, ends, storage, *await _open_storage(storage, disk, ends, ports.random))
 
 
-def _ties(
-    settings: Settings,
-    recovered: _Recovered,
-    clock: Clock,
-    random: Random,
-    buses: Buses,
-    address: Address,
-    process: Process,
-    jobs: Jobs,
-) -> _Ties:
+def _ties(settings: BrokerSettings, recovered: _Recovered, ports: Ports, process: Process, jobs: Jobs) -> _Ties:
     own, snapshot = settings.broker_id, recovered.snapshot
     metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
     store = MetadataStore(metadata)
-    raft = _raft(own, recovered.hard_state, snapshot, recovered.entries, random)
+    raft = _raft(own, recovered.hard_state, snapshot, recovered.entries, ports.random)
     subjects = Subjects(settings.namespace, raft.membership.cluster)
-    calls = Calls(own, subjects, buses.control, random)
+    calls = Calls(own, subjects, ports.control, ports.random)
     driver = RaftDriver(raft, recovered.storage, calls, store, settings.snapshot_threshold, process.on_fatal)
-    boot = random.token()
-    attention = Attention(clock)
-    peers = Peers(calls, attention, _describe(own, boot, address, store, raft), process.on_fatal, jobs)
+    boot = ports.random.token()
+    attention = Attention(ports.clock)
+    peers = Peers(calls, attention, _describe(own, boot, ports.address, store, raft), process.on_fatal, jobs)
     incarnation = recovered.hard_state.incarnation
     return _Ties(own, incarnation, _session(boot), calls, driver, store, peers, attention)
+
+
+def _scheduler(settings: BrokerSettings, ports: Ports, fetchers: Fetchers, process: Process) -> SyncScheduler:
+    return SyncScheduler(
+        ports.disk,
+        ports.clock,
+        settings.sync,
+        on_pressure=ports.streams.hold,
+        on_told=fetchers.push,
+        on_fatal=process.on_fatal,
+    )
 
 
 def _stream_status(ties: _Ties, replicas: Replicas) -> StreamStatus:
@@ -225,9 +189,9 @@ def _stream_status(ties: _Ties, replicas: Replicas) -> StreamStatus:
     return StreamStatus(ties.own, ties.calls, lambda: ties.store.metadata, leads_here)
 
 
-def _cluster(settings: Settings, ties: _Ties, client: ControllerClient, disk: Disk, clock: Clock) -> Cluster:
+def _cluster(settings: BrokerSettings, ties: _Ties, client: ControllerClient, ports: Ports) -> Cluster:
     founder = Founder(ties.own, ties.incarnation, settings.seed, settings.peers)
-    bootstrap = Bootstrap(ties.calls, founder, disk, clock)
+    bootstrap = Bootstrap(ties.calls, founder, ports.disk, ports.clock)
     return Cluster(
         ties.own,
         ties.incarnation,
@@ -237,12 +201,12 @@ def _cluster(settings: Settings, ties: _Ties, client: ControllerClient, disk: Di
         ties.store,
         ties.peers,
         client,
-        clock,
+        ports.clock,
     )
 
 
 def _controller(
-    settings: Settings,
+    settings: BrokerSettings,
     ties: _Ties,
     clock: Clock,
     brokers: BrokerAdmin,
@@ -320,7 +284,7 @@ async def _open_storage(
     return hard_state, snapshot, entries
 
 
-def _fetchers(settings: Settings, calls: Calls, bus: Bus, session: int) -> Fetchers:
+def _fetchers(settings: BrokerSettings, calls: Calls, bus: Bus, session: int) -> Fetchers:
     max_lag_s = settings.defaults.max_lag_ns / 1e9
     return Fetchers(calls, bus, settings.fetch_timeout_s, session, max_lag_s)
 

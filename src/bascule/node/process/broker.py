@@ -25,6 +25,7 @@ from bascule.node.partition.repair import SCRUB_EVERY_S
 from bascule.node.partition.replica import stream_folder
 from bascule.node.partition.replicas import Replicas
 from bascule.node.partition.unclaimed import set_aside_unclaimed
+from bascule.node.runtime.ports import Process
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Broker:
         replicas: Replicas,
         manager: ReplicaManager,
         methods: Mapping[str, Handler],
+        process: Process,
     ) -> None:
         self.environment = environment
         self.cluster = cluster
@@ -57,7 +59,7 @@ class Broker:
         self.methods = methods
         """What it answers over gRPC, by path."""
         self.files = FileWatch(
-            environment.disk,
+            environment.ports.disk,
             environment.scheduler,
             cluster.raft.storage,
             lambda: [replica.log for replica in replicas.values()],
@@ -65,6 +67,7 @@ class Broker:
         )
         self.changes = MetadataChanges(manager, replicas, environment.jobs)
         self.lag_watch = LagWatch(environment, replicas)
+        self._process = process
         self._jobs = environment.jobs
         self._hand_overs = self._jobs.tasks("a hand-over", 1, answered=True)
 
@@ -95,7 +98,7 @@ class Broker:
                 logger.warning("serving, but without a role in any partition until the cluster has a majority")
         else:
             await settling
-        await environment.publishes_bus.flush()
+        await environment.ports.publishes.flush()
 
     async def _settle_in(self) -> None:
         """Roles only once the cluster has spoken: what this broker led before may be another's by now."""
@@ -111,7 +114,7 @@ class Broker:
         await self.cluster.begin_life(doubtful, manager.unclean)
         manager.caught_up = True
         await self.changes.skip_history()
-        await set_aside_unclaimed(environment.disk, environment.clock, self._folders())
+        await set_aside_unclaimed(environment.ports.disk, environment.ports.clock, self._folders())
         environment.ends.keep_streams(self._folders())
         await environment.lease.ask(self.cluster.current)
         self._run_jobs()
@@ -139,7 +142,7 @@ class Broker:
     def _on_files(self) -> None:
         """The data folder, or the metadata, was taken away or is back."""
         self.manager.files_changed(bool(self.files.gone))
-        self.environment.process.on_files(self.files.gone)
+        self._process.on_files(self.files.gone)
 
     # --- the end ---------------------------------------------------------------------------------------------
 
@@ -147,7 +150,7 @@ class Broker:
         """Give what we lead to others in sync, so that a stop costs each partition a moment and not a session. We also
         leave the in-sync sets, and fetch nothing more that would bring us back into one: who waits for all replicas
         must not wait for us."""
-        own = self.environment.broker_id
+        own = self.environment.settings.broker_id
         if all(other == own for other in self.cluster.servers):
             return
         self.cluster.peers.leave()
@@ -191,6 +194,6 @@ class Broker:
         ends, mode = self.environment.ends, self.environment.scheduler.mode
         try:
             await ends.close()
-            await cleanshutdown.leave(self.environment.disk, sound and mode.syncs, ends.clean_ends(mode.syncs))
+            await cleanshutdown.leave(self.environment.ports.disk, sound and mode.syncs, ends.clean_ends(mode.syncs))
         except OSError as error:
             logger.warning("the next start will take this stop for a crash: %s", error)

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from bascule.errors import ConfigError, StartError, Status, Unavailable
 from bascule.log.disk import FileDisk
-from bascule.log.sync import SyncMode
 from bascule.net.call import Call
 from bascule.net.embedded import EmbeddedNats, OnDeath
 from bascule.net.grpc import GrpcServer
@@ -27,14 +26,15 @@ from bascule.net.listen import check_free
 from bascule.net.nats import Connection, NatsOptions
 from bascule.net.tls import client_context, server_context
 from bascule.node.config import Address, Config
+from bascule.node.config.broker import BrokerSettings
 from bascule.node.membership.bootstrap import PROMISE_FILE
-from bascule.node.partition.environment import Process, StreamDefaults
 from bascule.node.process import identity
-from bascule.node.process.assemble import Buses, Settings, assemble
+from bascule.node.process.assemble import assemble
 from bascule.node.process.broker import Broker
 from bascule.node.process.descriptors import claim
 from bascule.node.process.heap import freeze_grown, freeze_objects, keep_freed_memory
 from bascule.node.process.system import SystemClock, SystemRandom
+from bascule.node.runtime.ports import Ports, Process
 from bascule.wire.kernels import TWIN
 from bascule.wire.nats import DEFAULT_PORT
 
@@ -155,23 +155,16 @@ class Server:
         clock, random = SystemClock(), SystemRandom()
         broker_id = await identity.settle(disk, random, config.clustering.server_id)
         nats_servers = await self._nats_servers(stack)
-        control, streams, publishes, replication = [
+        buses = [
             await self._connect(stack, nats_servers, broker_id, purpose)
             for purpose in ("control", "streams", "publishes", "replication")
         ]
         bind = config.bind
         advertised = _Advertised()
         advertised.set(config.advertised(bind.port))
-        self._broker = await assemble(
-            _settings(config, broker_id),
-            disk,
-            clock,
-            random,
-            Buses(control, streams, publishes, replication),
-            _sync_mode(config),
-            advertised,
-            self._process(),
-        )
+        _warn_of_relaxed_sync(config)
+        ports = Ports(disk, clock, random, advertised, *buses)
+        self._broker = await assemble(BrokerSettings.of(config, broker_id), ports, self._process())
         stack.push_async_callback(self._broker.environment.scheduler.close)
         stack.push_async_callback(self._broker.close)
         methods = self._broker.methods
@@ -266,33 +259,10 @@ class Server:
         return connection
 
 
-def _sync_mode(config: Config) -> SyncMode:
+def _warn_of_relaxed_sync(config: Config) -> None:
     sync = config.streams.sync
     if sync.relaxed:
         logger.warning("relaxed sync (%s): a power loss may take acked messages; `group` keeps them", sync)
-    return sync
-
-
-def _settings(config: Config, broker_id: str) -> Settings:
-    clustering = config.clustering
-    return Settings(
-        broker_id=broker_id,
-        namespace=clustering.namespace,
-        seed=clustering.raft_bootstrap_seed,
-        peers=clustering.raft_bootstrap_peers,
-        max_quorum=clustering.raft_max_quorum_size,
-        snapshot_threshold=clustering.raft_snapshot_threshold,
-        min_replication_factor=clustering.min_replication_factor,
-        fetch_timeout_s=clustering.replica_fetch_timeout_ns / 1e9,
-        defaults=StreamDefaults(
-            segment_max_bytes=config.streams.segment_max_bytes,
-            segment_max_age_ns=config.streams.segment_max_age_ns,
-            min_isr=clustering.min_insync_replicas,
-            optimistic_concurrency=config.streams.concurrency_control,
-            max_message_bytes=clustering.replication_max_bytes,
-            max_lag_ns=clustering.replica_max_lag_time_ns,
-        ),
-    )
 
 
 def _refuse_what_is_not_there_yet(config: Config) -> None:

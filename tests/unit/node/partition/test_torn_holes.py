@@ -110,7 +110,7 @@ def test_a_hole_is_cut_if_each_that_may_have_what_is_missing_says_that_it_has_no
         replica = leader_of(members, "s").broker.replicas.find("s", 0)
         assert replica is not None
         log = replica.log
-        others = [name for name in members if name != replica.environment.broker_id]
+        others = [name for name in members if name != replica.environment.settings.broker_id]
         said = dict(zip(others, answers, strict=True))
 
         async def fetch(_: PeerLogs, broker: str, *question: object) -> bytes:

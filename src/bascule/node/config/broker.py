@@ -1,0 +1,76 @@
+"""What of the configuration shapes a broker and its streams."""
+
+from dataclasses import dataclass
+
+from bascule.core.metadata.streams import StreamConfig
+from bascule.log.appender import LogConfig
+from bascule.log.sync import SyncMode
+from bascule.node.config.tree import Config
+
+_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDefaults:
+    """What a stream gets where its own configuration is silent."""
+
+    segment_max_bytes: int
+    segment_max_age_ns: int
+    min_isr: int
+    optimistic_concurrency: bool
+    max_message_bytes: int
+    max_lag_ns: int = 15_000_000_000
+
+    def log_config(self, config: StreamConfig) -> LogConfig:
+        return LogConfig(
+            segment_max_bytes=config.segment_max_bytes or self.segment_max_bytes,
+            segment_max_age_ns=self.segment_max_age_ns
+            if config.segment_max_age is None
+            else config.segment_max_age * _MS,
+        )
+
+    def min_isr_of(self, config: StreamConfig) -> int:
+        return self.min_isr if config.min_isr is None else config.min_isr
+
+    def optimistic_concurrency_of(self, config: StreamConfig) -> bool:
+        own = config.optimistic_concurrency_control
+        return self.optimistic_concurrency if own is None else own
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """A broker and its place in the cluster."""
+
+    broker_id: str
+    namespace: str
+    seed: bool
+    peers: tuple[str, ...]
+    max_quorum: int
+    snapshot_threshold: int
+    min_replication_factor: int
+    fetch_timeout_s: float
+    sync: SyncMode
+    defaults: StreamDefaults
+
+    @classmethod
+    def of(cls, config: Config, broker_id: str) -> "BrokerSettings":
+        clustering = config.clustering
+        return cls(
+            broker_id=broker_id,
+            namespace=clustering.namespace,
+            seed=clustering.raft_bootstrap_seed,
+            peers=clustering.raft_bootstrap_peers,
+            max_quorum=clustering.raft_max_quorum_size,
+            snapshot_threshold=clustering.raft_snapshot_threshold,
+            min_replication_factor=clustering.min_replication_factor,
+            fetch_timeout_s=clustering.replica_fetch_timeout_ns / 1e9,
+            sync=config.streams.sync,
+            defaults=StreamDefaults(
+                segment_max_bytes=config.streams.segment_max_bytes,
+                segment_max_age_ns=config.streams.segment_max_age_ns,
+                min_isr=clustering.min_insync_replicas,
+                optimistic_concurrency=config.streams.concurrency_control,
+                max_message_bytes=clustering.replication_max_bytes,
+                max_lag_ns=clustering.replica_max_lag_time_ns,
+            ),
+        )
