@@ -225,6 +225,7 @@ class _Response:
     """With news, in the order they are answered; those before `next` have been."""
     next: int
     room: int
+    has_records: bool = False
 
 
 class Feed:
@@ -275,15 +276,16 @@ class Feed:
         return progress is not None and not self._missed and progress.position.leader_epoch == epoch
 
     def step(self, event: Event) -> list[Effect]:
+        """What comes with every batch has an entry of its own, too: `appended`, `asked`, `has_news` and `due`."""
         match event:
             case Appended(key, records, first_offset, next_offset):
-                return self._appended(key, records, first_offset, next_offset)
+                return self.appended(key, records, first_offset, next_offset)
             case Asked(request, heard_at, now):
-                return self._asked(request, heard_at, now)
+                return self.asked(request, heard_at, now)
             case News(key):
-                return self._has_news(key)
+                return self.has_news(key)
             case Due(now):
-                return self._due(now)
+                return self.due(now)
             case Elapsed(Timer.WATERMARK, _):
                 self._watermark_waits = False
                 return self._send_soon() if self._news and self._taken >= self._awaited else []
@@ -306,7 +308,7 @@ class Feed:
 
     # --- news ------------------------------------------------------------------------------------------------
 
-    def _appended(self, key: Key, records: bytes, first_offset: int, next_offset: int) -> list[Effect]:
+    def appended(self, key: Key, records: bytes, first_offset: int, next_offset: int) -> list[Effect]:
         progress = self._progress.get(key)
         if progress is None:
             return []
@@ -315,7 +317,7 @@ class Feed:
         self._records_wait = True
         return self._consider()
 
-    def _has_news(self, key: Key) -> list[Effect]:
+    def has_news(self, key: Key) -> list[Effect]:
         progress, led = self._progress.get(key), self._find(key)
         if progress is None or led is None:
             return []
@@ -343,7 +345,7 @@ class Feed:
 
     # --- being asked -----------------------------------------------------------------------------------------
 
-    def _asked(self, request: FetchRequest, heard_at: int, now: float) -> list[Effect]:
+    def asked(self, request: FetchRequest, heard_at: int, now: float) -> list[Effect]:
         if request.full or len(self._requests) >= FEED_WAITING_REQUESTS:
             # What waits says less than what comes now; or it is too much, and then it counts as lost.
             while len(self._requests) > 1:
@@ -484,7 +486,7 @@ class Feed:
 
     # --- responding ------------------------------------------------------------------------------------------
 
-    def _due(self, now: float) -> list[Effect]:
+    def due(self, now: float) -> list[Effect]:
         """The number of the response is used from here on: if it does not leave, the follower misses it and asks
         again."""
         self._soon = False
@@ -559,11 +561,13 @@ class Feed:
             self._unread[key] = None
         hw_end = progress.told_hw = led.hw_end
         response.answers.append(Answer(*key, Kind.DATA, led.epoch, hw_end, records_end, *asked, 0, 0, records))
-        response.room -= len(records)
+        if records:
+            response.room -= len(records)
+            response.has_records = True
 
     def _finish(self, response: _Response, effects: list[Effect]) -> list[Effect]:
         self._response = None
-        if any(answer.records for answer in response.answers):
+        if response.has_records:
             assert self._taken >= self._awaited or self._missed, "records wait until those before them were taken"
             self._awaited = self._number
         assert self._taken <= self._number, "nobody takes what was not sent"

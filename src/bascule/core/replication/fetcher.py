@@ -188,22 +188,16 @@ class Fetcher:
         self._pause_s = REFUSED_FIRST_S
 
     def step(self, event: Event) -> list[Effect]:
-        """Raises PeerError for a response that is complete and cannot be decoded. It counts as taken: who sends such a
-        response is not asked for it again and again."""
+        """What comes with every batch has an entry of its own, too: `received`, `delivered`, `changed` and `due`."""
         match event:
             case Received(part, now):
-                return self._received(part, now)
+                return self.received(part, now)
             case Delivered(request_id, quiet, accepted, rejected, now):
-                if accepted:
-                    self._pause_s = REFUSED_FIRST_S
-                self._full = self._full or rejected
-                return self._took(request_id, quiet, False, now)
+                return self.delivered(request_id, quiet, accepted, rejected, now)
             case Changed(key):
-                assert key in self._followed, "only what is followed is reported"
-                self._changed[key] = None
-                return self._send_soon()
+                return self.changed(key)
             case Due(now, request_id):
-                return self._due(now, request_id)
+                return self.due(now, request_id)
             case Elapsed(Timer.SILENCE, now):
                 return self._check_silence(now)
             case Elapsed(_, _):
@@ -240,7 +234,12 @@ class Fetcher:
         self._full = True
         return [] if self._gathering else self._send_soon()
 
-    def _due(self, now: float, request_id: int) -> list[Effect]:
+    def changed(self, key: Key) -> list[Effect]:
+        assert key in self._followed, "only what is followed is reported"
+        self._changed[key] = None
+        return self._send_soon()
+
+    def due(self, now: float, request_id: int) -> list[Effect]:
         assert request_id > self._request_id, "requests are numbered in the order they leave"
         self._soon = False
         full = self._full or bool(self._changed and now - self._full_at > self._timeout_s)
@@ -281,7 +280,9 @@ class Fetcher:
 
     # --- answers ---------------------------------------------------------------------------------------------
 
-    def _received(self, given: FetchPart, now: float) -> list[Effect]:
+    def received(self, given: FetchPart, now: float) -> list[Effect]:
+        """Raises PeerError for a response that is complete and cannot be decoded. It counts as taken: who sends such a
+        response is not asked for it again and again."""
         session, leader_session, request_id, number, part, parts, piece = given
         if session != self._session or not 0 < self._full_id <= request_id <= self._request_id:
             return []
@@ -305,11 +306,13 @@ class Fetcher:
     def _take(self, answers: list[Answer], request_id: int, now: float) -> list[Effect]:
         # One partition without news of its own (its leader cannot read what we lack) must not keep us from speaking of
         # those that are idle.
-        quiet = not any(answer.records for answer in answers)
+        quiet = True
         effects: list[Effect] = []
         delivered: list[Answer] = []
         for answer in answers:
-            key = (answer.stream_index, answer.partition)
+            key = answer[:2]
+            if answer.records:
+                quiet = False
             if key not in self._followed:
                 effects += self._send_soon()  # there is no sync to wait for before we say that it was taken
             elif answer.kind is Kind.REFUSED:
@@ -320,6 +323,12 @@ class Fetcher:
             effects.append(Deliver(delivered, request_id, quiet))
             return effects
         return effects + self._took(request_id, quiet, not answers, now)
+
+    def delivered(self, request_id: int, quiet: bool, accepted: bool, rejected: bool, now: float) -> list[Effect]:
+        if accepted:
+            self._pause_s = REFUSED_FIRST_S
+        self._full = self._full or rejected
+        return self._took(request_id, quiet, False, now)
 
     def _took(self, request_id: int, quiet: bool, empty: bool, now: float) -> list[Effect]:
         """What follows when all answers of a response have been taken."""

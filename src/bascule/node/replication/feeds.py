@@ -8,22 +8,19 @@ followers in one turn of the event loop leaves in one write.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVarTuple
 
 from bascule.core.metadata.streams import Key
 from bascule.core.partition import leader
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.replication.feed import (
-    Appended,
-    Asked,
     DiskFailing,
-    Due,
+    Effect,
     Elapsed,
     Event,
     Feed,
     Fetched,
     LedPartition,
-    News,
     Read,
     ReadFailed,
     Send,
@@ -50,6 +47,8 @@ from bascule.wire.nats import NatsMessage, pub_pieces
 from bascule.wire.replication import FetchRequest, encode_parts, encode_response
 
 logger = logging.getLogger(__name__)
+
+Input = TypeVarTuple("Input")
 
 ENVELOPE_BYTES = 64
 
@@ -122,21 +121,20 @@ class Feeds:
 
     def appended(self, replica: LocalReplica, records: bytes, first_offset: int, next_offset: int) -> None:
         """A partition we lead has more records, of our own epoch."""
-        if self._feeds:
-            self._tell(Appended(replica.key, records, first_offset, next_offset))
+        key = replica.key
+        for feed in self._feeds.values():
+            feed.take(feed.machine.appended, key, records, first_offset, next_offset)
 
     def has_news(self, replica: LocalReplica) -> None:
         """A partition we lead has a higher watermark, or records that could not be read before."""
-        if self._feeds:
-            self._tell(News(replica.key))
+        key = replica.key
+        for feed in self._feeds.values():
+            feed.take(feed.machine.has_news, key)
 
     def went_back(self, replica: LocalReplica) -> None:
         """Its last records could not be stored."""
-        self._tell(WentBack(replica.key))
-
-    def _tell(self, event: Event) -> None:
         for feed in self._feeds.values():
-            feed.step(event)
+            feed.step(WentBack(replica.key))
 
     def heard(self, key: Key, epoch: int) -> tuple[tuple[str, int], ...]:
         """Who follows this partition in this epoch, and when each last said where it stands or that it still does."""
@@ -244,14 +242,14 @@ class FeedDriver:
         return not self.closed and self.machine.knows(key, epoch)
 
     def asked(self, request: FetchRequest, heard_at: int) -> None:
-        self.step(Asked(request, heard_at, self._loop.time()))
+        self.take(self.machine.asked, request, heard_at, self._loop.time())
 
     def respond(self) -> list[bytes]:
         """The next response, if all of it is buffered; else it leaves by itself when it has been read."""
         commands: list[bytes] = []
         self._commands = commands
         try:
-            self.step(Due(self._loop.time()))
+            self.take(self.machine.due, self._loop.time())
         finally:
             self._commands = None
         return commands
@@ -263,10 +261,14 @@ class FeedDriver:
     # --- events to effects --------------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
+        self.take(self.machine.step, event)
+
+    def take(self, entry: Callable[[*Input], list[Effect]], *given: *Input) -> None:
+        """Hand this to the machine, and carry out what it decides."""
         if self.closed:
             return
         try:
-            effects = self.machine.step(event)
+            effects = entry(*given)
         except AssertionError:
             self.close()
             logger.exception(

@@ -7,22 +7,19 @@ what comes back is checked and handed to it and to the partitions; its timers ru
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVarTuple
 
 from bascule.core.metadata.streams import Key
 from bascule.core.replication import fetcher as machine
 from bascule.core.replication.fetcher import (
-    Changed,
     Deliver,
-    Delivered,
-    Due,
+    Effect,
     Elapsed,
     Event,
     Fetcher,
     Followed,
     Gather,
-    Received,
     Send,
     SendSoon,
     SetTimer,
@@ -41,6 +38,8 @@ from bascule.wire.nats import NatsMessage, pub_pieces
 from bascule.wire.replication import Answer, FetchPart, FetchRequest, Position, encode_request
 
 logger = logging.getLogger(__name__)
+
+Input = TypeVarTuple("Input")
 
 LEAST_IDLE_S = 0.05
 """Between two reports of an idle follower, whatever lag is allowed."""
@@ -178,7 +177,7 @@ class FetcherDriver:
 
     def changed(self, following: FollowerRole) -> None:
         if self._followings.get(following.key) is following:
-            self._step(Changed(following.key))
+            self._take(self._machine.changed, following.key)
 
     def start_over(self) -> None:
         self._step(StartOver())
@@ -193,7 +192,7 @@ class FetcherDriver:
 
     def received(self, part: FetchPart) -> None:
         """Raises PeerError for what is not a response."""
-        self._step(Received(part, self._loop.time()))
+        self._take(self._machine.received, part, self._loop.time())
 
     def close(self) -> None:
         self._closed = True
@@ -204,10 +203,14 @@ class FetcherDriver:
     # --- events to effects --------------------------------------------------------------------------------------
 
     def _step(self, event: Event) -> None:
+        self._take(self._machine.step, event)
+
+    def _take(self, entry: Callable[[*Input], list[Effect]], *given: *Input) -> None:
+        """Hand this to the machine, and carry out what it decides."""
         if self._closed:
             return
         try:
-            effects = self._machine.step(event)
+            effects = entry(*given)
         except AssertionError:
             self.close()
             logger.exception(
@@ -229,7 +232,7 @@ class FetcherDriver:
 
     def _due(self) -> None:
         self._soon = None
-        self._step(Due(self._loop.time(), next(self._request_ids)))
+        self._take(self._machine.due, self._loop.time(), next(self._request_ids))
 
     def _elapsed(self, timer: Timer) -> None:
         del self._timers[timer]
@@ -251,11 +254,12 @@ class FetcherDriver:
     def _deliver(self, deliver: Deliver) -> None:
         accepted = rejected = False
         for answer in deliver.answers:
-            following = self._followings.get((answer.stream_index, answer.partition))
+            following = self._followings.get(answer[:2])
             if following is None:
                 continue  # no longer, since an answer before this one
             if following.answered(answer):
                 accepted = True
             else:
                 rejected = True
-        self._step(Delivered(deliver.request_id, deliver.quiet, accepted, rejected, self._loop.time()))
+        request_id, quiet = deliver.request_id, deliver.quiet
+        self._take(self._machine.delivered, request_id, quiet, accepted, rejected, self._loop.time())

@@ -116,6 +116,20 @@ def test_a_leader_whose_append_was_refused_loses_nothing_it_acked() -> None:
     run(main())
 
 
+def test_what_a_leaders_log_refused_is_not_sent_to_its_followers() -> None:
+    async def main() -> None:
+        made = await replicated()
+        replica = replica_of(made.leader)
+        assert replica.leading is not None
+        feeds = [feed.machine for feed in made.leader.broker.manager.feeds._feeds.values()]
+        refused = refuse(replica)
+        replica.leading._on_batch(batch(b"refused"), 1)
+        assert refused
+        assert [feed.buffered_bytes for feed in feeds] == [0, 0]
+
+    run(main())
+
+
 def test_records_below_the_end_fail_the_log_instead_of_leaving_the_machine_ahead() -> None:
     """That would be a bug of ours: it must be seen, and must not become a hole."""
 
