@@ -19,9 +19,9 @@ from bascule.core.metadata.commands import (
     SetStreamReadonly,
     ShrinkIsr,
 )
-from bascule.core.metadata.operations import Operations
+from bascule.core.metadata.operations import Operation, Operations
 from bascule.core.metadata.placement import place
-from bascule.core.metadata.state import Metadata, PartitionsChanged, Rejected, StreamCreated, StreamDeleted
+from bascule.core.metadata.state import Metadata, PartitionsChanged, Rejected, Repeated, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream, StreamConfig
 from bascule.errors import AlreadyExists, CorruptError, FailedPrecondition, NotFound
 from tests.harness.metadata import a_stream, commands
@@ -100,6 +100,14 @@ def test_a_snapshot_at_any_prefix_equals_the_commands_it_replaces(history: list[
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Operations, "kept", 2)
         compare_at_every_prefix(history)
+
+
+def test_a_restored_snapshot_knows_which_changes_were_made() -> None:
+    metadata = Metadata()
+    create = CreateStream(a_stream("a"), Operation("o1", 0))
+    metadata.apply(1, create)
+    restored = Metadata.restore(metadata.snapshot())
+    assert restored.apply(2, create) == metadata.apply(2, create) == [Repeated(1)]
 
 
 def compare_at_every_prefix(history: list[Command]) -> None:
