@@ -14,7 +14,6 @@ from bascule.log.appender import Appender, LogConfig
 from bascule.log.endrecord import EndRecord
 from bascule.log.failures import storage_error
 from bascule.log.healing import OnDamage
-from bascule.log.lookup import offset_at_or_after, offset_at_or_before
 from bascule.log.presence import Presence
 from bascule.log.promised import PromisedEnds
 from bascule.log.quarantine import Quarantine
@@ -25,6 +24,7 @@ from bascule.log.segment import Segment
 from bascule.log.segments import SegmentList
 from bascule.log.sync import SyncScheduler
 from bascule.log.tail import CleanEnd, Tail
+from bascule.log.timestamps import end_before, offset_at_or_after, offset_at_or_before
 from bascule.log.truncation import Truncation
 from bascule.log.waiters import Waiters
 from bascule.ports import Clock, Disk, Write
@@ -246,9 +246,14 @@ class CommitLog:
         return ReverseReader(self.segments, start, oldest)
 
     async def offset_at_or_after(self, timestamp: int) -> int:
-        """The first record written at that time or later; `end` if there is none."""
+        """The first record written at that time or later; `end` if there is none. Waits for damage to be healed that
+        may have held it, and raises Unavailable if that takes too long."""
         return await offset_at_or_after(self.segments, timestamp)
 
     async def offset_at_or_before(self, timestamp: int) -> int | None:
-        """The last record written at that time or earlier; None if there is none."""
+        """The last record written at that time or earlier; None if there is none. Waits as the other does."""
         return await offset_at_or_before(self.segments, timestamp)
+
+    async def end_before(self, timestamp: int) -> int:
+        """The offset after the last record that is known to be earlier; does not wait for damage to be healed."""
+        return await end_before(self.segments, timestamp)

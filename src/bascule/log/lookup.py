@@ -1,6 +1,7 @@
 """Finding records by offset or time: the index gives a place to start, verified chunks the answer.
 
-Timestamps strictly increase within a partition, so a time is looked up like an offset.
+Timestamps strictly increase within a partition, so a time is looked up like an offset. What is damaged is stepped over
+here: `timestamps` knows what a consumer may miss by that.
 """
 
 import asyncio
@@ -19,8 +20,6 @@ from bascule.wire import kernels
 _log = logging.getLogger("bascule.log")
 _STEP_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 _READS_A_TURN = 2
-_LAST_MOMENT = 2**63 - 1
-"""A client may ask for it, and there is nothing after it."""
 
 
 def yielding(read: Read) -> Read:
@@ -149,39 +148,7 @@ async def seek(segments: SegmentList, segment: Segment, field: int, target: int)
         await asyncio.sleep(0)
 
 
-async def offset_at_or_after(segments: SegmentList, timestamp: int) -> int:
-    """The first record written at that time or later; the end of all if there is none."""
-    segment = segments[0] if segments else None
-    while segment is not None:
-        if not segment.empty and segment.appended.last_timestamp >= timestamp:
-            found = await seek(segments, segment, TIMESTAMP, timestamp)
-            if segment.retired:  # healed or cut meanwhile: another file has its place
-                segment = segments.at(segment.base)
-                continue
-            if found is not None:
-                return found.offset
-        segment = segments.after(segment)
-    return segments.end
-
-
-async def offset_at_or_before(segments: SegmentList, timestamp: int) -> int | None:
-    """The last record written at that time or earlier; None if there is none."""
-    segment = segments[-1] if segments else None
-    while segment is not None:
-        if not segment.empty and segment.first_timestamp <= timestamp:
-            found = await seek(segments, segment, TIMESTAMP, min(timestamp + 1, _LAST_MOMENT))
-            position = segment.appended.size if found is None else found.position
-            offset = await _last_before(segments, segment, position)
-            if segment.retired:
-                segment = segments.at(segment.base)
-                continue
-            if offset is not None:
-                return offset
-        segment = segments.before(segment)
-    return None
-
-
-async def _last_before(segments: SegmentList, segment: Segment, position: int) -> int | None:
+async def last_before(segments: SegmentList, segment: Segment, position: int) -> int | None:
     """The offset of the last record that ends at or before `position`."""
     start = position
     while start > 0:

@@ -154,7 +154,7 @@ class Replica:
         before its last record."""
         log = self.log
         if log.end > log.start:
-            self._kept_from = await log.offset_at_or_after(log.last_timestamp - int(LEASE_S * NS))
+            self._kept_from = await log.end_before(log.last_timestamp - int(LEASE_S * NS))
 
     async def delete(self) -> None:
         """Raises OSError and LogError: its files stay, and it has ended all the same."""

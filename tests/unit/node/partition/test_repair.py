@@ -16,7 +16,7 @@ from bascule.node.partition.peerlogs import PeerLogs
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
 from bascule.testing.records import record_starts
-from bascule.wire.kernels import scan_records
+from bascule.wire.kernels import scan_records, seek_record
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.members import Member, followers, isr, leader_of, until
 from tests.harness.replicas import EXPECTED, flip, leads, loaded, log_bytes, logs, whole_again
@@ -406,6 +406,26 @@ def test_what_no_replica_has_any_more_holds_nothing_up() -> None:
         await members["a"].publish("s", b"more", timeout_s=20)
         for member in members.values():
             assert await member.read("s", replica=True) == [*EXPECTED[:10], *EXPECTED[11:], b"more"]
+
+    run(main())
+
+
+def test_a_subscription_by_time_waits_for_damage_as_a_reader_does() -> None:
+    """The record of that time is damaged at its leader, and another replica has it: it is neither skipped at the start
+    nor left out at the stop."""
+
+    async def main() -> None:
+        members = await loaded(segment_max_bytes=1_000_000)
+        leader = leader_of(members, "s")
+        replica = leader.broker.replicas.find("s", 0)
+        assert replica is not None
+        content = leader.disk.content(logs(leader)[0])
+        time = seek_record(content, 0, len(content), 0, 10)[2]
+        flip_records(leader, (9, 10, 11))
+        assert await replica.log.offset_at_or_after(time) == 10
+        flip_records(leader, (9, 10, 11))
+        assert await replica.log.offset_at_or_before(time) == 10
+        assert await leader.read("s") == EXPECTED
 
     run(main())
 

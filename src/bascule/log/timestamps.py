@@ -1,0 +1,96 @@
+"""Times as positions: which records of a log are earlier than a time, and which are not.
+
+A time falls between two records: all up to the one are earlier, all from the other on are not. If offsets are missing
+between these two because of damage, the records that stood there may belong to either side. So damage there is treated
+as a reader treats it: a consumer waits while it is healed from other replicas, and is told so if one that may have the
+records cannot be asked. What is lost for good belongs to neither side. Damage elsewhere is no concern of a look-up: the
+reader that starts there meets it if it lies on its way.
+"""
+
+from typing import NamedTuple
+
+from bascule.log.healing import Healing
+from bascule.log.index import TIMESTAMP
+from bascule.log.lookup import last_before, seek
+from bascule.log.reader import healed_or_lost
+from bascule.log.segments import SegmentList
+
+_LAST_MOMENT = 2**63 - 1
+"""A client may ask for it, and there is nothing after it."""
+
+
+class Division(NamedTuple):
+    """Where a time divides a log."""
+
+    last_earlier: int | None
+    """The offset of the last record before that time, if there is one."""
+    first_later: int
+    """The offset of the first record at that time or later; the end of the log if there is none."""
+
+
+async def offset_at_or_after(segments: SegmentList, timestamp: int) -> int:
+    """The first record written at that time or later; the end of all if there is none. Unavailable if that cannot be
+    told now."""
+    return (await _healed_division(segments, timestamp)).first_later
+
+
+async def offset_at_or_before(segments: SegmentList, timestamp: int) -> int | None:
+    """The last record written at that time or earlier; None if there is none. Unavailable as above."""
+    return (await _healed_division(segments, min(timestamp + 1, _LAST_MOMENT))).last_earlier
+
+
+async def end_before(segments: SegmentList, timestamp: int) -> int:
+    """The offset after the last record that is known to be earlier: what is damaged behind it may not be. Never waits
+    for other replicas."""
+    last = (await _division(segments, timestamp)).last_earlier
+    return segments.start if last is None else last + 1
+
+
+async def _healed_division(segments: SegmentList, timestamp: int) -> Division:
+    while True:
+        division = await _division(segments, timestamp)
+        if not await _any_healed(segments, division):
+            return division
+
+
+async def _any_healed(segments: SegmentList, division: Division) -> bool:
+    """Whether records came back that may stand between the two; returns when what is still missing is lost."""
+    start = 0 if division.last_earlier is None else division.last_earlier + 1
+    if start >= division.first_later:
+        return False
+    for segment in list(segments):
+        following = segments.after(segment)
+        inside = segment.base < division.first_later and (following is None or start < following.base)
+        if inside and segment.damage and await healed_or_lost(segments, segment) is Healing.HEALED:
+            return True
+    return False
+
+
+async def _division(segments: SegmentList, timestamp: int) -> Division:
+    while True:
+        division = await _divide(segments, timestamp)
+        if division is not None:
+            return division
+
+
+async def _divide(segments: SegmentList, timestamp: int) -> Division | None:
+    """None if files were replaced or cut meanwhile: it must be looked up again."""
+    if not segments:
+        return Division(None, segments.end)
+    # What is appended from now on comes after all of this.
+    segment, position, first_later = segments[-1], segments[-1].appended.size, segments.end
+    for each in [each for each in segments if not each.empty and each.appended.last_timestamp >= timestamp]:
+        found = await seek(segments, each, TIMESTAMP, timestamp)
+        if each.retired:
+            return None
+        if found is not None:
+            segment, position, first_later = each, found.position, found.offset
+            break
+    while True:
+        last_earlier = await last_before(segments, segment, position)
+        if segment.retired or segment.appended.size < position:
+            return None
+        before = segments.before(segment)
+        if last_earlier is not None or before is None:
+            return Division(last_earlier, first_later)
+        segment, position = before, before.appended.size
