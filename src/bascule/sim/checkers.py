@@ -50,8 +50,6 @@ class Checker:
         """Whether the bus does: not in harsh weather."""
         self.repeats = False
         """Whether the bus may."""
-        self.moves = False
-        """Whether a broker is being emptied, or was: a stream with one replica has two while it moves."""
         self._trace = trace
         self._known: dict[Part, Known] = {}
         self._committers: dict[tuple[Part, int], str] = {}
@@ -89,7 +87,7 @@ class Checker:
                 text = f"{sent.token!r} was to be at {sent.expected_offset} or nowhere"
                 self.violate("expected offset", text, part, ack.offset)
         self._trace.note("acked", f"{sent.token!r} policy {ack.ackPolicy}", part, ack.offset)
-        if ack.ackPolicy == api.LEADER and (stream.replication > 1 or self.moves):
+        if ack.ackPolicy == api.LEADER and stream.replication > 1:
             return  # one broker's word, which goes with it: the policy says so
         self._name(part, ack.offset, sent)
         if ack.ackPolicy == api.ALL or stream.replication == 1:

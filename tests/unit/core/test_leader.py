@@ -10,12 +10,14 @@ from bascule.core.partition.leader import (
     Effect,
     Expose,
     Failed,
+    Fetched,
     Identity,
     Leader,
     Promised,
     Reopened,
     Replicate,
     SendAcks,
+    SetLeaving,
     SetReadonly,
 )
 from bascule.errors import AckError
@@ -83,6 +85,23 @@ def test_with_two_replicas_leader_acks_come_first_and_all_acks_wait_for_the_othe
     (paid,) = machine.step(Promised(2))
     assert [(offset, policy) for offset, policy, _, _ in acks(paid)] == [(0, 0)]
     assert machine.in_sync.hw_end == 0
+
+
+def test_a_leader_on_its_way_out_acks_nothing_that_its_successor_may_lack() -> None:
+    """Both policies wait for the whole in-sync set, also what was taken before; one that stays acks as before."""
+    machine = leader(isr=("me", "peer"))
+    machine.step(Arrived(batch(envelope(b"v", policy=0), envelope(b"w", policy=1)), now=1))
+    machine.step(SetLeaving(True))
+    machine.step(Arrived(batch(envelope(b"x", policy=0)), now=2))
+    assert machine.step(Promised(3)) == []
+    paid, shown = machine.step(Fetched("peer", 2, 2, now=3))
+    assert [(offset, policy) for offset, policy, _, _ in acks(paid)] == [(0, 0), (1, 1)]
+    assert shown == Expose(2)
+    paid, _ = machine.step(Fetched("peer", 3, 3, now=4))
+    assert [(offset, policy) for offset, policy, _, _ in acks(paid)] == [(2, 0)]
+    machine.step(SetLeaving(False))
+    machine.step(Arrived(batch(envelope(b"y", policy=0)), now=5))
+    assert [(offset, policy) for offset, policy, _, _ in acks(machine.step(Promised(4))[0])] == [(3, 0)]
 
 
 def test_below_min_isr_nothing_commits_but_leader_acks_go_out() -> None:

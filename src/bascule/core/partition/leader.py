@@ -8,7 +8,8 @@ Rules:
 - One decision per batch. Messages that need another answer than "stored" (too large, wrong expected offset) are
   singled out inside the kernel and come back as error acks; they never split a batch.
 - An ack is owed from the moment of the append and paid when its promise holds: LEADER when this broker's log has
-  promised the record, ALL when the whole in-sync set has.
+  promised the record, ALL when the whole in-sync set has. A leader on its way out of the cluster pays both when the
+  whole set has: one that is replaced and does not know it yet then pays nothing that its successor lacks.
 - Offsets that were committed or shown are not given again, also if the log lacks their records: it goes on behind them.
 - When the log fails, nothing unpromised is acked as stored: everyone who waits is told UNKNOWN, for that is the truth:
   followers may have it already, and one of them may lead next.
@@ -60,6 +61,13 @@ class Reopened:
 @dataclass(frozen=True, slots=True)
 class SetReadonly:
     readonly: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetLeaving:
+    """Whether this broker is on its way out of the cluster: another one is about to lead what it leads."""
+
+    leaving: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,7 @@ Event = (
     | Failed
     | Reopened
     | SetReadonly
+    | SetLeaving
     | Fetched
     | DiskFailing
     | IsrChanged
@@ -223,6 +232,7 @@ class Leader:
         """What was committed before us, as far as we know. It is past our end only if records were lost or given up."""
         self.last_timestamp = last_timestamp
         self.readonly = False
+        self.leaving = False
         self.failed = False
         self._tail = record_tail(identity.origin, identity.subject, b"")
 
@@ -243,6 +253,11 @@ class Leader:
                 return []
             case SetReadonly(readonly):
                 self.readonly = readonly
+                return []
+            case SetLeaving(leaving):
+                self.leaving = leaving
+                if leaving:
+                    self.owed.wait_for_all()
                 return []
             case Fetched(replica, end, promised_end, now):
                 return self.fetched(replica, end, promised_end, now)
@@ -301,6 +316,8 @@ class Leader:
             effects.append(Append(records, count, end, last_timestamp))
             effects.append(Replicate(records, first_offset, end))
             if leader_owed or all_owed:
+                if self.leaving:
+                    leader_owed, all_owed = b"", leader_owed + all_owed
                 dropped = self.owed.add(end, leader_owed, all_owed)
                 if dropped:
                     effects += [DropAcks(*item) for item in dropped]

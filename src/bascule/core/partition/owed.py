@@ -111,6 +111,11 @@ class OwedAcks:
         bound.nbytes += size
         return bound.shed() if bound.nbytes > bound.most else []
 
+    def wait_for_all(self) -> None:
+        """What was to be paid when our log has promised it is paid when the in-sync set has."""
+        for batch in self._unpromised:
+            batch.leader, batch.all = b"", batch.leader + batch.all
+
     def promised(self, end: int) -> list[bytes]:
         """Our log has promised everything below `end`: the LEADER acks to pay."""
         payable: list[bytes] = []

@@ -1,8 +1,9 @@
-"""When a stream that was deleted is gone: its leaders know, or may not take anything for it any more.
+"""When a stream that was deleted is gone: its replicas know, or may not take anything for it any more.
 
-A leader that hears of the deletion stops at once, and says so if it is asked. One that does not answer may be cut off:
-it goes on until its lease is over (`lease`), which began no later than its last question arrived here, or, if it has
-asked none since this broker is controller, no later than that began. So a broker that has been dead for long is not
+All of them are asked, not the leaders alone: one that was replaced, and has not heard of that, takes itself for the
+leader still. Who hears of the deletion stops at once, and says so if it is asked. One that does not answer may be cut
+off: it goes on until its lease is over (`lease`), which began no later than its last question arrived here, or, if it
+has asked none since this broker is controller, no later than that began. So a broker that has been dead for long is not
 waited for.
 """
 
@@ -36,15 +37,15 @@ class Deletion:
         while len(self._asked_at) > RAFT_MAX_SERVERS:
             del self._asked_at[next(iter(self._asked_at))]
 
-    async def forgotten(self, leaders: Iterable[str], creation_index: int) -> None:
-        """The deletion is committed and applied here. Returns when none of the leaders takes anything for it: what they
-        ask from now on tells them."""
-        until = {leader: self._lease_end(leader) for leader in leaders if leader not in ("", self._own)}
-        while waiting := [leader for leader in until if until[leader] > self._clock.monotonic_ns()]:
-            told = await asyncio.gather(*(self._knows(leader, creation_index) for leader in waiting))
-            for leader, knows in zip(waiting, told, strict=True):
+    async def forgotten(self, replicas: Iterable[str], creation_index: int) -> None:
+        """The deletion is committed and applied here. Returns when none of the replicas takes anything for it: what
+        they ask from now on tells them."""
+        until = {replica: self._lease_end(replica) for replica in replicas if replica != self._own}
+        while waiting := [replica for replica in until if until[replica] > self._clock.monotonic_ns()]:
+            told = await asyncio.gather(*(self._knows(replica, creation_index) for replica in waiting))
+            for replica, knows in zip(waiting, told, strict=True):
                 if knows:
-                    del until[leader]
+                    del until[replica]
             if until:
                 await asyncio.sleep(POLL_S)
 

@@ -191,5 +191,7 @@ class Executor:
         if stream is None or self._metadata.stream(name) is stream:
             await self._deletion.forgotten_by_all()  # this was decided before, perhaps by another controller
         else:
-            await self._deletion.forgotten(dict.fromkeys(item.leader for item in stream), stream.creation_index)
+            await self._deletion.forgotten(
+                dict.fromkeys(each for item in stream for each in item.replicas), stream.creation_index
+            )
         return index

@@ -29,6 +29,7 @@ from bascule.core.partition.leader import (
     Reopened,
     Replicate,
     SendAcks,
+    SetLeaving,
     SetReadonly,
     Tick,
 )
@@ -106,6 +107,7 @@ class Leading:
         owed, log = OwedAcks(self._name, environment.owed), self._log
         machine = Leader(identity, in_sync, log.end, log.last_timestamp, owed, log.committed_end)
         machine.step(SetReadonly(partition.readonly))
+        machine.step(SetLeaving(self._broker.leaving))
         return machine
 
     # --- life ----------------------------------------------------------------------------------------------
@@ -206,6 +208,7 @@ class Leading:
         """The metadata changed around us, and we still lead."""
         partition = self._replica.partition
         self.step(SetReadonly(partition.readonly))
+        self.step(SetLeaving(self._broker.leaving))
         if partition.epoch == self._known_epoch:
             return
         self._known_epoch = partition.epoch

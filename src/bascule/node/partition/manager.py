@@ -69,6 +69,10 @@ class ReplicaManager:
     def _metadata(self) -> Metadata:
         return self._cluster.metadata
 
+    @property
+    def leaving(self) -> bool:
+        return self._environment.broker_id in self._metadata.brokers.removing
+
     # --- opening ---------------------------------------------------------------------------------------------
 
     async def open_what_can_be(self) -> None:

@@ -84,6 +84,10 @@ class PartitionBroker(Protocol):
     @property
     def peer_logs(self) -> OtherLogs: ...
 
+    @property
+    def leaving(self) -> bool:
+        """It is being removed from the cluster: what it leads is moved to others."""
+
     def writable_changed(self, stream: str, partition: int) -> None:
         """A partition starts or stops taking writes: the publish routes follow."""
 

@@ -69,7 +69,6 @@ async def remove(faults: Faults, host: Host) -> None:
         faults.harmed = None
         return
     faults.note("remove", f"{host.name} is removed")
-    faults.world.checker.moves = True
     done = False
     while not done:
         await _administer(faults, "DrainBroker", admin.DrainBrokerRequest(broker=host.name), host)

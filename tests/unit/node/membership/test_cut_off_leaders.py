@@ -15,7 +15,7 @@ from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.nats import messages, pub
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
-from tests.harness.led import apart, made_apart
+from tests.harness.led import apart, made_apart, replica_of
 from tests.harness.members import Member, until
 
 CLOCKS_S = 0.2
@@ -31,8 +31,8 @@ class Publishing:
         self.acks: dict[str, tuple[float, int]] = {}
         """By correlation id: when it came, and the error."""
 
-    def send(self, name: str) -> None:
-        message = api.Message(value=name.encode(), ackInbox="inbox", ackPolicy=api.ALL, correlationId=name)
+    def send(self, name: str, policy: api.AckPolicy = api.ALL) -> None:
+        message = api.Message(value=name.encode(), ackInbox="inbox", ackPolicy=policy, correlationId=name)
         self._bus.send(pub(b"s", encode(MsgType.PUBLISH, message.SerializeToString())))
 
     def _on_batch(self, batch: bytes, count: int) -> None:
@@ -124,6 +124,38 @@ def test_a_deletion_waits_until_a_leader_it_does_not_hear_takes_nothing_and_what
         kept = quarantined(leader)
         assert all(name.encode() in kept for name in taken if float(name) > asked)
         assert b"before" not in kept, "what was there before is erased, as it was asked for"
+
+    run(main())
+
+
+def test_a_deletion_waits_for_a_leader_that_was_replaced_unawares() -> None:
+    """The metadata name another leader; the old one acks by LEADER until its lease is over."""
+
+    async def main() -> None:
+        made = await apart(3)
+        nats, leader, other = made.nats, made.leader, made.other
+        client = Publishing(nats)
+        loop = asyncio.get_running_loop()
+        await asyncio.sleep(2)
+        cut(leader)
+
+        def replaced() -> bool:
+            item = other.broker.cluster.metadata.partition("s", 0)
+            return item is not None and item.leader != leader.name
+
+        await until(replaced)
+        assert replica_of(leader).leading is not None
+        deleting = asyncio.ensure_future(other.call("DeleteStream", api.DeleteStreamRequest(name="s"), 20.0))
+        while not deleting.done():
+            client.send(f"{loop.time():.3f}", api.LEADER)
+            await asyncio.sleep(0.05)
+        ended = loop.time()
+        assert deleting.result()[:2] == (Status.OK, "")
+        for number in range(20):
+            client.send(f"after {number}", api.LEADER)
+            await asyncio.sleep(0.05)
+        assert len(client.taken) > 5
+        assert max(client.taken.values()) < ended, "nothing is acked once the deletion is answered"
 
     run(main())
 
