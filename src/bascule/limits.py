@@ -14,6 +14,7 @@ JOB_STEADY_S = 30.0  # a job that ran for so long before it failed again waits f
 MAX_STREAM_NAME_BYTES = 200
 MAX_SUBJECT_BYTES = 1024  # of every subject we write; NATS itself refuses control lines over 4 KiB by default
 MAX_PARTITIONS = 10_000
+MAX_MESSAGE_FIELDS = 4096  # of a publish that is decoded one by one: its headers, and the ten others at most
 MAX_CORRELATION_ID_BYTES = 1024  # it is kept while an ack waits, and sent back with it
 
 # the log

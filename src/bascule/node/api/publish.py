@@ -30,6 +30,7 @@ from bascule.limits import (
     PUBLISH_SINGLY,
     SUBSCRIBER_BUFFER_BYTES,
 )
+from bascule.node.api.unary import check_fields
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Table
 from bascule.ports import Call
@@ -255,10 +256,18 @@ class Publisher:
         for first in range(0, len(requests), PUBLISH_SINGLY):
             async with self._singly:
                 for request in requests[first : first + PUBLISH_SINGLY]:
-                    self._publish_singly(session, inbox, api.PublishRequest.FromString(request))
+                    self._decode_singly(session, inbox, request)
                 session.send_refusals()
                 await asyncio.sleep(0)
             await session.room()
+
+    def _decode_singly(self, session: "_Session", inbox: bytes, data: bytes) -> None:
+        try:
+            check_fields(data)
+        except InvalidArgument as error:  # its correlation id is somewhere in what is not decoded
+            session.refuse(api.PublishRequest(), Code.BAD_REQUEST, str(error))
+            return
+        self._publish_singly(session, inbox, api.PublishRequest.FromString(data))
 
     def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
         try:
