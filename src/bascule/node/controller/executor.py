@@ -191,7 +191,6 @@ class Executor:
         if stream is None or self._metadata.stream(name) is stream:
             await self._deletion.forgotten_by_all()  # this was decided before, perhaps by another controller
         else:
-            await self._deletion.forgotten(
-                dict.fromkeys(each for item in stream for each in item.replicas), stream.creation_index
-            )
+            replicas = dict.fromkeys(each for item in stream for each in item.replicas)
+            await self._deletion.forgotten(replicas, stream.creation_index)
         return index
