@@ -71,7 +71,7 @@ class ReplicaManager:
 
     @property
     def leaving(self) -> bool:
-        return self._environment.broker_id in self._metadata.brokers.removing
+        return self._own in self._metadata.brokers.removing
 
     # --- opening ---------------------------------------------------------------------------------------------
 
