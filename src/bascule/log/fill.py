@@ -4,7 +4,8 @@ The stretch stands between two offsets. A peer whose log has the very record tha
 to there (leaders only append, and an epoch and an offset name one record), so what it has between the two offsets is
 what was here. The peer is asked for that record before and after the stretch itself. Where nothing follows, the records
 must be of the epoch our last one had, and end where our log ends: all of them or none, for a part with nothing valid
-behind it would be a torn tail to the next start.
+behind it would be a torn tail to the next start. A peer that has other records there, or fewer, may have what was here
+all the same: that is known when something follows, and until then nothing is given up.
 
 A peer that does not go as far as that record is not known to have the same log, but may have what is missing here. A
 record of the epoch that the one after the stretch has is, at its offset, the same in every log that has one: there was
@@ -92,9 +93,11 @@ class Fill:
         stretch = self._stretch
         if stretch.follows is None:
             await self._take(stretch.first_offset, stretch.end_offset)
-            return (
-                self.whole and self._end == stretch.end_offset and self._last_epoch == self._segment.promised.last_epoch
-            )
+            same_epoch = self._last_epoch == self._segment.promised.last_epoch
+            usable = self.whole and self._end == stretch.end_offset and same_epoch
+            if self._records and not usable:
+                raise PeerError(f"what it has from offset {stretch.first_offset} on is not known to be it yet")
+            return usable
         proof = await self._proof()
         if proof is not None:
             await self._take(stretch.first_offset, stretch.end_offset)
