@@ -81,9 +81,9 @@ def cases() -> list[Case]:
     origin = b"\x2a\x06orders"
     tail = _pure.record_tail(origin, SUBJECT, b"")
     settings = (origin, SUBJECT, tail, 1000, 3, NOW_NS, 0, MIB, False, b"_bascule.")
-    records, _, _, _, owed, _, _ = _pure.encode_records(batch_of(wrapped), *settings)
+    records, _, _, _, pending, _, _ = _pure.encode_records(batch_of(wrapped), *settings)
     prefix = b"\x0a\x06orders\x12" + bytes([len(SUBJECT)]) + SUBJECT
-    commands, _ = _pure.encode_acks(owed, prefix, SUBJECT, NOW_NS, b"", MIB)
+    commands, _ = _pure.encode_acks(pending, prefix, SUBJECT, NOW_NS, b"", MIB)
     acks = [c.split(b"\r\n", 1)[1] for c in commands.split(b"\r\nPUB ")]
     local = INBOX.rpartition(".")[0].encode() + b"."
     routes = {b"orders": [(SUBJECT + b".%d" % n, 0, b"-7") for n in range(32)]}
@@ -99,8 +99,8 @@ def cases() -> list[Case]:
         Case("encode_records plain", "encode_records", (batch_of(plain), *settings), MESSAGES),
         Case("encode_records envelopes", "encode_records", (batch_of(wrapped), *settings), MESSAGES),
         Case("encode_records other subject", "encode_records", (batch_of(wrapped, b"a.b"), *settings), MESSAGES),
-        Case("encode_acks", "encode_acks", (owed, prefix, SUBJECT, NOW_NS, b"", MIB), MESSAGES),
-        Case("encode_acks local", "encode_acks", (owed, prefix, SUBJECT, NOW_NS, local, MIB), MESSAGES),
+        Case("encode_acks", "encode_acks", (pending, prefix, SUBJECT, NOW_NS, b"", MIB), MESSAGES),
+        Case("encode_acks local", "encode_acks", (pending, prefix, SUBJECT, NOW_NS, local, MIB), MESSAGES),
         Case("ack_responses", "ack_responses", (batch_of(acks, INBOX.encode()),), MESSAGES),
         Case("route_publishes", "route_publishes", (one, 0, len(one), routes, b"in", MIB, MIB), MESSAGES),
         Case("route_publishes 32", "route_publishes", (many, 0, len(many), routes, b"in", MIB, MIB), MESSAGES),

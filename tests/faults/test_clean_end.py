@@ -13,7 +13,7 @@ from bascule.log import cleanshutdown, promised
 from bascule.log.promised import PromisedEnds
 from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, begin_life, end_life
+from bascule.testing.logs import FOLDER, start_ends, stop_ends
 from bascule.testing.loop import run
 from bascule.testing.records import split
 from tests.harness.ended_logs import COUNT, SOUND, body, filled, numbered, on_record, opened, segments, stopped
@@ -92,9 +92,9 @@ def test_a_short_log_stays_short_through_crashes_until_it_has_its_records_again(
         _, bench = await opened(disk, replicated=True)
         if replicated:
             await bench.store([body(COUNT - 1)])
-            bench.log.record.vouch()
+            bench.log.record.verify()
         else:
-            bench.log.record.vouch()  # a leader that has no more either
+            bench.log.record.verify()  # a leader that has no more either
         assert bench.log.tail is Tail.SURE
         await on_record()
         for end, tail in ((disk.kill, Tail.SURE), (disk.crash, Tail.LIKELY)):
@@ -112,9 +112,9 @@ def test_a_log_is_vouched_for_once_what_it_caught_up_with_is_promised() -> None:
         disk.put(path, disk.content(path)[:-3])
         _, bench = await opened(disk, replicated=True)
         bench.append([b"again"])
-        bench.log.record.vouch()
+        bench.log.record.verify()
         tails = [bench.log.tail]
-        await bench.log.settled()
+        await bench.log.flushed()
         assert [*tails, bench.log.tail] == [Tail.SHORT, Tail.SURE]
 
     run(scenario())
@@ -131,11 +131,11 @@ def test_a_torn_tail_leaves_a_replica_unsure_until_it_is_vouched_for() -> None:
             assert (bench.log.tail, bench.log.end) == (Tail.UNSURE, COUNT)
             disk.crash()
         ends, bench = await opened(disk, replicated=True)
-        await end_life(ends, bench)  # in good order, but nobody has looked at the others
+        await stop_ends(ends, bench)  # in good order, but nobody has looked at the others
         ends, bench = await opened(disk, replicated=True)
         assert bench.log.tail is Tail.UNSURE
-        bench.log.record.vouch()
-        await end_life(ends, bench)
+        bench.log.record.verify()
+        await stop_ends(ends, bench)
         assert (await opened(disk, replicated=True))[1].log.tail is Tail.SURE
 
     run(scenario())
@@ -172,7 +172,7 @@ def test_a_clean_end_that_only_the_clean_shutdown_knows_outlives_an_interrupted_
         await disk.remove(promised.FILE)
         path = segments(disk)[-1]
         disk.put(path, disk.content(path)[:-3])
-        await begin_life(disk)
+        await start_ends(disk)
         disk.crash()
         _, bench = await opened(disk, replicated=True)
         assert (bench.log.tail, bench.log.end) == (Tail.SHORT, COUNT - 1)
@@ -247,7 +247,7 @@ def test_an_index_whose_segment_is_gone_is_evidence_and_put_on_record_before_it_
         last = bench.log.segments[-1]
         await bench.log.appender.seal(last)
         bench.log.appender.put_back(last, last)
-        await bench.log.settled()
+        await bench.log.flushed()
         index = last.index_path
         assert index in disk.paths()
         disk = disk.copy()
@@ -268,7 +268,7 @@ def test_an_index_that_goes_on_where_its_segment_ends_is_evidence() -> None:
         last = bench.log.segments[-1]
         await bench.log.appender.seal(last)
         bench.log.appender.put_back(last, last)
-        await bench.log.settled()
+        await bench.log.flushed()
         disk = disk.copy()
         await disk.remove(promised.FILE)
         disk.put(last.path, b"".join(split(disk.content(last.path))[:-1]))
@@ -343,7 +343,7 @@ def test_the_promised_ends_are_on_record_within_200_ms_and_cost_nothing_while_no
 def test_the_file_of_promised_ends_is_bounded() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
-        ends = await begin_life(disk)
+        ends = await start_ends(disk)
         records = [ends.record(f"streams/s@1/{number}") for number in range(3000)]
         sizes = []
         for end in range(1, 40):
@@ -366,7 +366,7 @@ def test_the_file_of_promised_ends_is_bounded() -> None:
 def test_promised_ends_that_cannot_be_written_are_written_when_they_can_be(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         disk, _, bench = await filled()
-        disk.misfortune = lambda path: errno.EIO if path.startswith(promised.FILE) else None
+        disk.injected_error = lambda path: errno.EIO if path.startswith(promised.FILE) else None
         for _ in range(3):
             await bench.store([b"more"])
             await asyncio.sleep(5)

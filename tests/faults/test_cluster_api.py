@@ -88,8 +88,8 @@ def test_only_the_leader_serves_unless_a_replica_is_asked_for(brokers: Brokers) 
         create(any_broker, "led", replicationFactor=2)
         (item,) = partitions_of(any_broker, "led").values()
     follower = next(name for name in item.replicas if name != item.leader)
-    (stranger,) = {"a", "b", "c"} - {*item.replicas}
-    with Stub(brokers[follower].address) as stub, Stub(brokers[stranger].address) as outside:
+    (unknown_broker,) = {"a", "b", "c"} - {*item.replicas}
+    with Stub(brokers[follower].address) as stub, Stub(brokers[unknown_broker].address) as outside:
         not_leader = (grpc.StatusCode.FAILED_PRECONDITION, "Server not partition leader")
         assert refused(stub.Subscribe, api.SubscribeRequest(stream="led")) == not_leader
         assert refused(outside.Subscribe, api.SubscribeRequest(stream="led", readISRReplica=True)) == not_leader

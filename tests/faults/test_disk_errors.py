@@ -57,7 +57,7 @@ class History:
                     bodies.append(b"message %d" % self._number)
                 first = log.end
                 bench.append(bodies)
-                await log.settled()
+                await log.flushed()
                 await asyncio.sleep(0.01)
                 for offset in range(first, log.promised_end):
                     self.promised[offset] = bodies[offset - first]

@@ -53,7 +53,7 @@ class Victim:
         assert asyncio.get_running_loop().time() - began < 1.0
         await channel.close()
 
-    async def settled(self) -> None:
+    async def quiet(self) -> None:
         """All handlers of the attacker have ended."""
         while self.running:
             await asyncio.sleep(0.01)
@@ -109,7 +109,7 @@ def run(body: Callable[[Victim], Awaitable[None]]) -> None:
         try:
             await asyncio.wait_for(body(victim), 60)
             await victim.still_serves()
-            await asyncio.wait_for(victim.settled(), 5)
+            await asyncio.wait_for(victim.quiet(), 5)
         finally:
             await victim.server.close(Status.UNAVAILABLE, "stopped", 2.0)
 
@@ -198,7 +198,7 @@ def test_cancelling_all_open_calls_at_once_is_no_attack() -> None:
             await asyncio.sleep(0.01)
         for call in calls:
             call.cancel()
-        await victim.settled()
+        await victim.quiet()
         assert await channel.unary("/t.T/Echo", b"same connection") == b"same connection"
         await channel.close()
 
@@ -233,7 +233,7 @@ def test_empty_data_frames_alone_cost_next_to_nothing() -> None:
             await attacker.flood(peer.data(1, b"") * 1000, 300)
             await victim.still_serves()
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
-        await victim.settled()
+        await victim.quiet()
 
     run(body)
 
@@ -245,7 +245,7 @@ def test_streams_over_the_bound_start_no_handlers() -> None:
                 await attacker.flood(hang_request(2 * n + 1), 1)
             await victim.still_serves()
             assert victim.running == limits.HTTP2_MAX_CONCURRENT_STREAMS
-        await victim.settled()
+        await victim.quiet()
 
     run(body)
 

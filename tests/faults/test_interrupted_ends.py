@@ -11,7 +11,7 @@ import pytest
 from bascule.log.promised import PromisedEnds
 from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, end_life
+from bascule.testing.logs import FOLDER, stop_ends
 from bascule.testing.loop import run
 from tests.harness.ended_logs import COUNT, SOUND, body, filled, numbered, on_record, opened, segments, stopped
 
@@ -55,7 +55,7 @@ async def is_whole(disk: MemoryDisk) -> None:
 def test_a_stop_that_is_cut_short_anywhere_leaves_a_sound_log() -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk, ends, bench = await filled(replicated=True)
-        return disk, lambda _: end_life(ends, bench)
+        return disk, lambda _: stop_ends(ends, bench)
 
     assert every_last_call(prepare, is_whole) > 5
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from bascule.limits import MAX_CORRELATION_ID_BYTES, MIB, OWED_ACK_BYTES
+from bascule.limits import MAX_CORRELATION_ID_BYTES, MIB, PENDING_ACK_BYTES
 from bascule.testing.processes import BrokerProcess, poll, start_broker
 from bascule.wire.envelope import MsgType, encode
 from bascule.wire.pb import api_pb2 as api
@@ -106,8 +106,8 @@ def test_programs_on_nats_that_never_leave_are_bounded(broker: BrokerProcess) ->
                 still_works(stub)
         print("MB:", before // MIB, [level // MIB for level in levels])
         assert poll(lambda: newest(stub, "stuck", 0) == 60 * each - 1, 60)
-        assert 60 * PARTITIONS * each * MAX_CORRELATION_ID_BYTES > 3 * OWED_ACK_BYTES
-        assert max(levels) - before < 2 * OWED_ACK_BYTES
+        assert 60 * PARTITIONS * each * MAX_CORRELATION_ID_BYTES > 3 * PENDING_ACK_BYTES
+        assert max(levels) - before < 2 * PENDING_ACK_BYTES
     said = [line for line in broker.logs().splitlines() if "bytes of them are dropped" in line]
     assert said
     assert all("stuck/" in line for line in said)

@@ -24,9 +24,9 @@ RESPONSES: dict[str, Any] = {
 async def ask(member: Member, method: str, request: Any, timeout_s: float = 10.0) -> tuple[Status, str, Any]:
     call = MemoryCall(timeout_s)
     call.request(request.SerializeToString())
-    assert member.life is not None
+    assert member.process is not None
     methods: Mapping[str, Any] = member.broker.methods
-    status, text = await member.life.start(call.run(methods[f"/bascule.Admin/{method}"]))
+    status, text = await member.process.start(call.run(methods[f"/bascule.Admin/{method}"]))
     responses = split(bytes(call.responses))
     return status, text, RESPONSES[method].FromString(responses[0]) if responses else None
 
@@ -49,11 +49,11 @@ async def create(members: dict[str, Member], partitions: int = 3, factor: int = 
 
 
 def controller_of(members: dict[str, Member]) -> Member:
-    return next(m for m in members.values() if m.life is not None and m.broker.cluster.raft.is_leader)
+    return next(m for m in members.values() if m.process is not None and m.broker.cluster.raft.is_leader)
 
 
 def another(members: dict[str, Member], *names: str) -> Member:
-    return next(m for m in members.values() if m.life is not None and m.name not in names)
+    return next(m for m in members.values() if m.process is not None and m.name not in names)
 
 
 def partitions_of(member: Member, name: str = "s") -> Any:

@@ -13,7 +13,7 @@ from bascule.node.runtime.ports import Ports, Process
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.loop import Life, VirtualClock, VirtualLoop
+from bascule.testing.loop import SimulatedProcess, VirtualClock, VirtualLoop
 from bascule.wire.kernels import decode_records
 from bascule.wire.pb import api_pb2 as api
 
@@ -58,8 +58,8 @@ class Node:
     async def start(self) -> "Node":
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
-        self.life = Life(loop)
-        return await self.life.start(self._start(loop))
+        self.process = SimulatedProcess(loop)
+        return await self.process.start(self._start(loop))
 
     async def _start(self, loop: VirtualLoop) -> "Node":
         clock = VirtualClock(loop)
@@ -85,7 +85,7 @@ class Node:
         return self
 
     def power_off(self, chance: random.Random) -> None:
-        self.life.kill()
+        self.process.kill()
         for bus in self.buses:
             bus.disconnect()
         self.disk.crash(chance)

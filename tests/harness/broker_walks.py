@@ -75,7 +75,7 @@ LIFE: tuple[tuple[type, str], ...] = (
     (ReplicaManager, "open"),
     (Cluster, "start"),
     (Cluster, "caught_up"),
-    (Cluster, "begin_life"),
+    (Cluster, "broker_started"),
     (ReplicaManager, "take_roles"),
     (Broker, "start"),
     (ControllerClient, "hand_over"),
@@ -123,7 +123,7 @@ def life_of_a_broker(*, majority: bool) -> list[str]:
         broker = members["c"].broker
         await until(lambda: len(broker.cluster.raft.membership.voters) == 3)
         for step in (broker.hand_over(5.0), broker.stop(), broker.close()):
-            await members["c"].life.start(step)  # type: ignore[union-attr]
+            await members["c"].process.start(step)  # type: ignore[union-attr]
 
     with ExitStack() as stack:
         for owner, name in LIFE:
@@ -231,7 +231,7 @@ def log_edges() -> set[Edge]:
     async def main() -> None:
         members = await loaded()
         leader = leader_of(members, "s")
-        leader.disk.misfortune = lambda path: 5 if path.startswith("streams/") else None
+        leader.disk.injected_error = lambda path: 5 if path.startswith("streams/") else None
         leader.nats.publish(b"s", b"a plain message")
         await asyncio.sleep(0.3)
         leader.disk.heal()

@@ -6,7 +6,7 @@ from bascule.log import cleanshutdown
 from bascule.log.promised import PromisedEnds
 from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, Bench, begin_life, end_life, open_bench
+from bascule.testing.logs import FOLDER, Bench, open_bench, start_ends, stop_ends
 
 SEGMENT_BYTES = 400
 COUNT = 12
@@ -28,7 +28,7 @@ def segments(disk: MemoryDisk) -> list[str]:
 
 
 async def opened(disk: MemoryDisk, replicated: bool = False) -> tuple[PromisedEnds, Bench]:
-    ends = await begin_life(disk)
+    ends = await start_ends(disk)
     return ends, await open_bench(disk, SEGMENT_BYTES, ends=ends, replicated=replicated)
 
 
@@ -51,7 +51,7 @@ async def stopped(clean: bool, replicated: bool = False) -> MemoryDisk:
     """A disk as a stop leaves it, or a kill some time after the last promise."""
     disk, ends, bench = await filled(replicated)
     if clean:
-        await end_life(ends, bench)
+        await stop_ends(ends, bench)
         assert cleanshutdown.FILE in disk.paths()
     else:
         assert cleanshutdown.FILE not in disk.paths()

@@ -6,7 +6,7 @@ from tests.harness.members import Member
 
 
 def clusters_of(members: dict[str, Member]) -> set[str]:
-    return {member.broker.cluster.subjects.cluster for member in members.values() if member.life is not None}
+    return {member.broker.cluster.subjects.cluster for member in members.values() if member.process is not None}
 
 
 def voters_of(member: Member) -> tuple[str, ...]:
@@ -14,7 +14,7 @@ def voters_of(member: Member) -> tuple[str, ...]:
 
 
 def controllers_of(members: dict[str, Member]) -> list[str]:
-    return [name for name, each in members.items() if each.life is not None and each.broker.cluster.raft.is_leader]
+    return [name for name, each in members.items() if each.process is not None and each.broker.cluster.raft.is_leader]
 
 
 async def published(member: Member, value: bytes) -> None:

@@ -175,7 +175,7 @@ class History:
         """The leader, which is the controller too, stops; another goes on; then one loses power, the last is killed."""
         await at(180.0)
         await stop(self.members["a"])
-        self.members["a"].life = None
+        self.members["a"].process = None
         await until(lambda: leader_of(self.members, "s") is not self.members["a"])
         await in_sync(self.members, 2)
         for number in LAST:

@@ -8,8 +8,8 @@ asks knows the partition as it is, unless `late` says that it knows it as it was
 from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
     At,
-    BeginLife,
     BrokerDied,
+    BrokerStarted,
     ChangeLeader,
     Command,
     CreateStream,
@@ -85,7 +85,7 @@ class IsrScenario(CommandRunner):
         """`doubts`: its log may lack something. `unclean`: after a crash under relaxed sync."""
         self._alive = tuple(dict.fromkeys((*self._alive, broker)))
         doubtful = (("s", 0),) if "doubts" in words else ()
-        self._apply(BeginLife(broker, "unclean" in words, doubtful, self._living))
+        self._apply(BrokerStarted(broker, "unclean" in words, doubtful, self._living))
 
     def do_loses_disk(self, broker: str) -> None:
         self._alive = tuple(each for each in self._alive if each != broker)

@@ -1,4 +1,4 @@
-"""What the kernels are fed with in tests: packed batches, envelopes, frames and owed acks, built the slow way."""
+"""What the kernels are fed with in tests: packed batches, envelopes, frames and pending acks, built the slow way."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pack(*messages: Message) -> bytes:
     )
 
 
-def pack_owed(
+def pack_pending(
     offset: int, inbox: bytes, *, policy: int = 0, error: int = 0, subject: bytes = b"", correlation: bytes = b""
 ) -> bytes:
     head = struct.pack("<qqBBHHI", offset, NOW, policy, error, len(inbox), len(subject), len(correlation))

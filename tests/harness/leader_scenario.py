@@ -8,7 +8,7 @@ import struct
 
 from bascule.core.partition import leader as le
 from bascule.core.partition.insync import InSync
-from bascule.core.partition.owed import OwedAcks, OwedBound
+from bascule.core.partition.pendingacks import PendingAcks, PendingAcksBound
 from bascule.errors import AckError
 from bascule.types import Epoch
 from bascule.wire.record import origin
@@ -20,12 +20,12 @@ POLICIES = {"leader": 0, "all": 1, "none": 2}
 OWED = struct.Struct("<qqBBHHI")
 
 
-def acks_of(owed: bytes) -> list[str]:
+def acks_of(pending: bytes) -> list[str]:
     """Who is told what: the offset and the policy, or the error."""
     found, position = [], 0
     names = {number: name for name, number in POLICIES.items()}
-    while position < len(owed):
-        offset, _, policy, error, *sizes = OWED.unpack_from(owed, position)
+    while position < len(pending):
+        offset, _, policy, error, *sizes = OWED.unpack_from(pending, position)
         found.append(f"{AckError(error).name} ({names[policy]})" if error else f"{offset} ({names[policy]})")
         position += OWED.size + sum(sizes)
     return found
@@ -48,7 +48,7 @@ class LeaderScenario(CommandRunner):
         identity = le.Identity(origin("orders", 0), b"orders", Epoch(3), 1000, False, b"", lag)
         in_sync = InSync("a", self._replicas, isr, int(given.get("min", 1)), hw_end, end)
         in_sync.start_watching(self._now)
-        self._machine = le.Leader(identity, in_sync, end, 0, OwedAcks("orders/0", OwedBound()))
+        self._machine = le.Leader(identity, in_sync, end, 0, PendingAcks("orders/0", PendingAcksBound()))
         self.do_promised(str(end))
 
     # --- what it hears --------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class LeaderScenario(CommandRunner):
     def do_status(self) -> None:
         machine, known = self._machine, self._machine.in_sync
         words = [f"end {machine.end}", f"high watermark {known.hw_end}", f"in sync {' '.join(known.isr)}"]
-        words += ["below the minimum"] * known.below_min_isr + ["settled" if machine.settled else "not settled"]
+        words += ["below the minimum"] * known.below_min_isr + ["settled" if machine.established else "not settled"]
         self.output.append(", ".join(words))
 
     # --- what it does ---------------------------------------------------------------------------------------------
@@ -116,8 +116,8 @@ class LeaderScenario(CommandRunner):
                 return f"append {next_offset - count} to {next_offset - 1}"
             case le.Replicate(_, first_offset, next_offset):
                 return f"replicate {first_offset} to {next_offset - 1}"
-            case le.SendAcks(owed):
-                return f"ack {', '.join(acks_of(owed))}"
+            case le.SendAcks(pending):
+                return f"ack {', '.join(acks_of(pending))}"
             case le.Expose(hw_end):
                 return f"high watermark {hw_end}"
             case le.DropAcks(partition, nbytes):

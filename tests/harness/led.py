@@ -10,7 +10,7 @@ from tests.harness.members import Member, isr, leader_of, three, until
 
 
 def is_controller(member: Member) -> bool:
-    return member.life is not None and member.broker.controller.active
+    return member.process is not None and member.broker.controller.active
 
 
 def replica_of(member: Member) -> Replica:

@@ -11,7 +11,7 @@ from bascule.core.partition import insync
 from bascule.core.partition import leader as le
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.partition.insync import InSync
-from bascule.core.partition.owed import OwedAcks, OwedBound
+from bascule.core.partition.pendingacks import PendingAcks, PendingAcksBound
 from bascule.core.raft.machine import Raft, RaftConfig, Role
 from bascule.core.raft.state import State
 from bascule.errors import BasculeError
@@ -125,7 +125,7 @@ class LeaderWalk:
         identity = le.Identity(origin("orders", 0), b"orders", Epoch(3), 1000, False, b"", LAG)
         self.in_sync = InSync("me", ("me", "b", "c"), chance.choice(ISRS), chance.choice((1, 2)), 0)
         self.in_sync.start_watching(0)
-        self.machine = le.Leader(identity, self.in_sync, 0, 0, OwedAcks("orders/0", OwedBound(1000)))
+        self.machine = le.Leader(identity, self.in_sync, 0, 0, PendingAcks("orders/0", PendingAcksBound(1000)))
         self._now = 0
         self._promised = 0
 

@@ -15,7 +15,7 @@ from bascule.node.runtime.ports import Ports
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.loop import Life, VirtualClock, VirtualLoop
+from bascule.testing.loop import SimulatedProcess, VirtualClock, VirtualLoop
 from bascule.wire.kernels import decode_records
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.broker import DEFAULTS, SeededRandom, make_process, split
@@ -48,15 +48,15 @@ class Member:
         self.disk = MemoryDisk()
         self.host, self.port = name, 9292
         self.boots = 0
-        self.life: Life | None = None
+        self.process: SimulatedProcess | None = None
         self.broker: Broker
 
     async def start(self) -> "Member":
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)
         self.boots += 1
-        self.life = Life(loop)
-        await self.life.start(self._start(loop))
+        self.process = SimulatedProcess(loop)
+        await self.process.start(self._start(loop))
         return self
 
     async def _start(self, loop: VirtualLoop) -> None:
@@ -88,14 +88,14 @@ class Member:
 
     def wipe(self) -> None:
         """Its disk is lost while it is down; its configuration stays."""
-        assert self.life is None, "kill it first"
+        assert self.process is None, "kill it first"
         self.disk = MemoryDisk()
 
     def kill(self, chance: random.Random | None = None, power: bool = True) -> None:
         """The machine loses power; or its process is killed, and what it wrote is there."""
-        assert self.life is not None
-        self.life.kill()
-        self.life = None
+        assert self.process is not None
+        self.process.kill()
+        self.process = None
         for bus in self.buses:
             bus.disconnect()
         lose = self.disk.crash if power else self.disk.kill
@@ -104,8 +104,8 @@ class Member:
     async def call(self, method: str, request: Any, timeout_s: float | None = 5.0) -> tuple[Status, str, list[bytes]]:
         call = MemoryCall(timeout_s)
         call.request(request.SerializeToString())
-        assert self.life is not None
-        status, text = await self.life.start(call.run(self.methods[f"/proto.API/{method}"]))
+        assert self.process is not None
+        status, text = await self.process.start(call.run(self.methods[f"/proto.API/{method}"]))
         return status, text, split(bytes(call.responses))
 
     async def publish(self, stream: str, value: bytes, partition: int = 0, timeout_s: float = 5.0) -> api.Ack:
@@ -124,8 +124,8 @@ class Member:
         )
         call = MemoryCall(5.0)
         call.request(request.SerializeToString())
-        assert self.life is not None
-        status, text = await self.life.start(call.run(self.methods["/proto.API/Subscribe"]))
+        assert self.process is not None
+        status, text = await self.process.start(call.run(self.methods["/proto.API/Subscribe"]))
         assert (status, text) == (Status.RESOURCE_EXHAUSTED, "Stop offset reached"), (status, text)
         frames = bytes(call.responses[5:])
         return [record[2] for record in decode_records(frames, 0, len(frames), 1 << 30)[1]]
@@ -171,7 +171,7 @@ def followers(members: dict[str, Member]) -> list[Member]:
 
 def item_of(members: dict[str, Member]) -> Partition:
     """`s` as the living broker that knows most has it."""
-    known = [m.broker.cluster.metadata for m in members.values() if m.life is not None]
+    known = [m.broker.cluster.metadata for m in members.values() if m.process is not None]
     item = max(known, key=lambda metadata: metadata.index).partition("s", 0)
     assert item is not None
     return item
@@ -179,7 +179,7 @@ def item_of(members: dict[str, Member]) -> Partition:
 
 def leader_of(members: dict[str, Member], stream: str, partition: int = 0) -> Member:
     for member in members.values():
-        if member.life is not None:
+        if member.process is not None:
             known = member.broker.cluster.metadata.partition(stream, partition)
             if known is not None:
                 return members[known.leader]
@@ -188,7 +188,7 @@ def leader_of(members: dict[str, Member], stream: str, partition: int = 0) -> Me
 
 def isr(members: dict[str, Member]) -> tuple[str, ...]:
     for member in members.values():
-        if member.life is not None:
+        if member.process is not None:
             known = member.broker.cluster.metadata.partition("s", 0)
             if known is not None:
                 return known.isr

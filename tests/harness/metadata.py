@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from bascule.core.metadata.commands import (
     At,
-    BeginLife,
     BeginRemoval,
     BrokerDied,
+    BrokerStarted,
     ChangeLeader,
     Command,
     CreateStream,
@@ -50,7 +50,9 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(HandOver, brokers, st.lists(brokers, max_size=3).map(tuple)),
     st.builds(DiskLost, brokers, st.lists(brokers, max_size=3).map(tuple)),
     st.builds(ChangeLeader, names, st.integers(0, 3), brokers, st.integers(0, 5), st.just(("x", "y"))),
-    st.builds(BeginLife, brokers, st.booleans(), st.lists(st.tuples(names, st.integers(0, 3)), max_size=3).map(tuple)),
+    st.builds(
+        BrokerStarted, brokers, st.booleans(), st.lists(st.tuples(names, st.integers(0, 3)), max_size=3).map(tuple)
+    ),
     st.builds(GiveWay, *isr_change),
     st.builds(CreateStream, st.builds(a_stream, names, st.integers(1, 3), st.just(("x", "y", "z"))), operations),
     st.builds(DeleteStream, names, operations),

@@ -49,9 +49,9 @@ class Walk:
     def _of_brokers(self) -> c.Command:
         chance, broker = self._chance, self._chance.choice(BROKERS)
         alive = tuple(chance.sample(BROKERS, 3))
-        kind = chance.choice((c.BrokerDied, c.HandOver, c.DiskLost, c.BeginLife))
-        if kind is c.BeginLife:
-            return c.BeginLife(broker, chance.random() < 0.5, (("s", 0),), alive)
+        kind = chance.choice((c.BrokerDied, c.HandOver, c.DiskLost, c.BrokerStarted))
+        if kind is c.BrokerStarted:
+            return c.BrokerStarted(broker, chance.random() < 0.5, (("s", 0),), alive)
         return kind(broker, alive)  # type: ignore[arg-type]
 
     def _of_partitions(self) -> c.Command | None:

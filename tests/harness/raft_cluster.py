@@ -441,8 +441,8 @@ class Cluster:
 
 
 def build(seed: int, bug: str = "") -> Cluster:
-    """The kind of cluster and of weather follow from the seed."""
-    chance = random.Random(f"weather {seed}")
+    """The kind of cluster and of conditions follow from the seed."""
+    chance = random.Random(f"conditions {seed}")
     founders = chance.choice((1, 2, 3, 3, 3, 5, 5))
     chances = chance.choice((Chances(), ROUGH, DUELS, SLOW_DISKS, FALLING_LEADERS))
     if founders == 1 and chance.random() < 0.7:  # one becomes three, and more

@@ -9,7 +9,7 @@ async def stop(node: Node | Member) -> None:
     await node.broker.stop()
     await node.broker.close()
     await node.broker.environment.scheduler.close()
-    assert node.life is not None
-    node.life.kill()
+    assert node.process is not None
+    node.process.kill()
     for bus in node.buses:
         bus.disconnect()

@@ -106,29 +106,29 @@ def authority(tmp_path: Path) -> Authority:
 
 
 @pytest.fixture
-def stranger(tmp_path: Path) -> Authority:
-    (tmp_path / "stranger").mkdir()
-    return Authority(tmp_path / "stranger")
+def another(tmp_path: Path) -> Authority:
+    (tmp_path / "another").mkdir()
+    return Authority(tmp_path / "another")
 
 
-def test_tls_serves_those_who_trust_its_certificate(tmp_path: Path, authority: Authority, stranger: Authority) -> None:
+def test_tls_serves_those_who_trust_its_certificate(tmp_path: Path, authority: Authority, another: Authority) -> None:
     with start(tmp_path, server_config(authority)) as broker:
         with Stub(broker.address, credentials(authority)) as stub:
             round_trip(stub, "orders")
         own = asyncio.run(own_round_trip(broker, client_context(str(authority.path)), "own"))
         assert own == [b"by our client"]
         assert refused(broker, None), "plain text on a port with TLS"
-        assert refused(broker, credentials(stranger))
-        assert "certificate" in own_refused(broker, client_context(str(stranger.path))).lower()
+        assert refused(broker, credentials(another))
+        assert "certificate" in own_refused(broker, client_context(str(another.path))).lower()
         assert broker.terminate() == 0
         assert "Traceback" not in broker.logs()
 
 
 def test_client_certificates_are_asked_for_and_checked(
-    tmp_path: Path, authority: Authority, stranger: Authority
+    tmp_path: Path, authority: Authority, another: Authority
 ) -> None:
     with start(tmp_path, server_config(authority, clients=authority)) as broker:
-        own_pair, foreign_pair = authority.issue("client"), stranger.issue("client")
+        own_pair, foreign_pair = authority.issue("client"), another.issue("client")
         with Stub(broker.address, credentials(authority, own_pair)) as stub:
             round_trip(stub, "orders")
         tls = client_context(str(authority.path), *map(str, own_pair))

@@ -7,8 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
-    BeginLife,
     BrokerDied,
+    BrokerStarted,
     ChangeLeader,
     Command,
     CreateStream,
@@ -33,7 +33,7 @@ class Leadership:
     """What one broker knows while it leads under one epoch."""
 
     def __init__(self, end: int, hw_end: int) -> None:
-        self.settled_end = end
+        self.leadership_end = end
         self.hw_end = hw_end
         self.promised: dict[str, int] = {}
         self.joining: dict[str, int] = {}
@@ -143,7 +143,7 @@ class Replicas(RuleBasedStateMachine):
     @rule(broker=brokers, other=brokers)
     def asks_in(self, broker: str, other: str) -> None:
         led, view = self.leadership(broker), self.views[broker]
-        if led is None or other in view.isr or led.promised.get(other, 0) < max(led.hw_end, led.settled_end):
+        if led is None or other in view.isr or led.promised.get(other, 0) < max(led.hw_end, led.leadership_end):
             return
         led.joining[other] = view.epoch
         self.late.append(ExpandIsr("s", 0, other, broker, view.leader_epoch, view.epoch))
@@ -213,7 +213,7 @@ class Replicas(RuleBasedStateMachine):
         alive = (*self.living(broker, suspected), broker)
         if harmed and self.lost:
             self.apply(DiskLost(broker, alive))
-        self.apply(BeginLife(broker, False, (("s", 0),) if noticed else (), alive))
+        self.apply(BrokerStarted(broker, False, (("s", 0),) if noticed else (), alive))
         del self.down[broker]
         self.views[broker] = self.item
         self.shown[broker] = 0

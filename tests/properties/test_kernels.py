@@ -30,7 +30,7 @@ from tests.harness.kernel_inputs import (
     built_twins,
     make_records,
     pack,
-    pack_owed,
+    pack_pending,
     parse_messages,
     twin,
     unframe,
@@ -153,14 +153,14 @@ def test_both_twins_write_the_same_records(
         records, count, end, *_ = answer
         assert end == next_offset + count
         assert both("scan_records", records, 0, len(records), next_offset)[1] == count
-        for owed in answer[4:]:
-            both("encode_acks", owed, PREFIX, SUBJECT, NOW, b"own.", 120)
+        for pending in answer[4:]:
+            both("encode_acks", pending, PREFIX, SUBJECT, NOW, b"own.", 120)
 
 
 @examples
 @given(SUBJECTS, st.just(b"") | SUBJECTS, envelopes(protobuf(messages()), 0))
 def test_a_record_says_what_upb_read_in_the_envelope(subject: bytes, reply: bytes, payload: bytes) -> None:
-    records, *_, leader_owed, all_owed, _ = both(
+    records, *_, leader_pending, all_pending, _ = both(
         "encode_records", pack((subject, reply, payload)), ORIGIN, SUBJECT, TAIL, 3, 9, NOW, 0, 1000, False, b""
     )
     (stored,) = parse_messages(records)
@@ -172,17 +172,17 @@ def test_a_record_says_what_upb_read_in_the_envelope(subject: bytes, reply: byte
     headers = {**expected.headers, "subject": subject, "reply": reply}
     if not forgot_headers(expected, 9):
         assert dict(stored.headers) == headers
-    owed = b""
+    pending = b""
     if message is not None and usable_subject(message.ackInbox.encode()) and message.ackPolicy in (0, 1):
-        owed = pack_owed(
+        pending = pack_pending(
             3,
             message.ackInbox.encode(),
             policy=message.ackPolicy,
             subject=b"" if subject == SUBJECT else subject.decode(errors="replace").encode(),
             correlation=message.correlationId.encode(),
         )
-    assert leader_owed + all_owed == owed
-    assert not (leader_owed and all_owed)
+    assert leader_pending + all_pending == pending
+    assert not (leader_pending and all_pending)
 
 
 @examples
@@ -292,8 +292,8 @@ def test_a_response_says_what_upb_read_in_the_ack(subject: bytes, payload: bytes
     assert response.ack == (ack if ack.ackError == 0 else api_pb2.Ack())
 
 
-owed_entries = st.builds(
-    lambda offset, inbox, policy, error, subject, correlation: pack_owed(
+pending_entries = st.builds(
+    lambda offset, inbox, policy, error, subject, correlation: pack_pending(
         offset, inbox, policy=policy, error=error, subject=subject, correlation=correlation
     ),
     INT64,
@@ -307,23 +307,23 @@ owed_entries = st.builds(
 
 @examples
 @given(
-    mutated(st.lists(owed_entries, max_size=4).map(b"".join)),
+    mutated(st.lists(pending_entries, max_size=4).map(b"".join)),
     INT64,
     st.sampled_from([b"", b"own.", b"a", b"own.s1"]),
     st.sampled_from([0, 90, 1000]),
 )
-def test_both_twins_encode_acks_alike(owed: bytes, commit: int, local_prefix: bytes, max_payload: int) -> None:
-    both("encode_acks", owed, PREFIX, SUBJECT, commit, local_prefix, max_payload)
+def test_both_twins_encode_acks_alike(pending: bytes, commit: int, local_prefix: bytes, max_payload: int) -> None:
+    both("encode_acks", pending, PREFIX, SUBJECT, commit, local_prefix, max_payload)
 
 
 @examples
 @given(
-    mutated(st.lists(owed_entries, max_size=6).map(b"".join)),
+    mutated(st.lists(pending_entries, max_size=6).map(b"".join)),
     st.sampled_from([b"", b"own.", b"a", b"own.s1"]),
     st.lists(st.sampled_from([b"", b"s1", b"u2", b"a", b"own"]), max_size=3),
 )
-def test_both_twins_keep_the_same_acks(owed: bytes, prefix: bytes, tokens: list[bytes]) -> None:
-    both("keep_owed", owed, prefix, dict.fromkeys(tokens))
+def test_both_twins_keep_the_same_acks(pending: bytes, prefix: bytes, tokens: list[bytes]) -> None:
+    both("drop_gone", pending, prefix, dict.fromkeys(tokens))
 
 
 # --- publishes --------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class Driver:
             case ("append", list(lengths), int(gap)):
                 await self._append(lengths, gap)
             case ("wait",):
-                await self.bench.log.settled()
+                await self.bench.log.flushed()
             case ("restart",):
                 await self.bench.close()
                 await self.open()
@@ -71,7 +71,7 @@ class Driver:
             case ("fail", int(nth)):
                 self.disk.fail_at(self.disk.steps + nth)
                 await self._append([50, 50], 0)
-                await self.bench.log.settled()
+                await self.bench.log.flushed()
                 self.disk.heal()
                 self.model.keep_below(self.bench.log.end)
                 await self.bench.log.reopen()
@@ -114,7 +114,7 @@ class Driver:
             )
             at = bisect_right(timestamps, timestamp) - 1
             assert await log.offset_at_or_before(timestamp) == (model.records[at][0] if at >= 0 else None)
-        await log.settled()
+        await log.flushed()
         expected = [(record[0], record[2]) for record in model.records]
         assert await self.bench.read_all() == expected
         for start in (log.end // 3, log.end // 2, log.end - 1, log.end):

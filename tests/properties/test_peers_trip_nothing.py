@@ -11,7 +11,7 @@ from bascule.core.partition import leader as le
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.partition.follower import judge
 from bascule.core.partition.insync import InSync
-from bascule.core.partition.owed import OwedAcks, OwedBound
+from bascule.core.partition.pendingacks import PendingAcks, PendingAcksBound
 from bascule.core.raft.machine import Raft, RaftConfig
 from bascule.core.raft.ready import Ready
 from bascule.errors import PeerError
@@ -170,7 +170,7 @@ def test_no_request_fails_an_assertion_of_a_leader(first: int) -> None:
         identity = le.Identity(origin("s", 0), b"s", Epoch(3), 1000, False, b"", 100)
         in_sync = InSync("a", ("a", "b", "c"), chance.choice((("a",), ("a", "b"), ("a", "b", "c"))), 1, 0)
         in_sync.start_watching(0)
-        machine, epochs = le.Leader(identity, in_sync, 0, 0, OwedAcks("s/0", OwedBound())), EpochHistory()
+        machine, epochs = le.Leader(identity, in_sync, 0, 0, PendingAcks("s/0", PendingAcksBound())), EpochHistory()
         for now in range(1, 1 + STEPS):
             machine.step(le.Arrived(batch(b"x"), now))
             epochs.begin(3, machine.end)

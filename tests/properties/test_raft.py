@@ -29,7 +29,7 @@ def test_safety_under_faults_and_progress_after_them(raft_seeds: int) -> None:
         changes += cluster.changes
         snapshots += cluster.snapshots
         reads += cluster.served
-    assert elections > 2 * raft_seeds, "the weather is too fair to prove anything"
+    assert elections > 2 * raft_seeds, "the conditions is too fair to prove anything"
     assert min(wipes, changes, snapshots) > raft_seeds // 4
     assert reads > 10 * raft_seeds
 

@@ -31,7 +31,7 @@ async def filled(chance: random.Random) -> MemoryDisk:
     for number in range(chance.randrange(3, 12)):
         bodies = [chance.randbytes(chance.choice([0, 10, 300])) for _ in range(chance.randrange(1, 8))]
         bench.append(bodies, epoch=1 + number // 4)
-        await bench.log.settled()
+        await bench.log.flushed()
     await bench.log.close()
     return disk
 
@@ -70,7 +70,7 @@ async def copy_tail(replica: CommitLog, leader: CommitLog) -> None:
     reader = leader.reader(replica.end, uncommitted=True)
     while (records := await reader.read()) is not None:
         replica.append(records, reader.count, reader.next_offset, leader.last_timestamp)
-        await replica.settled()
+        await replica.flushed()
 
 
 @settings(max_examples=150, deadline=None)
@@ -185,7 +185,7 @@ async def ten_records(epoch: int) -> MemoryDisk:
     bench = await open_bench(MemoryDisk(), segment_max_bytes=100_000)
     bench.append([b"%d" % number for number in range(4)], epoch=1)
     bench.append([b"%d" % number for number in range(4, 10)], epoch=epoch)
-    await bench.log.settled()
+    await bench.log.flushed()
     await bench.log.close()
     disk = bench.disk
     assert isinstance(disk, MemoryDisk)

@@ -145,13 +145,13 @@ def test_a_disk_that_was_full_when_a_log_had_to_be_cut_holds_its_replica_up_no_l
         cluster.nats.publish(b"s", b"only the old leader keeps it, and not for long")
         await until(lambda: leader(cluster) is not old)
         await publish(others[0], b"two")
-        old.disk.misfortune = lambda path: errno.ENOSPC if path.startswith("quarantine/") else None
+        old.disk.injected_error = lambda path: errno.ENOSPC if path.startswith("quarantine/") else None
         for other in others:
             cluster.nats.mend(old.name, other.name)
             cluster.nats.mend(other.name, old.name)
         await asyncio.sleep(10)
         assert len(in_sync(leader(cluster))) == 2
-        old.disk.misfortune = None
+        old.disk.injected_error = None
         await until(lambda: len(in_sync(leader(cluster))) == 3)
 
     run(main())

@@ -40,7 +40,7 @@ async def opened(disk: MemoryDisk, segment_max_bytes: int = 1 << 20) -> CommitLo
 
 async def append(log: CommitLog, count: int, size: int = 100) -> None:
     log.append(*encode([bytes(size)] * count, log.end, log.last_timestamp + 1))
-    await log.settled()
+    await log.flushed()
 
 
 async def offsets(log: CommitLog, start: int = 0) -> list[int]:
@@ -70,7 +70,7 @@ def test_a_bit_of_an_index_that_flips_after_its_first_use_leaves_nothing_out() -
             while (records := await backwards.read(2000)) is not None:
                 found += [offset for offset, _ in values(records)]
             assert found == everything[::-1]
-            await log.settled()  # an index that was found out is made anew
+            await log.flushed()  # an index that was found out is made anew
 
     run(main())
 
@@ -136,9 +136,9 @@ def test_a_stream_made_while_the_disk_fails_is_there_once_the_disk_works() -> No
         host = one_host(MemoryNats())
         host.boot()
         await asyncio.sleep(1)
-        host.disk.misfortune = lambda path: errno.EIO if path.startswith("streams/s@") else None
+        host.disk.injected_error = lambda path: errno.EIO if path.startswith("streams/s@") else None
         await host.call("CreateStream", api.CreateStreamRequest(name="s", subject="s", partitions=2), 2)
-        host.disk.misfortune = None
+        host.disk.injected_error = None
         await asyncio.sleep(10)
         for partition in range(2):
             publish = api.PublishRequest(stream="s", partition=partition, value=b"v")
@@ -158,7 +158,7 @@ def test_no_partition_of_a_stream_goes_on_when_its_files_cannot_be_removed() -> 
         for partition in range(3):
             publish = api.PublishRequest(stream="s", partition=partition, value=b"v")
             assert (await host.call("Publish", publish, 5))[0] is Status.OK
-        host.disk.misfortune = lambda path: errno.EIO if path.startswith("streams/") else None
+        host.disk.injected_error = lambda path: errno.EIO if path.startswith("streams/") else None
         status, _, _ = await host.call("DeleteStream", api.DeleteStreamRequest(name="s"), 5)
         assert status is Status.OK
         assert host.broker is not None

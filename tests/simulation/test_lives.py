@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bascule.testing.loop import Deadlock, Life, VirtualLoop, run
+from bascule.testing.loop import Deadlock, SimulatedProcess, VirtualLoop, run
 
 
-def life() -> Life:
+def life() -> SimulatedProcess:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    return Life(loop)
+    return SimulatedProcess(loop)
 
 
 async def tick(heard: list[float]) -> None:

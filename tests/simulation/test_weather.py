@@ -1,9 +1,9 @@
-"""The simulated NATS: what a link does to messages, and what it never does in fair weather."""
+"""The simulated NATS: what a link does to messages, and what it never does in fair conditions."""
 
 import asyncio
 import random
 
-from bascule.testing.bus import MemoryNats, Weather
+from bascule.testing.bus import MemoryNats, NetworkConditions
 from bascule.testing.loop import run
 from bascule.wire.nats import messages, pub
 
@@ -20,15 +20,15 @@ def sent(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-async def exchange(weather: Weather, count: int = 300) -> list[bytes]:
+async def exchange(conditions: NetworkConditions, count: int = 300) -> list[bytes]:
     """One publisher, one subscriber, with pauses."""
-    nats = MemoryNats(weather=weather)
+    nats = MemoryNats(conditions=conditions)
     sender, receiver, inbox = nats.connect(), nats.connect(), Inbox()
     receiver.subscribe(b"s", inbox)
     await receiver.flush()
     for payload in sent(count):
         sender.send(pub(b"s", payload))
-        if weather.chance.random() < 0.3:
+        if conditions.chance.random() < 0.3:
             await asyncio.sleep(0.003)
     await asyncio.sleep(5)
     return inbox.payloads
@@ -36,21 +36,21 @@ async def exchange(weather: Weather, count: int = 300) -> list[bytes]:
 
 def test_in_fair_weather_messages_are_late_but_whole_and_in_order() -> None:
     async def main() -> None:
-        weather = Weather(random.Random(1), 0.001, 0.05)
-        assert await exchange(weather) == sent(300)
+        conditions = NetworkConditions(random.Random(1), 0.001, 0.05)
+        assert await exchange(conditions) == sent(300)
 
     run(main())
 
 
 def test_harsh_weather_drops_repeats_and_reorders() -> None:
     async def main() -> None:
-        dropped = await exchange(Weather(random.Random(1), 0.001, 0.05, drop=0.1))
+        dropped = await exchange(NetworkConditions(random.Random(1), 0.001, 0.05, drop=0.1))
         assert 240 < len(dropped) < 300
         assert dropped == [payload for payload in sent(300) if payload in dropped]
-        repeated = await exchange(Weather(random.Random(1), 0.001, 0.05, duplicate=0.1))
+        repeated = await exchange(NetworkConditions(random.Random(1), 0.001, 0.05, duplicate=0.1))
         assert len(repeated) > 310
         assert sorted(set(repeated)) == sorted(sent(300))
-        reordered = await exchange(Weather(random.Random(1), 0.001, 0.05, reorder=0.1))
+        reordered = await exchange(NetworkConditions(random.Random(1), 0.001, 0.05, reorder=0.1))
         assert reordered != sent(300)
         assert sorted(reordered) == sorted(sent(300))
 
@@ -59,7 +59,7 @@ def test_harsh_weather_drops_repeats_and_reorders() -> None:
 
 def test_a_subscription_counts_from_the_moment_the_server_hears_of_it() -> None:
     async def main() -> None:
-        nats = MemoryNats(weather=Weather(random.Random(1), 0.01, 0.01))
+        nats = MemoryNats(conditions=NetworkConditions(random.Random(1), 0.01, 0.01))
         bus, inbox = nats.connect(), Inbox()
         bus.subscribe(b"s", inbox)
         nats.publish(b"s", b"too early")
@@ -73,7 +73,7 @@ def test_a_subscription_counts_from_the_moment_the_server_hears_of_it() -> None:
 
 def test_a_link_holds_one_direction_and_a_cut_loses_what_it_held() -> None:
     async def main() -> None:
-        nats = MemoryNats(weather=Weather(random.Random(1), 0.01, 0.01))
+        nats = MemoryNats(conditions=NetworkConditions(random.Random(1), 0.01, 0.01))
         bus, other, inbox, others = nats.connect(), nats.connect(), Inbox(), Inbox()
         bus.subscribe(b"in", inbox)
         other.subscribe(b"out", others)

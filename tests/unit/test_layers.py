@@ -56,7 +56,7 @@ GIVEN_AT_START = {
     # default: what is called before fails. docs/architecture.md says of each why.
     ("node/membership/metadata.py", "_on_changes"),
     ("node/membership/peers.py", "_on_heard"),
-    ("node/membership/peers.py", "_on_stranger"),
+    ("node/membership/peers.py", "_on_unknown_broker"),
     ("node/membership/raft.py", "_on_role"),
 }
 

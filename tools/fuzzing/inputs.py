@@ -193,7 +193,7 @@ def batch(chance: Chance, payload: Make) -> bytes:
     return chance.joined(one, 4)
 
 
-def owed(chance: Chance) -> bytes:
+def pending(chance: Chance) -> bytes:
     def one() -> bytes:
         inbox, correlation = chance.choice(SUBJECTS), text(chance).encode()
         subject = chance.choice(SUBJECTS) if chance.one_in(2) else b""

@@ -31,7 +31,7 @@ WORDS = (
 
 
 def check_encode_records(data: bytes, chance: Chance) -> None:
-    """A batch becomes the same records and owed acks; the records are valid, the acks can be written."""
+    """A batch becomes the same records and pending acks; the records are valid, the acks can be written."""
     next_offset = chance.choice((0, 0, 5, 300, 1 << 40))
     last_timestamp = chance.choice((0, NOW, NOW + 5, (1 << 62)))
     answer = ask(
@@ -54,18 +54,18 @@ def check_encode_records(data: bytes, chance: Chance) -> None:
     require(end == next_offset + count, "encode_records: count and next offset disagree")
     scanned = ask("scan_records", records, 0, len(records), next_offset)
     require(scanned[:2] == (len(records), count), "encode_records: its records are not valid")
-    for owed in answer[4:]:
-        ask("encode_acks", owed, PREFIX, SUBJECT, NOW, chance.choice((b"", b"own.")), chance.choice((120, LIMIT)))
+    for pending in answer[4:]:
+        ask("encode_acks", pending, PREFIX, SUBJECT, NOW, chance.choice((b"", b"own.")), chance.choice((120, LIMIT)))
 
 
 def check_envelope(data: bytes, chance: Chance) -> None:
     """A record says what upb reads in the envelope, or holds the whole payload if it is none; acks alike."""
     subject, reply = chance.choice(inputs.SUBJECTS), chance.choice((b"", b"", *inputs.SUBJECTS))
     batch = struct.pack("<HHI", len(subject), len(reply), len(data)) + subject + reply + data
-    records, count, *_, leader_owed, all_owed, error_owed = ask(
+    records, count, *_, leader_pending, all_pending, error_pending = ask(
         "encode_records", batch, ORIGIN, SUBJECT, TAIL, 3, 9, NOW, 0, LIMIT, False, b""
     )
-    require(count == 1 and not error_owed, "encode_records: a message was not stored")
+    require(count == 1 and not error_pending, "encode_records: a message was not stored")
     stored = api_pb2.Message.FromString(records[5:])
     content = judge.opened(data, 0)
     message = judge.parsed(api_pb2.Message, content) if content is not None else None
@@ -83,7 +83,9 @@ def check_envelope(data: bytes, chance: Chance) -> None:
         and len(message.correlationId.encode()) <= MAX_CORRELATION_ID_BYTES
         and message.ackPolicy in (0, 1)
     )
-    require(bool(leader_owed or all_owed) == owes, "an ack is owed where upb sees none, or the other way round")
+    require(
+        bool(leader_pending or all_pending) == owes, "an ack is pending where upb sees none, or the other way round"
+    )
     _check_ack(data, chance)
 
 
@@ -114,7 +116,7 @@ def check_acks(data: bytes, chance: Chance) -> None:
     ask("ack_responses", data)
 
 
-def check_owed(data: bytes, chance: Chance) -> None:
+def check_pending(data: bytes, chance: Chance) -> None:
     prefix = chance.choice((b"", b"own.", b"a", b"own.s1"))
     ask("encode_acks", data, PREFIX, SUBJECT, chance.number(), prefix, chance.choice((0, 90, 1_000, LIMIT)))
 
@@ -122,11 +124,11 @@ def check_owed(data: bytes, chance: Chance) -> None:
 def check_kept(data: bytes, chance: Chance) -> None:
     """Nothing is lost but what waits for calls that are over, and a second look finds nothing."""
     prefix, gone = chance.choice((b"", b"own.", b"a")), dict.fromkeys(chance.sample((b"s1", b"u2", b"a", b""), 2))
-    kept = ask("keep_owed", data, prefix, gone)
+    kept = ask("drop_gone", data, prefix, gone)
     if kept is ValueError:
         return
-    require(ask("keep_owed", kept, prefix, gone) == kept, "keep_owed: kept what it had to drop")
-    require(ask("keep_owed", data, prefix, {}) == data, "keep_owed: dropped what somebody waits for")
+    require(ask("drop_gone", kept, prefix, gone) == kept, "drop_gone: kept what it had to drop")
+    require(ask("drop_gone", data, prefix, {}) == data, "drop_gone: dropped what somebody waits for")
 
 
 def check_stored(data: bytes, chance: Chance) -> None:
@@ -198,8 +200,8 @@ TARGETS = (
     Target("envelope", _any_envelope, check_envelope, WORDS, True),
     Target("encode_records", lambda c: inputs.batch(c, inputs.published), check_encode_records, WORDS, True),
     Target("ack_responses", lambda c: inputs.batch(c, inputs.acked), check_acks, WORDS, True),
-    Target("encode_acks", inputs.owed, check_owed, WORDS, True),
-    Target("keep_owed", inputs.owed, check_kept, WORDS, True),
+    Target("encode_acks", inputs.pending, check_pending, WORDS, True),
+    Target("drop_gone", inputs.pending, check_kept, WORDS, True),
     Target("records", inputs.records, check_stored, WORDS, True),
     Target("decode_records", lambda c: inputs.protobuf(c, inputs.message), check_decode, WORDS, True),
 )

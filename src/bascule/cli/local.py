@@ -26,7 +26,7 @@ from bascule import limits
 from bascule.client import Client
 from bascule.errors import BasculeError, StartError
 from bascule.net.embedded import EmbeddedNats, OnDeath, dying_with_us
-from bascule.net.kept import KeptNats
+from bascule.net.supervised import SupervisedNats
 
 LOOPBACK = "127.0.0.1"
 POLL_S = 0.05
@@ -100,7 +100,7 @@ class LocalCluster:
         self._environment = dict(environment or {})
         self._restart_after_s = restart_after_s
         self._say = say
-        self._nats = KeptNats(self._make_nats)
+        self._nats = SupervisedNats(self._make_nats)
         self._stack = AsyncExitStack()
         self._keepers: list[asyncio.Task[None]] = []
 

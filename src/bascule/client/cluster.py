@@ -143,8 +143,8 @@ class Cluster:
 
         request = pb.FetchMetadataRequest(streams=streams).SerializeToString()
         fresh = metadata_of(pb.FetchMetadataResponse.FromString(await self.persist(attempt, deadline)))
-        kept = {n: s for n, s in self._metadata.streams.items() if streams and n not in streams}
-        self._metadata = Metadata(fresh.brokers, kept | fresh.streams)
+        others = {n: s for n, s in self._metadata.streams.items() if streams and n not in streams}
+        self._metadata = Metadata(fresh.brokers, others | fresh.streams)
         return fresh
 
     def forget(self, stream: str) -> None:

@@ -67,7 +67,7 @@ class Appender:
         self._in_flight_indexes: list[Segment] = []
         self._unsynced: list[Segment] = []  # promised by an interval sync that is still to come
         self._in_flight_syncs: list[tuple[Segment, Mark]] = []
-        self._settled: list[asyncio.Future[None]] = []
+        self._flushed: list[asyncio.Future[None]] = []
 
     def adopt(self, recovered: list[Segment]) -> None:
         """What recovery found counts as promised, for it is synced."""
@@ -198,8 +198,8 @@ class Appender:
         if self._waiting:
             self._enlist()
         self._enlist_for_indexes()
-        if self._settled:
-            self._tell_settled()
+        if self._flushed:
+            self._tell_flushed()
 
     def take_unsynced(self) -> list[Write]:
         if self._writes:
@@ -215,7 +215,7 @@ class Appender:
             elif self.failed is None:
                 self._fail(segment.path, error, self._segments.promised_end)
         self._enlist_for_indexes()
-        self._tell_settled()
+        self._tell_flushed()
 
     def _indexes_due(self) -> bool:
         return self.failed is None and any(segment.index_due for segment in self._sealed)
@@ -265,7 +265,7 @@ class Appender:
                 segment.cut_to(segment.promised)
         self._segments.end = self._segments.promised_end = promised_end
         self._note_last_record()
-        self._tell_settled()
+        self._tell_flushed()
         _log.error("%s", self.failed)
         self._on_failed(self.failed)
 
@@ -284,21 +284,21 @@ class Appender:
         self._drop_waiting()
         self._sealed = []
         self._active = None
-        self._tell_settled()
+        self._tell_flushed()
 
     # --- waiting ------------------------------------------------------------------------------------------
 
-    def _tell_settled(self) -> None:
-        waiting, self._settled = self._settled, []
+    def _tell_flushed(self) -> None:
+        waiting, self._flushed = self._flushed, []
         for future in waiting:
             if not future.done():
                 future.set_result(None)
 
     async def _told(self) -> None:
-        self._settled.append(asyncio.get_running_loop().create_future())
-        await self._settled[-1]
+        self._flushed.append(asyncio.get_running_loop().create_future())
+        await self._flushed[-1]
 
-    async def settled(self) -> None:
+    async def flushed(self) -> None:
         """Wait until nothing of this log waits for the disk or is on its way there."""
         while (
             self._waiting or self._in_flight or self._in_flight_indexes or self._in_flight_syncs or self._indexes_due()

@@ -176,9 +176,9 @@ class CommitLog:
     def settle_synced(self, errors: list[OSError | None]) -> None:
         self.appender.settle_synced(errors)
 
-    async def settled(self) -> None:
+    async def flushed(self) -> None:
         """Wait until nothing of this log waits for the disk or is on its way there."""
-        await self.appender.settled()
+        await self.appender.flushed()
 
     def lose(self, path: str) -> None:
         """This path, of a file or a folder of this log or around it, leads nowhere or elsewhere."""
@@ -197,10 +197,10 @@ class CommitLog:
     async def close(self) -> None:
         """Store what was appended, then refuse more. Readers wake up and learn that it is closed."""
         self.waiters.end("closed")
-        await self.settled()
+        await self.flushed()
         if writes := self.take_unsynced():
             self.settle_synced(await self.segments.disk.commit(writes, sync=True))
-            await self.settled()
+            await self.flushed()
         self._scheduler.leave(self)
 
     def clean_end(self) -> CleanEnd | None:
@@ -216,7 +216,7 @@ class CommitLog:
         self.waiters.end("deleted")
         async with self.segments.changing:
             self.appender.discard()
-            await self.settled()
+            await self.flushed()
             self._scheduler.leave(self)
             self.segments.drop_all()
             await self.record.forget()
@@ -227,7 +227,7 @@ class CommitLog:
         files are gone, unless other replicas have what was in them: then it `heals`."""
         if self.failed is None:
             return
-        await self.settled()
+        await self.flushed()
         try:
             async with self.segments.changing:
                 await self.presence.find_again(heals)

@@ -308,17 +308,17 @@ class FileDisk:
 
     def _look(self, paths: Sequence[str]) -> "list[Seen | None]":
         self._check_root()
-        settled_ns = time.time_ns() - limits.RECENT_CHANGE_NS
-        return [self._seen(path, settled_ns) for path in paths]
+        unchanged_since_ns = time.time_ns() - limits.RECENT_CHANGE_NS
+        return [self._seen(path, unchanged_since_ns) for path in paths]
 
-    def _seen(self, path: str, settled_ns: int) -> Seen | None:
+    def _seen(self, path: str, unchanged_since_ns: int) -> Seen | None:
         try:
             found = os.stat(f"{self._root}/{path}")
         except (FileNotFoundError, NotADirectoryError):
             return None
         identity, changed_ns = (found.st_dev, found.st_ino), found.st_mtime_ns
         same = stat.S_ISDIR(found.st_mode) or self._files.is_at(path, found)
-        return Seen(identity, found.st_size, changed_ns if changed_ns < settled_ns else 0, same)
+        return Seen(identity, found.st_size, changed_ns if changed_ns < unchanged_since_ns else 0, same)
 
     async def reserve(self, path: str, size: int) -> None:
         await self._writers.run(self._reserve, path, size)

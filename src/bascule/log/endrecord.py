@@ -66,7 +66,7 @@ class EndRecord:
 
     __slots__ = (
         "_ledger",
-        "_vouched_end",
+        "_verified_end",
         "clean",
         "cutting",
         "exact",
@@ -102,7 +102,7 @@ class EndRecord:
         self.torn_from: int | None = None
         """A power loss may have torn a hole here into a write that was not promised: until it is healed, cut off or
         given up nothing from here on goes on record as promised."""
-        self._vouched_end: int | None = None
+        self._verified_end: int | None = None
 
     def known(self) -> Known:
         complete = self._ledger is None or self._ledger.was_complete
@@ -121,8 +121,8 @@ class EndRecord:
     def rose(self) -> None:
         """The log has promised more."""
         self.cutting = False  # a cut that failed and was given up
-        if self._vouched_end is not None:
-            self._check_vouched()
+        if self._verified_end is not None:
+            self._check_verified()
         self.changed()
 
     def changed(self) -> None:
@@ -204,17 +204,17 @@ class EndRecord:
             self.torn_from = None
         self.changed()
 
-    def vouch(self) -> None:
+    def verify(self) -> None:
         """The log has caught up with a leader, or leads: what it lacks, it lacks rightly. That counts once all it has
         now is promised; then it is sure of its end again."""
-        if self.tail is not Tail.SURE and self._vouched_end is None and self.holder is not None:
-            self._vouched_end = self.holder.end
-            self._check_vouched()
+        if self.tail is not Tail.SURE and self._verified_end is None and self.holder is not None:
+            self._verified_end = self.holder.end
+            self._check_verified()
 
-    def _check_vouched(self) -> None:
-        if self._vouched_end is None or self.holder is None or self.holder.promised_end < self._vouched_end:
+    def _check_verified(self) -> None:
+        if self._verified_end is None or self.holder is None or self.holder.promised_end < self._verified_end:
             return
-        self._vouched_end = None
+        self._verified_end = None
         self.tail = Tail.SURE
         self.promised, self.unsure, self.stale = self.holder.promised_end, False, False
         self._cache(self.promised)

@@ -119,17 +119,17 @@ class OpenFiles:
         """
         stale: list[int] = []
         with self._lock:
-            kept = changes == self._changes and path not in self._files
-            if kept:
+            cached = changes == self._changes and path not in self._files
+            if cached:
                 self._files[path] = file
                 file.cached = True
                 file.users = 1
                 stale = self._evict()
-        if not kept:
+        if not cached:
             os.close(file.descriptor)
         for descriptor in stale:
             os.close(descriptor)
-        return kept
+        return cached
 
     def _evict(self) -> list[int]:
         descriptors = []

@@ -73,7 +73,7 @@ class Fill:
         self._records = 0
         self._holes = 0
         self._in_hole = False
-        self._kept = False
+        self._copied = False
         self._by_epoch = False
         """Its records are known by their epoch: what it does not have says nothing."""
         self.lacking = ""
@@ -113,7 +113,7 @@ class Fill:
     async def set_aside(self) -> None:
         """Before its bytes leave the log."""
         stretch = self._stretch
-        if self._kept or self._segment.missing or await self._is_filler():
+        if self._copied or self._segment.missing or await self._is_filler():
             aside = None
         else:
             aside = await self._quarantine.keep(self._segment.path, stretch.start, stretch.end)
@@ -208,7 +208,7 @@ class Fill:
         length = 0 if self._segment.missing else await self._segment.file_size()
         if start < end <= length:
             await self._copy.take(start, end, durable=end <= self._segment.synced.size)
-            self._holes, self._kept = 1, True
+            self._holes, self._copied = 1, True
         else:
             await self._leave_out()
 

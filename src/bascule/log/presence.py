@@ -25,7 +25,7 @@ from bascule.ports import Seen
 _log = logging.getLogger("bascule.log")
 
 
-class Glance(NamedTuple):
+class FileCheck(NamedTuple):
     """The paths that are looked at each time, and how long the file at the second one must be."""
 
     paths: list[str]
@@ -48,22 +48,22 @@ class Presence:
         """Somebody changes its files now, which may take as long as other brokers take to answer: look again later."""
         return self._is_due() and self._segments.changing.locked()
 
-    def glance(self, folder_only: bool = False) -> Glance | None:
+    def file_check(self, folder_only: bool = False) -> FileCheck | None:
         """None if there is nothing to see."""
         segments = self._segments
         if not self._is_due() or segments.changing.locked():
             return None
         newest = next((segment for segment in reversed(segments) if _has_file(segment)), None)
         if newest is None or folder_only:
-            return Glance([segments.folder], 0)
-        return Glance([segments.folder, newest.path], newest.promised.size)
+            return FileCheck([segments.folder], 0)
+        return FileCheck([segments.folder, newest.path], newest.promised.size)
 
     def _is_due(self) -> bool:
         """It has files, and they are its own business: not of a log that failed or ended."""
         segments = self._segments
         return segments.has_folder and self._appender.failed is None and segments.waiters.ended is None
 
-    def is_sound(self, glance: Glance, seen: list[Seen | None]) -> bool:
+    def is_sound(self, file_check: FileCheck, seen: list[Seen | None]) -> bool:
         """Whether all is as it was. If not, that may be the log's own doing: `verify` finds out."""
         folder = seen[0]
         if folder is not None and self._identity is None:
@@ -72,7 +72,7 @@ class Presence:
         if folder is None or folder.identity != self._identity or folder.version != self._version or not self._version:
             return False
         newest = seen[1] if len(seen) > 1 else None
-        return len(seen) == 1 or (newest is not None and newest.same and newest.size >= glance.size)
+        return len(seen) == 1 or (newest is not None and newest.same and newest.size >= file_check.size)
 
     async def verify(self) -> None:
         """Look at the folder and at some of the segments, the newest among them. Raises OSError."""

@@ -111,9 +111,9 @@ class RaftStorage:
             raise ValueError(f"{self._folder}: a snapshot of {snapshot.index}, but the log ends at {self._end}")
         if self._saves == self._checkpointed:
             await self._append(self._hard_state, None, [])  # a checkpoint is named after the saves it holds
-        kept = self._entries[snapshot.index - self._snapshot.index :]
-        await self._checkpoint(snapshot, kept)
-        self._snapshot, self._entries = snapshot, kept
+        rest = self._entries[snapshot.index - self._snapshot.index :]
+        await self._checkpoint(snapshot, rest)
+        self._snapshot, self._entries = snapshot, rest
 
     @property
     def end(self) -> int:

@@ -30,7 +30,7 @@ class Truncation:
     async def cut(self, end: int) -> None:
         """Every record from offset `end` on. Raises OSError: how far it has come by then is where the log ends."""
         assert self._segments.changing.locked(), "somebody else may change these files"
-        await self._appender.settled()
+        await self._appender.flushed()
         await self._lower_record(end)
         await self._cut_segments(end)
         self._record.was_cut()

@@ -1,7 +1,7 @@
 """The gRPC server: listening sockets, connections, and one task for each call.
 
 A server knows paths ("/package.Service/Method") and handlers; what the messages mean is none of its business.
-One connection's misfortune never reaches another: errors of a peer end its connection, errors of a handler end its
+One connection's injected_error never reaches another: errors of a peer end its connection, errors of a handler end its
 call, and whatever is not HTTP/2 is told so and hung up on.
 """
 

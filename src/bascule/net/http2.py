@@ -107,7 +107,7 @@ class Http2Protocol(asyncio.BufferedProtocol):
         self._rest = bytes(self._read_buffer.view[consumed:end]) if consumed < end else b""
         if connection.error is not None and not connection.preface_seen:
             self._write(self.on_not_http2(bytes(self._read_buffer.view[: min(end, 64)])))
-        if self._handshake_timer is not None and connection.settled:
+        if self._handshake_timer is not None and connection.settings_received:
             self._handshake_timer.cancel()
             self._handshake_timer = None
         for event in events:

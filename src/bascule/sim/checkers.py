@@ -47,7 +47,7 @@ class Checker:
         self.history = history
         self.violations: list[Violation] = []
         self.keeps_order = True
-        """Whether the bus does: not in harsh weather."""
+        """Whether the bus does: not in harsh conditions."""
         self.repeats = False
         """Whether the bus may."""
         self._trace = trace

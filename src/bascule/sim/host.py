@@ -16,7 +16,7 @@ from bascule.sim.trace import Part, Trace
 from bascule.testing.bus import MemoryBus, MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.loop import Life, VirtualClock, VirtualLoop
+from bascule.testing.loop import SimulatedProcess, VirtualClock, VirtualLoop
 from bascule.wire.kernels import split_messages
 
 RESTART_AFTER_FAILED_START_S = 1.0
@@ -71,19 +71,19 @@ class Host:
         self._loop = loop
         self._trace = trace
         self._build = build
-        self._life: Life | None = None
+        self._process: SimulatedProcess | None = None
         self._boots = 0
         self._methods: Mapping[str, Handler] = {}
         self._calls: dict[MemoryCall, None] = {}
         self._outside = contextvars.Context()
         self._changed = asyncio.Event()
 
-    # --- life and death -----------------------------------------------------------------------------------------
+    # --- process and death -----------------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
         """Its process exists; it may still be starting."""
-        return self._life is not None
+        return self._process is not None
 
     @property
     def term(self) -> int:
@@ -94,30 +94,30 @@ class Host:
 
     @property
     def paused(self) -> bool:
-        return self._life is not None and self._life.paused
+        return self._process is not None and self._process.paused
 
     def boot(self) -> None:
-        if self._life is None and self.wanted:
+        if self._process is None and self.wanted:
             self._boots += 1
             self._trace.note("host", f"{self.name} starts, time {self._boots}")
-            self._life = Life(self._loop)
-            self._life.start(self._serve(self._life))
+            self._process = SimulatedProcess(self._loop)
+            self._process.start(self._serve(self._process))
 
     def boot_later(self, delay_s: float) -> None:
         self._loop.call_later(delay_s, self.boot, context=self._outside)
 
-    async def _serve(self, life: Life) -> None:
+    async def _serve(self, process: SimulatedProcess) -> None:
         try:
             self.broker, self._methods = await self._build(self, self._boots)
             self._trace.note("host", f"{self.name} serves")
         except (BasculeError, OSError) as error:
             self._trace.note("host", f"{self.name} could not start: {error}")
-            self._loop.call_soon(self._give_up, life, context=self._outside)
+            self._loop.call_soon(self._give_up, process, context=self._outside)
         except Exception as error:
             self._loop.call_exception_handler({"message": f"{self.name} died at its start", "exception": error})
 
-    def _give_up(self, life: Life) -> None:
-        if self._life is life:
+    def _give_up(self, process: SimulatedProcess) -> None:
+        if self._process is process:
             self._end_process()
             self.boot_later(RESTART_AFTER_FAILED_START_S)
 
@@ -129,8 +129,8 @@ class Host:
             self._loop.call_soon(self.wipe, context=self._outside)
             self.boot_later(RESTART_AFTER_FAILED_START_S)
             return
-        if self._life is not None:
-            self._loop.call_soon(self._give_up, self._life, context=self._outside)
+        if self._process is not None:
+            self._loop.call_soon(self._give_up, self._process, context=self._outside)
 
     def wipe(self) -> None:
         """A new and empty disk; the configuration is what it was."""
@@ -141,7 +141,7 @@ class Host:
 
     def kill(self, chance: random.Random) -> None:
         """kill -9: what the process wrote stays in the page cache."""
-        if self._life is not None:
+        if self._process is not None:
             self.disk.kill(chance)
             self._end_process()
 
@@ -153,40 +153,40 @@ class Host:
 
     async def stop(self) -> bool:
         """SIGTERM: a clean end. Whether it came to that."""
-        life, broker = self._life, self.broker
-        if life is None or broker is None:
+        process, broker = self._process, self.broker
+        if process is None or broker is None:
             return False
-        stopping = life.start(_stop(broker))
+        stopping = process.start(_stop(broker))
         stopping.add_done_callback(lambda _: self._changed.set())
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
-                while self._life is life and not stopping.done():  # never the task itself: killed, it never ends
+                while self._process is process and not stopping.done():  # never the task itself: killed, it never ends
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             self._trace.note("host", f"{self.name} does not stop")
-        clean = self._life is life and stopping.done() and stopping.exception() is None
-        if self._life is life:
+        clean = self._process is process and stopping.done() and stopping.exception() is None
+        if self._process is process:
             self._end_process()
         return clean
 
     def pause(self) -> None:
-        if self._life is not None:
-            self._life.pause()
+        if self._process is not None:
+            self._process.pause()
 
     def resume(self) -> None:
-        if self._life is not None and self._life.paused:
-            self._life.resume()
+        if self._process is not None and self._process.paused:
+            self._process.resume()
 
     def _end_process(self) -> None:
-        life, self._life = self._life, None
+        process, self._process = self._process, None
         self._changed.set()
         self.broker, self.node, self.raft, self._methods = None, None, None, {}
         buses, self.buses = self.buses, []
         for bus in buses:
             bus.abandon()
-        if life is not None:
-            life.kill()
+        if process is not None:
+            process.kill()
         calls, self._calls = self._calls, {}
         for call in calls:
             call.lose(LOST)
@@ -202,18 +202,20 @@ class Host:
     def open(self, method: str, call: MemoryCall) -> None:
         """Begin a call; it is over when `call.ended` is true."""
         handler = self._methods.get(method if method.startswith("/") else f"/proto.API/{method}")
-        if handler is None or self._life is None:
+        if handler is None or self._process is None:
             call.lose(REFUSED)
             return
         self._calls[call] = None
-        self._life.start(self._run(call, handler))
+        self._process.start(self._run(call, handler))
 
     async def _run(self, call: MemoryCall, handler: Handler) -> None:
-        life = Life.current()
+        process = SimulatedProcess.current()
         try:
             await call.run(handler)
         except Exception as error:
-            if life is None or not life.dead:  # a dead one's handlers are closed, and may not wait for anything then
+            if (
+                process is None or not process.dead
+            ):  # a dead one's handlers are closed, and may not wait for anything then
                 self._loop.call_exception_handler({"message": "a handler failed", "exception": error})
         self._calls.pop(call, None)
 

@@ -63,10 +63,10 @@ KNOBS = {
         _limit("SUBSCRIBER_READ_BYTES", 300, 3_000),
         # acks
         _limit("PUBLISH_OUTSTANDING_ACKS", 3, 20),
-        _limit("OWED_ACK_BYTES", 50_000, 200_000),
-        _limit("OWED_SWEEP_BYTES", 300, 3_000),
+        _limit("PENDING_ACK_BYTES", 50_000, 200_000),
+        _limit("PENDING_SWEEP_BYTES", 300, 3_000),
         _limit("GONE_CALLS", 1, 10),
-        _limit("KEPT_ROUTES", 1),
+        _limit("CACHED_ROUTES", 1),
         # replication
         _limit("FEED_BUFFERED_BYTES", 0, 1_000, 5_000),
         _limit("FEED_RESPONSE_BYTES", 8_000, 30_000),
@@ -94,10 +94,10 @@ KNOBS = {
         _limit("RAFT_APPLY_ENTRIES", 1, 3),
         _limit("APPLY_SLICE", 1, 30),
         _limit("RAFT_PENDING_READS", 2, 10),
-        _limit("KEPT_OPERATIONS", 64, 200),
-        Knob(Operations, "kept", (64, 200)),
-        Knob(metadata, "KEPT_OUTCOMES", (16, 100)),
-        Knob(peers, "PAST_LIVES", (1, 4)),
+        _limit("REMEMBERED_OPERATIONS", 64, 200),
+        Knob(Operations, "remembered", (64, 200)),
+        Knob(metadata, "REMEMBERED_OUTCOMES", (16, 100)),
+        Knob(peers, "REMEMBERED_BOOTS", (1, 4)),
     )
 }
 

@@ -155,8 +155,8 @@ class Omniscience:
 
     def lost(self, host: Host, now_s: float) -> None:
         """All that was on its disk, or all that was not synced."""
-        standing = {folder: (self._epoch(folder), self._held_end(host, folder)) for folder in self._folders()}
-        self._lost[host.name] = (now_s, standing)
+        log_end = {folder: (self._epoch(folder), self._held_end(host, folder)) for folder in self._folders()}
+        self._lost[host.name] = (now_s, log_end)
 
     def _held_end(self, host: Host, folder: str) -> int:
         """What it had, it may have reported: a leader that does not know of the loss yet commits with that."""
@@ -215,9 +215,9 @@ class Omniscience:
                 "I15", f"exposed with {len(replica.partition.isr)} in sync, and {least} must be", folder, hw_end
             )
         self._exposed_end[folder] = max(hw_end, self._exposed_end.get(folder, 0))
-        for name, (_, standing) in self._lost.items():
+        for name, (_, log_end) in self._lost.items():
             if name not in partition.isr:
-                standing.pop(folder, None)  # if it is let in again it has to have everything
+                log_end.pop(folder, None)  # if it is let in again it has to have everything
         for name in partition.isr:
             member = self._cluster.hosts.get(name)
             if member is not None and member is not leader and not _knows_it_is_gone(member, folder):
@@ -270,9 +270,9 @@ class Omniscience:
             return True  # it was the only copy in sync, and may be gone everywhere
         if self._is_a_gap(folder, offset):
             return True
-        at_s, standing = self._lost.get(host.name, (0.0, {}))
-        epoch, held_end = standing.get(folder, (-1, 0))
-        return folder in standing and (partition.epoch <= epoch or offset < held_end or now_s - at_s < UNDER_WAY_S)
+        at_s, log_end = self._lost.get(host.name, (0.0, {}))
+        epoch, held_end = log_end.get(folder, (-1, 0))
+        return folder in log_end and (partition.epoch <= epoch or offset < held_end or now_s - at_s < UNDER_WAY_S)
 
     def _is_a_gap(self, folder: str, offset: int) -> bool:
         """A power loss tore it out of a write that was never promised, and the only one in sync went on behind it: no

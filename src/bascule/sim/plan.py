@@ -1,11 +1,11 @@
-"""Everything that one run was drawn with: how many brokers, which faults, which weather, which bounds."""
+"""Everything that one run was drawn with: how many brokers, which faults, which conditions, which bounds."""
 
 import random
 from dataclasses import dataclass
 
 from bascule.limits import NATS_DEFAULT_PAYLOAD_BYTES
 from bascule.log.sync import SyncMode
-from bascule.testing.bus import Weather
+from bascule.testing.bus import NetworkConditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ class Scenario:
         """A source of its own for each purpose: what one draws does not change what another one gets."""
         return random.Random(f"{self.seed} {purpose}")
 
-    def weather(self) -> Weather:
-        weather = Weather(self.chance("weather"), self.max_delay_s / 10, self.max_delay_s)
+    def conditions(self) -> NetworkConditions:
+        conditions = NetworkConditions(self.chance("weather"), self.max_delay_s / 10, self.max_delay_s)
         if self.harsh:
-            weather.drop, weather.duplicate, weather.reorder = 0.02, 0.03, 0.05
-        return weather
+            conditions.drop, conditions.duplicate, conditions.reorder = 0.02, 0.03, 0.05
+        return conditions

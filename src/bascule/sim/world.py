@@ -31,7 +31,7 @@ class World:
         self.checker = Checker(self.history, trace)
         self.checker.keeps_order = not scenario.harsh
         self.checker.repeats = scenario.harsh
-        self.nats = MemoryNats(scenario.max_payload, scenario.weather())
+        self.nats = MemoryNats(scenario.max_payload, scenario.conditions())
         self.cluster = Cluster(scenario, self.nats, trace)
         self.omniscience = Omniscience(self.cluster, self.checker, scenario.sync.relaxed)
         self.publishing = True

@@ -6,11 +6,11 @@ groups. A queue group takes turns, where the real server draws lots. A connectio
 keeps its subscriptions, and what was on its way to it is lost, as with the real one.
 
 Every connection has two links, up to the server and down from it. Each keeps its order and hands over together what
-came meanwhile, as one packed batch per subscription. Without weather a link takes one turn of the loop; with `Weather`
-it takes time, and then PUB, SUB and PING wait for one another on the way up as on a socket.
+came meanwhile, as one packed batch per subscription. By default a link takes one turn of the loop; with
+`NetworkConditions` it takes time, and then PUB, SUB and PING wait for one another on the way up as on a socket.
 
 Faults: a connection is cut and comes back; a link is held (what it carries waits, or is lost with the connection); a
-host does not hear another (as when the routes between NATS servers break); and, harsher than NATS is, the weather
+host does not hear another (as when the routes between NATS servers break); and, harsher than NATS is, the network
 drops, repeats or delays single messages.
 """
 
@@ -24,14 +24,14 @@ from typing import Generic, TypeVar
 from bascule.errors import BusUnavailable
 from bascule.limits import NATS_DEFAULT_PAYLOAD_BYTES
 from bascule.ports import OnBatch
-from bascule.testing.loop import Life
+from bascule.testing.loop import SimulatedProcess
 from bascule.wire.nats import NatsMessage, pack, pub, sub
 
 Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkConditions:
     """What happens to messages on their way. The rates are per message and receiver."""
 
     chance: random.Random
@@ -55,14 +55,16 @@ class Weather:
 class MemoryNats:
     """The server."""
 
-    def __init__(self, max_payload: int = NATS_DEFAULT_PAYLOAD_BYTES, weather: Weather | None = None) -> None:
+    def __init__(
+        self, max_payload: int = NATS_DEFAULT_PAYLOAD_BYTES, conditions: NetworkConditions | None = None
+    ) -> None:
         self.max_payload = max_payload
-        self.weather = weather
+        self.conditions = conditions
         self.context = contextvars.Context()
         """The network's own: it goes on when a process dies."""
         self.routed = 0
         self.lost = 0
-        """Messages the weather or a severed route took."""
+        """Messages the conditions or a severed route took."""
         self._buses: list[MemoryBus] = []
         self._subscriptions: dict[int, _Subscription] = {}
         self._by_subject: dict[bytes, dict[int, _Subscription]] = {}
@@ -110,8 +112,8 @@ class MemoryNats:
                     self.swallows is not None and self.swallows(host, subscription.bus.host, message)
                 ):
                     self.lost += 1
-                elif self.weather is not None and self.weather.harsh:
-                    self._brave(self.weather, subscription, entry)
+                elif self.conditions is not None and self.conditions.harsh:
+                    self._brave(self.conditions, subscription, entry)
                 else:
                     subscription.bus.down.push((subscription, entry))
 
@@ -146,24 +148,24 @@ class MemoryNats:
             if subscription.bus is bus:
                 subscription.active = True
 
-    def _brave(self, weather: Weather, subscription: "_Subscription", entry: bytes) -> None:
-        """One message through harsh weather."""
-        chance = weather.chance
-        if chance.random() < weather.drop:
+    def _brave(self, conditions: NetworkConditions, subscription: "_Subscription", entry: bytes) -> None:
+        """One message through harsh conditions."""
+        chance = conditions.chance
+        if chance.random() < conditions.drop:
             self.lost += 1
             return
-        copies = 2 if chance.random() < weather.duplicate else 1
+        copies = 2 if chance.random() < conditions.duplicate else 1
         for copy in range(copies):
-            if copy or chance.random() < weather.reorder:
-                self._push_later(chance.uniform(0, weather.late_s), subscription, entry)
+            if copy or chance.random() < conditions.reorder:
+                self._push_later(chance.uniform(0, conditions.late_s), subscription, entry)
             else:
                 subscription.bus.down.push((subscription, entry))
 
     def _push_later(self, delay_s: float, subscription: "_Subscription", entry: bytes) -> None:
-        bus, life = subscription.bus, subscription.bus.life
+        bus, connection_number = subscription.bus, subscription.bus.connection_number
 
         def push() -> None:
-            if bus.receives(life):
+            if bus.receives(connection_number):
                 bus.down.push((subscription, entry))
 
         asyncio.get_running_loop().call_later(delay_s, push, context=self.context)
@@ -195,7 +197,7 @@ class MemoryBus:
     def __init__(self, server: MemoryNats, name: str, host: str = "") -> None:
         self.name = name
         self.host = host
-        self.life = 0
+        self.connection_number = 0
         self.up: _Link[Callable[[], None]] = _Link(server, _run_all, at_once=True)
         self.down: _Link[_Delivery] = _Link(server, self._hand_over, at_once=False)
         self._server = server
@@ -262,7 +264,7 @@ class MemoryBus:
         if not self._connected:
             return
         self._connected = False
-        self.life += 1
+        self.connection_number += 1
         self.up.lose()
         self.down.lose()
         waiting, self._waiting = self._waiting, []
@@ -280,8 +282,8 @@ class MemoryBus:
         self.disconnect()
         self._server.forget(self)
 
-    def receives(self, life: int) -> bool:
-        return self._connected and self.life == life
+    def receives(self, connection_number: int) -> bool:
+        return self._connected and self.connection_number == connection_number
 
     def _hand_over(self, deliveries: list["_Delivery"]) -> None:
         batches: dict[int, tuple[_Subscription, list[bytes]]] = {}
@@ -334,7 +336,7 @@ class _Link(Generic[Item]):
     def _schedule(self) -> None:
         if self._scheduled or self._held or not self._items:
             return
-        delay_s = self._server.weather.delay_s() if self._server.weather else 0.0
+        delay_s = self._server.conditions.delay_s() if self._server.conditions else 0.0
         if self._at_once and not delay_s:
             self._pass_on()
             return
@@ -369,7 +371,7 @@ class _Subscription:
         self.active = False
         """Whether the server has heard of it."""
         self._on_batch = on_batch
-        self._life = Life.current()
+        self._process = SimulatedProcess.current()
         self._tokens = subject.split(b".")
         self._open = self._tokens[-1] == b">"
         if self._open:
@@ -388,10 +390,10 @@ class _Subscription:
         self.bus.unsubscribe(self.sid)
 
     def deliver(self, batch: bytes, count: int) -> None:
-        if self._life is None:
+        if self._process is None:
             self._receive(batch, count)
         else:
-            self._life.call(self._receive, batch, count)
+            self._process.call(self._receive, batch, count)
 
     def _receive(self, batch: bytes, count: int) -> None:
         """A subscriber that fails must not take the others with it; the loop's exception handler hears of it."""

@@ -10,8 +10,8 @@ device: of each write since the last sync any sectors may have arrived, the firs
 of the file with zeros in it; and so may changes of folders. `kill()` is the end of the process alone: the page cache
 stays, but writes under way may be cut short.
 
-Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do, or `misfortune` is asked at
-each. `capacity_bytes` bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time, and `latency_s`
+Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do, or `injected_error` is asked
+at each. `capacity_bytes` bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time, and `latency_s`
 everything. `flip` changes a bit of what is at rest, `cut_off` makes it shorter.
 """
 
@@ -102,7 +102,7 @@ class MemoryDisk:
         """Whether `read_cached` finds anything."""
         self.latency_s: Callable[[], float] | None = None
         """Asked before every operation that may take time."""
-        self.misfortune: Callable[[str], int | None] | None = None
+        self.injected_error: Callable[[str], int | None] | None = None
         """Asked at every step, with the path: the number of an error, or None."""
         self.misread: Callable[[str, bytes], bytes] | None = None
         """Asked at every read, with the path and the bytes: what is read instead."""
@@ -139,7 +139,7 @@ class MemoryDisk:
     def heal(self) -> None:
         """No more injected faults."""
         self._faults = {}
-        self.misfortune = self.misread = None
+        self.injected_error = self.misread = None
         self.capacity_bytes = None
 
     def kill(self, chance: random.Random) -> None:
@@ -423,8 +423,8 @@ class MemoryDisk:
     def _step(self, path: str) -> None:
         self.steps += 1
         number = self._faults.get(self.steps)
-        if number is None and self.misfortune is not None:
-            number = self.misfortune(path)
+        if number is None and self.injected_error is not None:
+            number = self.injected_error(path)
         if number is not None:
             raise OSError(number, os.strerror(number), path)
 

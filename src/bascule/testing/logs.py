@@ -45,7 +45,7 @@ class Bench:
     async def store(self, bodies: Sequence[bytes], offset: int | None = None) -> None:
         """Append one batch, and wait until it is promised and visible, or the log has failed."""
         self.append(bodies, offset)
-        await self.log.settled()
+        await self.log.flushed()
         self.log.set_visible_end(self.log.promised_end)
 
     async def read_all(self, start: int = 0, max_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:
@@ -99,7 +99,7 @@ async def open_bench(
     return bench
 
 
-async def begin_life(disk: Disk) -> PromisedEnds:
+async def start_ends(disk: Disk) -> PromisedEnds:
     """What a broker does at its start before it opens its logs."""
     clean = await cleanshutdown.read(disk)
     ends = PromisedEnds(disk)
@@ -109,7 +109,7 @@ async def begin_life(disk: Disk) -> PromisedEnds:
     return ends
 
 
-async def end_life(ends: PromisedEnds, *benches: Bench) -> None:
+async def stop_ends(ends: PromisedEnds, *benches: Bench) -> None:
     """A clean stop."""
     for bench in benches:
         await bench.close()

@@ -1,9 +1,9 @@
 """An event loop with virtual time: a sleep of an hour takes no time at all, and the order of events is a function of
 the program alone. Nothing on it may wait for a socket or a thread.
 
-A `Life` stands for a process on that loop. Whatever runs because of it (tasks, timers, callbacks, and all that those
-start) carries it in its context; each step asks it first. A dead life takes no further step, not even a `finally`, as
-after kill -9; a paused one takes its steps when it goes on, as after SIGSTOP.
+A `SimulatedProcess` stands for a process on that loop. Whatever runs because of it (tasks, timers, callbacks, and all
+that those start) carries it in its context; each step asks it first. A dead process takes no further step, not even a
+`finally`, as after kill -9; a paused one takes its steps when it goes on, as after SIGSTOP.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_LIFE: contextvars.ContextVar["Life | None"] = contextvars.ContextVar("life", default=None)
+_PROCESS: contextvars.ContextVar["SimulatedProcess | None"] = contextvars.ContextVar("process", default=None)
 _MAX_TURNS_WITHOUT_TIME = 1_000_000
 
 
 class Deadlock(Exception):
-    """Every task waits and no timer is set, or none waits and time stands still: in real life this would hang."""
+    """Every task waits and no timer is set, or none waits and time stands still: in real process this would hang."""
 
 
 class _VirtualSelector(selectors.BaseSelector):
@@ -70,20 +70,20 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        life = _LIFE.get() if context is None else context.get(_LIFE)
-        if life is None:
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        if process is None:
             return super().call_soon(callback, *args, context=context)
-        step = _Step(life, callback, args, context)
+        step = _Step(process, callback, args, context)
         step.handle = super().call_soon(step, context=context)
         return step.handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.TimerHandle:
-        life = _LIFE.get() if context is None else context.get(_LIFE)
-        if life is None:
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        if process is None:
             return super().call_at(when, callback, *args, context=context)
-        step = _Step(life, callback, args, context)
+        step = _Step(process, callback, args, context)
         step.handle = timer = super().call_at(when, step, context=context)
         return timer
 
@@ -91,41 +91,41 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, coro: Any, *, name: str | None = None, context: contextvars.Context | None = None
     ) -> "asyncio.Task[Any]":
         task: asyncio.Task[Any] = super().create_task(coro, name=name, context=context)
-        life = _LIFE.get() if context is None else context.get(_LIFE)
-        if life is not None:
-            life.adopt(task)
+        process = _PROCESS.get() if context is None else context.get(_PROCESS)
+        if process is not None:
+            process.adopt(task)
         return task
 
 
 class _Step:
-    """One callback of a life."""
+    """One callback of a process."""
 
-    __slots__ = ("args", "callback", "context", "handle", "life")
+    __slots__ = ("args", "callback", "context", "handle", "process")
 
     def __init__(
         self,
-        life: "Life",
+        process: "SimulatedProcess",
         callback: Callable[..., object],
         args: tuple[Any, ...],
         context: contextvars.Context | None,
     ) -> None:
-        self.life = life
+        self.process = process
         self.callback = callback
         self.args = args
         self.context = context
         self.handle: asyncio.Handle | None = None
 
     def __call__(self) -> None:
-        life = self.life
-        if life.dead or (self.handle is not None and self.handle.cancelled()):
+        process = self.process
+        if process.dead or (self.handle is not None and self.handle.cancelled()):
             return
-        if life.paused:
-            life.park(self)
+        if process.paused:
+            process.park(self)
         else:
             self.callback(*self.args)
 
 
-class Life:
+class SimulatedProcess:
     """A process on a virtual loop."""
 
     def __init__(self, loop: VirtualLoop) -> None:
@@ -133,14 +133,14 @@ class Life:
         self.paused = False
         self._loop = loop
         self._context = contextvars.Context()
-        self._context.run(_LIFE.set, self)
+        self._context.run(_PROCESS.set, self)
         self._parked: list[_Step] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._prune_at = 256
 
     @staticmethod
-    def current() -> "Life | None":
-        return _LIFE.get()
+    def current() -> "SimulatedProcess | None":
+        return _PROCESS.get()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         """A task that lives and dies with it."""
@@ -172,7 +172,7 @@ class Life:
         tasks, self._tasks, self._parked = self._tasks, [], []
         for task in tasks:
             if not task.done():
-                bury(task)
+                discard(task)
 
     def adopt(self, task: "asyncio.Task[Any]") -> None:
         self._tasks.append(task)
@@ -185,7 +185,7 @@ class Life:
         self._parked.append(step)
 
 
-def bury(task: "asyncio.Task[Any]") -> None:
+def discard(task: "asyncio.Task[Any]") -> None:
     """Let go of a task that will never be stepped again, without a word about it."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine = task.get_coro()

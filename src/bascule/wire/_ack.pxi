@@ -1,4 +1,4 @@
-# Acks: what is owed into Ack envelopes on NATS, and into answers of gRPC calls that wait in this broker.
+# Acks: what is pending into Ack envelopes on NATS, and into answers of gRPC calls that wait in this broker.
 #
 # The answer to a PublishAsync call is a PublishResponse; a unary call (its token starts with "u") gets the Ack alone.
 # Counted are the acks that somebody waits for: an error ack of a message with policy NONE goes along uncounted.
@@ -14,7 +14,7 @@ cdef struct Failure:
     const char *text
     uint64_t size
 
-cdef struct Owed:
+cdef struct Pending:
     uint64_t offset
     uint64_t reception
     uint64_t committed
@@ -25,57 +25,57 @@ cdef struct Owed:
     Span correlation
 
 
-cdef const uint8_t *next_owed(const uint8_t *at, const uint8_t *end, Owed *owed) noexcept nogil:
+cdef const uint8_t *next_pending(const uint8_t *at, const uint8_t *end, Pending *pending) noexcept nogil:
     # The next entry; NULL if it is cut off.
     cdef uint64_t left = <uint64_t>(end - at)
-    if left < OWED_BYTES:
+    if left < PENDING_BYTES:
         return NULL
-    owed.offset = get_le64(at)
-    owed.reception = get_le64(at + 8)
-    owed.policy = at[16]
-    owed.error = at[17]
-    owed.inbox.size = get_le16(at + 18)
-    owed.subject.size = get_le16(at + 20)
-    owed.correlation.size = get_le32(at + 22)
-    if left - OWED_BYTES < owed.inbox.size + owed.subject.size + owed.correlation.size:
+    pending.offset = get_le64(at)
+    pending.reception = get_le64(at + 8)
+    pending.policy = at[16]
+    pending.error = at[17]
+    pending.inbox.size = get_le16(at + 18)
+    pending.subject.size = get_le16(at + 20)
+    pending.correlation.size = get_le32(at + 22)
+    if left - PENDING_BYTES < pending.inbox.size + pending.subject.size + pending.correlation.size:
         return NULL
-    owed.inbox.data = at + OWED_BYTES
-    owed.subject.data = owed.inbox.data + owed.inbox.size
-    owed.correlation.data = owed.subject.data + owed.subject.size
-    return owed.correlation.data + owed.correlation.size
+    pending.inbox.data = at + PENDING_BYTES
+    pending.subject.data = pending.inbox.data + pending.inbox.size
+    pending.correlation.data = pending.subject.data + pending.subject.size
+    return pending.correlation.data + pending.correlation.size
 
 
-cdef uint64_t ack_size(const Owed *owed, const Span *prefix) noexcept nogil:
-    cdef uint64_t size = prefix.size + field_size(owed.subject.size) + field_size(owed.inbox.size)
-    if owed.offset:
-        size += 1 + varint_size(owed.offset)
-    if owed.correlation.size:
-        size += field_size(owed.correlation.size)
-    if owed.policy:
-        size += 1 + varint_size(owed.policy)
-    size += 1 + varint_size(owed.reception)
-    if owed.error != ERROR_TOO_LARGE:
-        size += 1 + varint_size(owed.committed)
-    if owed.error:
-        size += 1 + varint_size(owed.error)
+cdef uint64_t ack_size(const Pending *pending, const Span *prefix) noexcept nogil:
+    cdef uint64_t size = prefix.size + field_size(pending.subject.size) + field_size(pending.inbox.size)
+    if pending.offset:
+        size += 1 + varint_size(pending.offset)
+    if pending.correlation.size:
+        size += field_size(pending.correlation.size)
+    if pending.policy:
+        size += 1 + varint_size(pending.policy)
+    size += 1 + varint_size(pending.reception)
+    if pending.error != ERROR_TOO_LARGE:
+        size += 1 + varint_size(pending.committed)
+    if pending.error:
+        size += 1 + varint_size(pending.error)
     return size
 
 
-cdef uint8_t *put_ack(uint8_t *to, const Owed *owed, const Span *prefix) noexcept nogil:
+cdef uint8_t *put_ack(uint8_t *to, const Pending *pending, const Span *prefix) noexcept nogil:
     to = put(to, prefix)
-    to = put_field(to, 0x1A, &owed.subject)
-    if owed.offset:
-        to = put_number(to, 0x20, owed.offset)
-    to = put_field(to, 0x2A, &owed.inbox)
-    if owed.correlation.size:
-        to = put_field(to, 0x32, &owed.correlation)
-    if owed.policy:
-        to = put_number(to, 0x38, owed.policy)
-    to = put_number(to, 0x40, owed.reception)
-    if owed.error != ERROR_TOO_LARGE:
-        to = put_number(to, 0x48, owed.committed)
-    if owed.error:
-        to = put_number(to, 0x50, owed.error)
+    to = put_field(to, 0x1A, &pending.subject)
+    if pending.offset:
+        to = put_number(to, 0x20, pending.offset)
+    to = put_field(to, 0x2A, &pending.inbox)
+    if pending.correlation.size:
+        to = put_field(to, 0x32, &pending.correlation)
+    if pending.policy:
+        to = put_number(to, 0x38, pending.policy)
+    to = put_number(to, 0x40, pending.reception)
+    if pending.error != ERROR_TOO_LARGE:
+        to = put_number(to, 0x48, pending.committed)
+    if pending.error:
+        to = put_number(to, 0x50, pending.error)
     return to
 
 
@@ -148,28 +148,28 @@ cdef inline bint is_awaited(int32_t policy) noexcept nogil:
     return policy == 0 or policy == 1
 
 
-cdef int put_local(Groups *groups, const Span *token, const Owed *owed, const Span *prefix) except -1 nogil:
-    # An owed ack as the framed answer of the call that `token` names.
+cdef int put_local(Groups *groups, const Span *token, const Pending *pending, const Span *prefix) except -1 nogil:
+    # An pending ack as the framed answer of the call that `token` names.
     cdef Group *group = groups_find(groups, 0, token)
     cdef Out *out = &group.out
     cdef uint64_t ack
     cdef uint64_t size
     cdef uint8_t *to
-    group.count += is_awaited(owed.policy)
-    if owed.error and not wants_ack_alone(token):
-        return put_failed_response(out, owed.error, &owed.correlation)
-    ack = ack_size(owed, prefix)
+    group.count += is_awaited(pending.policy)
+    if pending.error and not wants_ack_alone(token):
+        return put_failed_response(out, pending.error, &pending.correlation)
+    ack = ack_size(pending, prefix)
     if wants_ack_alone(token):
         out_reserve(out, FRAME_BYTES + ack)
-        to = put_ack(put_frame(out.data + out.size, ack), owed, prefix)
+        to = put_ack(put_frame(out.data + out.size, ack), pending, prefix)
     else:
-        size = response_size(ack, &owed.correlation)
+        size = response_size(ack, &pending.correlation)
         out_reserve(out, FRAME_BYTES + size)
         to = put_frame(out.data + out.size, size)
         to[0] = 0x0A
-        to = put_ack(put_varint(to + 1, ack), owed, prefix)
-        if owed.correlation.size:
-            to = put_field(to, 0x1A, &owed.correlation)
+        to = put_ack(put_varint(to + 1, ack), pending, prefix)
+        if pending.correlation.size:
+            to = put_field(to, 0x1A, &pending.correlation)
     out.size = <uint64_t>(to - out.data)
     return 0
 
@@ -210,57 +210,57 @@ cdef struct Acker:
     Groups groups
 
 
-cdef int put_command(Acker *acker, const Owed *owed) except -1 nogil:
+cdef int put_command(Acker *acker, const Pending *pending) except -1 nogil:
     cdef Out *out = &acker.commands
-    cdef uint64_t size = ENVELOPE_BYTES + ack_size(owed, &acker.prefix)
+    cdef uint64_t size = ENVELOPE_BYTES + ack_size(pending, &acker.prefix)
     cdef uint8_t *to
     if size > acker.max_payload:
         return 0
-    out_reserve(out, 32 + owed.inbox.size + size)
+    out_reserve(out, 32 + pending.inbox.size + size)
     to = out.data + out.size
     memcpy(to, b"PUB ", 4)
-    to = put(to + 4, &owed.inbox)
+    to = put(to + 4, &pending.inbox)
     to[0] = 32
     to = put_decimal(to + 1, size)
     to[0] = 13
     to[1] = 10
     memcpy(to + 2, ACK_ENVELOPE, ENVELOPE_BYTES)
-    to = put_ack(to + 2 + ENVELOPE_BYTES, owed, &acker.prefix)
+    to = put_ack(to + 2 + ENVELOPE_BYTES, pending, &acker.prefix)
     to[0] = 13
     to[1] = 10
     out.size = <uint64_t>(to + 2 - out.data)
     return 0
 
 
-cdef int encode_owed(Acker *acker, const uint8_t *at, const uint8_t *end) except -1 nogil:
-    cdef Owed owed
+cdef int encode_pending(Acker *acker, const uint8_t *at, const uint8_t *end) except -1 nogil:
+    cdef Pending pending
     cdef Span token
     while at < end:
-        at = next_owed(at, end, &owed)
+        at = next_pending(at, end, &pending)
         if at == NULL:
             with gil:
-                raise ValueError("the owed acks are cut off: the last entry runs past the end")
-        owed.committed = acker.committed
-        if owed.subject.size == 0:
-            owed.subject = acker.subject
+                raise ValueError("the pending acks are cut off: the last entry runs past the end")
+        pending.committed = acker.committed
+        if pending.subject.size == 0:
+            pending.subject = acker.subject
         if (
             acker.local_prefix.size
-            and owed.inbox.size > acker.local_prefix.size
-            and starts_with(&owed.inbox, &acker.local_prefix)
+            and pending.inbox.size > acker.local_prefix.size
+            and starts_with(&pending.inbox, &acker.local_prefix)
         ):
-            token.data = owed.inbox.data + acker.local_prefix.size
-            token.size = owed.inbox.size - acker.local_prefix.size
-            put_local(&acker.groups, &token, &owed, &acker.prefix)
+            token.data = pending.inbox.data + acker.local_prefix.size
+            token.size = pending.inbox.size - acker.local_prefix.size
+            put_local(&acker.groups, &token, &pending, &acker.prefix)
         else:
-            put_command(acker, &owed)
+            put_command(acker, &pending)
     return 0
 
 
 def encode_acks(
-    object owed, bytes prefix not None, bytes subject not None, int64_t commit_timestamp,
+    object pending, bytes prefix not None, bytes subject not None, int64_t commit_timestamp,
     bytes local_prefix not None, Py_ssize_t max_payload,
 ):
-    """Owed acks -> (NATS commands, [(token, framed answers, count)] for calls that wait in this broker)."""
+    """Pending acks -> (NATS commands, [(token, framed answers, count)] for calls that wait in this broker)."""
     cdef Py_buffer view
     cdef Acker acker
     cdef const uint8_t *at
@@ -270,14 +270,14 @@ def encode_acks(
     acker.local_prefix = span_of(local_prefix)
     acker.committed = <uint64_t>commit_timestamp
     acker.max_payload = <uint64_t>max_payload if max_payload > 0 else 0
-    PyObject_GetBuffer(owed, &view, PyBUF_SIMPLE)
+    PyObject_GetBuffer(pending, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t *>view.buf
         if view.len >= UNLOCK_FROM_BYTES:
             with nogil:
-                encode_owed(&acker, at, at + view.len)
+                encode_pending(&acker, at, at + view.len)
         else:
-            encode_owed(&acker, at, at + view.len)
+            encode_pending(&acker, at, at + view.len)
         return out_take(&acker.commands), take_answers(&acker.groups)
     finally:
         out_drop(&acker.commands)
@@ -303,16 +303,16 @@ cdef bint is_of_gone(const Span *inbox, const Span *prefix, dict gone) except -1
 
 cdef int keep_entries(Out *kept, const uint8_t *at, const uint8_t *end, const Span *prefix, dict gone) except -1:
     # Publishers use one inbox for many messages, so the last verdict is kept.
-    cdef Owed entry
+    cdef Pending entry
     cdef Span inbox
     cdef const uint8_t *following
     cdef bint over = False
     inbox.data = NULL
     inbox.size = 0
     while at < end:
-        following = next_owed(at, end, &entry)
+        following = next_pending(at, end, &entry)
         if following == NULL:
-            raise ValueError("the owed acks are cut off: the last entry runs past the end")
+            raise ValueError("the pending acks are cut off: the last entry runs past the end")
         if inbox.data == NULL or not same(&inbox, &entry.inbox):
             inbox = entry.inbox
             over = is_of_gone(&inbox, prefix, gone)
@@ -324,14 +324,14 @@ cdef int keep_entries(Out *kept, const uint8_t *at, const uint8_t *end, const Sp
     return 0
 
 
-def keep_owed(object owed, bytes prefix not None, dict gone not None):
-    """Owed acks without those for calls that are over: inboxes that begin with `prefix`, by their token in `gone`."""
+def drop_gone(object pending, bytes prefix not None, dict gone not None):
+    """Pending acks without those for calls that are over: inboxes that begin with `prefix`, by their token in `gone`."""
     cdef Py_buffer view
     cdef Span start = span_of(prefix)
     cdef Out kept
     cdef const uint8_t *at
     memset(&kept, 0, sizeof(Out))
-    PyObject_GetBuffer(owed, &view, PyBUF_SIMPLE)
+    PyObject_GetBuffer(pending, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t *>view.buf
         keep_entries(&kept, at, at + view.len, &start, gone)

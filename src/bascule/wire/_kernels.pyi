@@ -3,12 +3,12 @@
 from bascule.wire._pure import ack_responses as ack_responses
 from bascule.wire._pure import crc32c as crc32c
 from bascule.wire._pure import decode_records as decode_records
+from bascule.wire._pure import drop_gone as drop_gone
 from bascule.wire._pure import encode_acks as encode_acks
 from bascule.wire._pure import encode_records as encode_records
 from bascule.wire._pure import find_record as find_record
 from bascule.wire._pure import frame_data as frame_data
 from bascule.wire._pure import index_records as index_records
-from bascule.wire._pure import keep_owed as keep_owed
 from bascule.wire._pure import record_tail as record_tail
 from bascule.wire._pure import reverse_records as reverse_records
 from bascule.wire._pure import route_publishes as route_publishes

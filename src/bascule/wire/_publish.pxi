@@ -154,7 +154,7 @@ cdef bint put_publish(Router *router, const Route *route, const Span *body, cons
 
 
 cdef bint route_one(Router *router, const Span *body, const Parsed *parsed, dict routes) except -1:
-    # False if the request needs Python's attention.
+    # False if the request needs Python's active_clock.
     cdef Span stream = parsed.fields[3]
     cdef int32_t policy = <int32_t>parsed.fields[8].size
     cdef bint awaited = policy == 0 or policy == 1

@@ -5,7 +5,7 @@ Clarity comes first here and speed second, yet nothing copies more than a batch 
 """
 
 from bascule.wire.pure.accept import encode_records, record_tail
-from bascule.wire.pure.ack import ack_responses, encode_acks, keep_owed
+from bascule.wire.pure.ack import ack_responses, drop_gone, encode_acks
 from bascule.wire.pure.envelope import crc32c
 from bascule.wire.pure.http2 import frame_data, scan_frames, split_messages
 from bascule.wire.pure.nats import split_nats
@@ -23,12 +23,12 @@ __all__ = [
     "ack_responses",
     "crc32c",
     "decode_records",
+    "drop_gone",
     "encode_acks",
     "encode_records",
     "find_record",
     "frame_data",
     "index_records",
-    "keep_owed",
     "record_tail",
     "reverse_records",
     "route_publishes",

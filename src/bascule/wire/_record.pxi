@@ -1,8 +1,8 @@
-# Records: what NATS delivered to a partition, into the bytes of its log and the acks that are owed for it.
+# Records: what NATS delivered to a partition, into the bytes of its log and the acks that are pending for it.
 
 cdef enum:
     TRAILER_BYTES = 15
-    OWED_BYTES = 26
+    PENDING_BYTES = 26
     ERROR_INCORRECT_OFFSET = 2
     ERROR_TOO_LARGE = 3
 
@@ -23,9 +23,9 @@ cdef struct Encoder:
     Span inbox  # the last one looked at, and whether it may be written to
     bint inbox_usable
     Out records
-    Out leader_owed
-    Out all_owed
-    Out error_owed
+    Out leader_pending
+    Out all_pending
+    Out error_pending
 
 cdef struct Delivered:
     Span subject
@@ -124,9 +124,9 @@ def record_tail(bytes origin not None, bytes subject not None, bytes reply not N
     return out_take(&out)
 
 
-# --- owed acks --------------------------------------------------------------------------------------------
+# --- pending acks --------------------------------------------------------------------------------------------
 
-cdef int put_owed(
+cdef int put_pending(
     Encoder *encoder, Out *out, const Delivered *message, const Parsed *parsed,
     int64_t offset, int64_t reception, uint8_t error,
 ) except -1 nogil:
@@ -139,7 +139,7 @@ cdef int put_owed(
         subject = repaired_size(&message.subject)
         if subject > 0xFFFF:
             subject = 0
-    out_reserve(out, OWED_BYTES + inbox.size + subject + correlation.size)
+    out_reserve(out, PENDING_BYTES + inbox.size + subject + correlation.size)
     to = out.data + out.size
     put_le64(to, <uint64_t>offset)
     put_le64(to + 8, <uint64_t>reception)
@@ -148,7 +148,7 @@ cdef int put_owed(
     put_le16(to + 18, <uint32_t>inbox.size)
     put_le16(to + 20, <uint32_t>subject)
     put_le32(to + 22, <uint32_t>correlation.size)
-    to = put(to + OWED_BYTES, inbox)
+    to = put(to + PENDING_BYTES, inbox)
     if subject:
         to = put_repaired(to, &message.subject, subject)
     if correlation.size:
@@ -260,25 +260,25 @@ cdef int encode_one(Encoder *encoder, const Delivered *message) except -1 nogil:
             headers = &body
     if <int64_t>message.payload.size > encoder.max_bytes:
         if owing:
-            put_owed(encoder, &encoder.error_owed, message, &parsed, 0, encoder.now, ERROR_TOO_LARGE)
+            put_pending(encoder, &encoder.error_pending, message, &parsed, 0, encoder.now, ERROR_TOO_LARGE)
         return 0
     if encoder.occ and expected != -1 and expected != encoder.next_offset:
         if owing:
-            put_owed(encoder, &encoder.error_owed, message, &parsed, 0, encoder.now, ERROR_INCORRECT_OFFSET)
+            put_pending(encoder, &encoder.error_pending, message, &parsed, 0, encoder.now, ERROR_INCORRECT_OFFSET)
         return 0
     timestamp = <int64_t>(<uint64_t>encoder.last_timestamp + 1)
     if encoder.now > timestamp:
         timestamp = encoder.now
     if not put_record(encoder, message, &key, value, headers, timestamp):
         if owing:
-            put_owed(encoder, &encoder.error_owed, message, &parsed, 0, encoder.now, ERROR_TOO_LARGE)
+            put_pending(encoder, &encoder.error_pending, message, &parsed, 0, encoder.now, ERROR_TOO_LARGE)
         return 0
     if owing:
         policy = <int32_t>parsed.fields[12].size
         if policy == 0:
-            put_owed(encoder, &encoder.leader_owed, message, &parsed, encoder.next_offset, timestamp, 0)
+            put_pending(encoder, &encoder.leader_pending, message, &parsed, encoder.next_offset, timestamp, 0)
         elif policy == 1:
-            put_owed(encoder, &encoder.all_owed, message, &parsed, encoder.next_offset, timestamp, 0)
+            put_pending(encoder, &encoder.all_pending, message, &parsed, encoder.next_offset, timestamp, 0)
     encoder.last_timestamp = timestamp
     encoder.next_offset += 1
     encoder.count += 1
@@ -302,7 +302,7 @@ def encode_records(
     object batch, bytes origin not None, bytes subject not None, bytes tail not None, int64_t next_offset,
     uint64_t epoch, int64_t now, int64_t last_timestamp, int64_t max_bytes, bint occ, bytes refused_prefix not None,
 ):
-    """A batch into records -> (records, count, next_offset, last_timestamp, leader_owed, all_owed, error_owed)."""
+    """A batch into records -> (records, count, next_offset, last_timestamp, leader_pending, all_pending, error_pending)."""
     cdef Py_buffer view
     cdef Encoder encoder
     cdef const uint8_t *at
@@ -329,11 +329,11 @@ def encode_records(
             encode_all(&encoder, at, at + view.len)
         return (
             out_take(&encoder.records), encoder.count, encoder.next_offset, encoder.last_timestamp,
-            out_take(&encoder.leader_owed), out_take(&encoder.all_owed), out_take(&encoder.error_owed),
+            out_take(&encoder.leader_pending), out_take(&encoder.all_pending), out_take(&encoder.error_pending),
         )
     finally:
         out_drop(&encoder.records)
-        out_drop(&encoder.leader_owed)
-        out_drop(&encoder.all_owed)
-        out_drop(&encoder.error_owed)
+        out_drop(&encoder.leader_pending)
+        out_drop(&encoder.all_pending)
+        out_drop(&encoder.error_pending)
         PyBuffer_Release(&view)

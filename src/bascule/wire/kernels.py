@@ -18,7 +18,7 @@ covers the payload from its first byte up to the CRC itself. A record is valid i
 least 17 and at most MAX_RECORD_BYTES, its payload starts with tag 08, the trailer's three bytes stand where the
 length says, and the CRC matches.
 
-**Owed acks** (what an append leaves to be promised later): entries back to back, each `<qqBBHHI` offset, reception
+**Pending acks** (what an append leaves to be promised later): entries back to back, each `<qqBBHHI` offset, reception
 timestamp, policy, ack error, inbox length, message-subject length (0 = the partition's own subject), correlation id
 length; then inbox, message subject, correlation id.
 
@@ -51,7 +51,7 @@ record_tail = _twin.record_tail
 encode_records = _twin.encode_records
 encode_acks = _twin.encode_acks
 ack_responses = _twin.ack_responses
-keep_owed = _twin.keep_owed
+drop_gone = _twin.drop_gone
 route_publishes = _twin.route_publishes
 scan_records = _twin.scan_records
 find_record = _twin.find_record
@@ -68,12 +68,12 @@ __all__ = [
     "ack_responses",
     "crc32c",
     "decode_records",
+    "drop_gone",
     "encode_acks",
     "encode_records",
     "find_record",
     "frame_data",
     "index_records",
-    "keep_owed",
     "record_tail",
     "reverse_records",
     "route_publishes",

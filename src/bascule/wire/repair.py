@@ -21,13 +21,13 @@ class Question(NamedTuple):
     partition: int
     start: int
     end: int
-    """Of the offsets wanted; the same as `start` if only the standing is."""
+    """Of the offsets wanted; the same as `start` if only the log_end is."""
     skip: int
     """Bytes of the records from `start` on that are here already."""
     asker: str
 
 
-class Standing(NamedTuple):
+class LogEnd(NamedTuple):
     """How far a log goes. Of two logs the larger one has everything that was ever committed, if either has: the rule
     by which Raft chooses its leaders."""
 
@@ -40,7 +40,7 @@ class Told(NamedTuple):
     """Whether the asked broker has opened that partition."""
     sound: bool
     """Whether it has everything there ever was in the range."""
-    standing: Standing
+    log_end: LogEnd
     total: int
     """Bytes of the records this answer is about; 0: there are none in the range."""
     piece: bytes
@@ -62,13 +62,13 @@ def decode_question(data: bytes) -> Question:
 
 
 def encode_told(told: Told) -> bytes:
-    return _sealed(_ANSWER.pack(told.here, told.sound, told.certain, *told.standing, told.total) + told.piece)
+    return _sealed(_ANSWER.pack(told.here, told.sound, told.certain, *told.log_end, told.total) + told.piece)
 
 
 def decode_told(data: bytes) -> Told:
     body = _opened(data, _ANSWER.size)
     here, sound, certain, last_epoch, end, total = _ANSWER.unpack_from(body)
-    return Told(here, sound, Standing(last_epoch, end), total, body[_ANSWER.size :], certain)
+    return Told(here, sound, LogEnd(last_epoch, end), total, body[_ANSWER.size :], certain)
 
 
 def _sealed(body: bytes) -> bytes:

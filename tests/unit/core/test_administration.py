@@ -77,7 +77,7 @@ def test_draining_twice_changes_nothing_more() -> None:
 def test_what_only_the_drained_broker_has_it_keeps_and_that_is_said() -> None:
     metadata = cluster(3, factor=1)
     done(metadata, plans.drain(metadata, everybody(), "a"))
-    (kept,) = plans.kept(metadata, "a")
+    (kept,) = plans.not_movable(metadata, "a")
     assert (kept.stream, kept.reason) == ("s", "it has no other replica")
     assert plans.due(metadata, ()) == []
 
@@ -87,7 +87,7 @@ def test_what_is_kept_goes_as_soon_as_another_is_in_sync() -> None:
     for broker in ("b", "c"):
         done(metadata, BrokerDied(broker))
     done(metadata, plans.drain(metadata, everybody(), "a"))
-    assert "nobody else is in sync" in plans.kept(metadata, "a")[0].reason
+    assert "nobody else is in sync" in plans.not_movable(metadata, "a")[0].reason
     done(metadata, ExpandIsr("s", 0, "b", "a", the(metadata).leader_epoch, the(metadata).epoch))
     assert plans.due(metadata, ("b",)) == []
     assert plans.due(metadata, ()) == ["a"]
@@ -100,7 +100,7 @@ def test_nothing_is_handed_to_who_drains_or_is_absent() -> None:
     done(metadata, DrainBroker("b"))
     done(metadata, DrainBroker("a", avoid=("c",)))
     assert the(metadata).leader == "a"
-    assert "drain or are away" in plans.kept(metadata, "a", ("c",))[0].reason
+    assert "drain or are away" in plans.not_movable(metadata, "a", ("c",))[0].reason
     done(metadata, BrokerDied("a"))
     assert the(metadata).leader == "c"
     done(metadata, BrokerDied("c"))

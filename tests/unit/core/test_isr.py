@@ -8,8 +8,8 @@ import pytest
 from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
     At,
-    BeginLife,
     BrokerDied,
+    BrokerStarted,
     ChangeLeader,
     Command,
     CreateStream,
@@ -120,13 +120,13 @@ def test_a_lost_disk_is_in_no_set(leader: bool) -> None:
 
 
 def test_a_damaged_log_leaves_even_if_the_others_are_away_where_two_must_be_in_sync() -> None:
-    doubts = BeginLife("a", False, (("s", 0),), ("a",))
+    doubts = BrokerStarted("a", False, (("s", 0),), ("a",))
     metadata = led()
     assert sets(do(metadata, doubts)) == ("b", "bc", ""), "they have everything, and are waited for"
     metadata = led()
     do(metadata, BrokerDied("c", ("a", "b")), BrokerDied("b", ("a",)))
     assert sets(do(metadata, doubts)) == ("b", "b", "")
-    assert sets(do(metadata, BeginLife("b", False, (("s", 0),), ("b",)))) == ("b", "b", ""), "the last one stays"
+    assert sets(do(metadata, BrokerStarted("b", False, (("s", 0),), ("b",)))) == ("b", "b", ""), "the last one stays"
     metadata = led(1)
     item = do(metadata, doubts)
     assert sets(item) == ("a", "abc", ""), "where one is enough it may be all there is"
@@ -136,11 +136,11 @@ def test_a_damaged_log_leaves_even_if_the_others_are_away_where_two_must_be_in_s
 
 def test_an_unclean_start_under_relaxed_sync_waits_for_nobody_who_is_away_and_is_never_eligible() -> None:
     metadata = led()
-    assert sets(do(metadata, BeginLife("a", True, (), ("a",)))) == ("a", "abc", "")
-    assert sets(do(metadata, BeginLife("a", True, (), ("a", "b")))) == ("b", "bc", "")
+    assert sets(do(metadata, BrokerStarted("a", True, (), ("a",)))) == ("a", "abc", "")
+    assert sets(do(metadata, BrokerStarted("a", True, (), ("a", "b")))) == ("b", "bc", "")
     metadata = led()
     do(metadata, BrokerDied("c", ("a", "b")), BrokerDied("b", ("a",)))
-    assert sets(do(metadata, BeginLife("b", True, (), ("a", "b")))) == ("a", "a", "")
+    assert sets(do(metadata, BrokerStarted("b", True, (), ("a", "b")))) == ("a", "a", "")
 
 
 def test_a_leader_that_steps_down_stays_eligible_and_an_eligible_one_takes_over() -> None:
@@ -181,9 +181,9 @@ def test_an_election_with_loss_names_what_was_seen_and_may_choose_a_member_that_
     "event",
     [
         DiskLost("c", ("a", "b")),
-        BeginLife("c", False, (), ("a", "b", "c")),
-        BeginLife("c", False, (("s", 0),), ("a", "b", "c")),
-        BeginLife("c", True, (), ("a", "b", "c")),
+        BrokerStarted("c", False, (), ("a", "b", "c")),
+        BrokerStarted("c", False, (("s", 0),), ("a", "b", "c")),
+        BrokerStarted("c", True, (), ("a", "b", "c")),
         RemoveBroker("c", ""),
     ],
     ids=["its disk was lost", "it began a life", "a doubtful one", "an unclean one", "it was removed"],

@@ -21,7 +21,7 @@ from bascule.core.partition.leader import (
     SetReadonly,
 )
 from bascule.errors import AckError
-from bascule.limits import OWED_ACK_BYTES
+from bascule.limits import PENDING_ACK_BYTES
 from bascule.types import Epoch
 from bascule.wire.kernels import decode_records
 from bascule.wire.record import origin
@@ -39,10 +39,10 @@ def acks(effect: Effect) -> list[tuple[int, int, int, bytes]]:
     """(offset, policy, error, correlation id) of each."""
     assert isinstance(effect, SendAcks)
     found, position = [], 0
-    while position < len(effect.owed):
-        offset, _, policy, error, inbox, subject, correlation = OWED.unpack_from(effect.owed, position)
+    while position < len(effect.pending):
+        offset, _, policy, error, inbox, subject, correlation = OWED.unpack_from(effect.pending, position)
         position += OWED.size + inbox + subject + correlation
-        found.append((offset, policy, error, effect.owed[position - correlation : position]))
+        found.append((offset, policy, error, effect.pending[position - correlation : position]))
     return found
 
 
@@ -171,7 +171,7 @@ def test_acks_that_wait_are_bounded_and_their_loss_is_said() -> None:
     dropped: list[DropAcks] = []
     for number in range(70):
         dropped += [item for item in machine.step(Arrived(batch(*big), now=number)) if isinstance(item, DropAcks)]
-        assert machine.owed.nbytes <= OWED_ACK_BYTES
-    stored = sum(item.nbytes for item in dropped) + machine.owed.nbytes
+        assert machine.pending.nbytes <= PENDING_ACK_BYTES
+    stored = sum(item.nbytes for item in dropped) + machine.pending.nbytes
     assert 70 * 1000 * 1024 < stored < 70 * 1000 * 1100
     assert 1 <= len(dropped) <= 2

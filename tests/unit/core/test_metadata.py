@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
-    BeginLife,
     BrokerDied,
+    BrokerStarted,
     ChangeLeader,
     Command,
     CreateStream,
@@ -98,7 +98,7 @@ def test_garbage_is_a_corrupt_error_not_a_crash() -> None:
 @given(st.lists(commands, max_size=20))
 def test_a_snapshot_at_any_prefix_equals_the_commands_it_replaces(history: list[Command]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Operations, "kept", 2)
+        patch.setattr(Operations, "remembered", 2)
         compare_at_every_prefix(history)
 
 
@@ -192,7 +192,7 @@ def test_who_starts_leads_under_new_epochs_and_leaves_only_the_sets_it_doubts() 
     metadata = replicated()
     before = metadata.streams["orders"].partitions
     led = [item.id for item in before if item.leader == "a"]
-    metadata.apply(2, BeginLife("a", False, (("orders", led[0]),)))
+    metadata.apply(2, BrokerStarted("a", False, (("orders", led[0]),)))
     doubted, other = (metadata.streams["orders"].partitions[number] for number in led)
     assert doubted.leader != "a"
     assert "a" not in doubted.isr
@@ -200,7 +200,7 @@ def test_who_starts_leads_under_new_epochs_and_leaves_only_the_sets_it_doubts() 
     assert [item for item in metadata.streams["orders"] if item.id not in led] == [
         item for item in before if item.id not in led
     ]
-    metadata.apply(3, BeginLife("a", True))
+    metadata.apply(3, BrokerStarted("a", True))
     assert all("a" not in item.isr for item in metadata.streams["orders"])
 
 

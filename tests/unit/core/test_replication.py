@@ -134,7 +134,7 @@ def test_an_eligible_replica_that_lost_what_it_promised_is_asked_out_of_that_too
 
 def test_into_the_set_comes_only_who_has_promised_what_the_leader_had_when_it_was_elected() -> None:
     """The last leader may have committed any of it; this one knows of less."""
-    machine = InSync("me", ("me", "b", "c"), ("me",), 2, hw_end=3, settled_end=10)
+    machine = InSync("me", ("me", "b", "c"), ("me",), 2, hw_end=3, leadership_end=10)
     machine.promised(10)
     machine.fetched("b", 10, 9, 10, 1)
     assert machine.recovered(1, LAG) == []

@@ -16,7 +16,7 @@ from bascule.log.sync import SyncMode
 from bascule.log.tail import Tail
 from bascule.ports import Write
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import Bench, begin_life, end_life, open_bench
+from bascule.testing.logs import Bench, open_bench, start_ends, stop_ends
 from bascule.testing.loop import run
 from tests.harness.segments import last_segment
 
@@ -25,7 +25,7 @@ LONG_S = 10.0
 
 
 async def a_life(disk: MemoryDisk, replicated: bool = True, mode: str = "group") -> tuple[PromisedEnds, Bench]:
-    ends = await begin_life(disk)
+    ends = await start_ends(disk)
     return ends, await open_bench(disk, ends=ends, replicated=replicated, mode=SyncMode(mode))
 
 
@@ -33,7 +33,7 @@ async def named(disk: MemoryDisk, replicated: bool = True, mode: str = "group") 
     """A log that a life before this one had on record already."""
     ends, bench = await a_life(disk, replicated, mode)
     await bench.store([b"0"])
-    await end_life(ends, bench)
+    await stop_ends(ends, bench)
     return (await a_life(disk, replicated, mode))[1]
 
 
@@ -109,10 +109,10 @@ def test_after_a_power_loss_the_last_promises_may_be_missing_until_somebody_vouc
             assert (bench.log.tail, bench.log.end) == (Tail.LIKELY, 1)
             disk.kill(random.Random(1))  # that this life ended in the page cache's time changes nothing
         ends, bench = await a_life(disk)
-        await end_life(ends, bench)
+        await stop_ends(ends, bench)
         _, bench = await a_life(disk)
         tails = [bench.log.tail]
-        bench.log.record.vouch()
+        bench.log.record.verify()
         assert [*tails, bench.log.tail] == [Tail.LIKELY, Tail.SURE], "nor does a clean shutdown"
         await ends_written()
         disk.kill(random.Random(1))
@@ -157,7 +157,7 @@ def test_a_write_that_failed_promises_nothing() -> None:
         bench = await named(disk)
         path = last_segment(disk)
         await bench.store([b"1"])
-        disk.misfortune = lambda each: errno.EIO if each == path else None
+        disk.injected_error = lambda each: errno.EIO if each == path else None
         await bench.store([b"2"])
         assert bench.failures
         disk.heal()
@@ -175,13 +175,13 @@ def test_where_the_file_cannot_be_written_the_next_start_does_not_believe_it(
     async def scenario() -> None:
         disk = MemoryDisk()
         bench = await named(disk)
-        disk.misfortune = lambda each: errno.EIO if each == cachedends.FILE else None
+        disk.injected_error = lambda each: errno.EIO if each == cachedends.FILE else None
         if when == "promise":
             size = await size_of_one_more(bench, disk)
         else:
             await bench.log.record.forget_above(0)
         await ends_written()
-        disk.misfortune = None
+        disk.injected_error = None
         assert "promised-ends.cached: cannot be written" in caplog.text
         if when == "store":
             size = await size_of_one_more(bench, disk)

@@ -51,12 +51,12 @@ def test_nothing_is_promised_before_it_is_synced() -> None:
         disk.crash()
         assert disk.paths() == [], "a power loss in the middle of the round leaves nothing"
         assert len(disk_then.paths()) == 1
-        await bench.log.settled()
+        await bench.log.flushed()
         assert bench.log.failed is not None
 
         bench = await open_bench(disk)
         bench.append(bodies(0, 3))
-        await bench.log.settled()
+        await bench.log.flushed()
         assert bench.promises == [3]
         disk.crash()
         bench = await open_bench(disk)
@@ -78,7 +78,7 @@ def test_what_arrives_during_a_round_shares_the_next_one() -> None:
         for bench in benches:
             for number in range(10):
                 bench.append(bodies(number, 1))
-        await asyncio.gather(*(bench.log.settled() for bench in benches))
+        await asyncio.gather(*(bench.log.flushed() for bench in benches))
         assert scheduler.rounds == 2
         assert scheduler.waiting_bytes == 0
         assert [bench.promises for bench in benches] == [[1, 11], [10], [10], [10], [10]]
@@ -95,7 +95,7 @@ def test_a_segment_rolls_by_size_checked_before_the_append() -> None:
             await bench.store(bodies(number, 1))
         assert [segment.base for segment in bench.log.segments] == [0, 2, 4]
         bench.append(bodies(5, 100))
-        await bench.log.settled()
+        await bench.log.flushed()
         assert [segment.base for segment in bench.log.segments] == [0, 2, 4], "an append is never split"
         assert await bench.read_all() == numbered(0, 105)
 
@@ -159,7 +159,7 @@ def test_times_are_found_in_stored_and_in_waiting_records() -> None:
         for number in range(0, 60, 4):
             bench.append(bodies(number, 4))
             if number == 40:
-                await bench.log.settled()
+                await bench.log.flushed()
         log = bench.log
         assert log.promised_end < log.end
         times = [(segment.first_timestamp, segment.first_offset) for segment in log.segments]
@@ -214,7 +214,7 @@ def test_too_much_waiting_for_the_disk_fails_the_log_and_says_so(monkeypatch: py
         assert bench.log.end == 0
         assert bench.scheduler.waiting_bytes == 0
         bench.append(batch)
-        await bench.log.settled()
+        await bench.log.flushed()
         assert await bench.read_all() == numbered(0, 10)
         assert bench.scheduler.waiting_bytes == 0
 
@@ -235,7 +235,7 @@ def test_a_disk_that_falls_behind_presses_back_and_lets_go_again(monkeypatch: py
         for expected in ([], [], [True], [True]):
             bench.append(batch)
             assert pressure == expected
-        await bench.log.settled()
+        await bench.log.flushed()
         assert pressure == [True, False]
 
     run(scenario())
@@ -269,7 +269,7 @@ def test_a_failed_store_stops_writing_and_reopening_resumes_it(step: int, caplog
         disk.fail_at(disk.steps + step)  # a segment and the index of the one before; then the folder, then the file
         bench.append(bodies(5, 5))
         bench.append(bodies(10, 5))
-        await bench.log.settled()
+        await bench.log.flushed()
         log = bench.log
         assert (log.end, log.promised_end) == (5, 5)
         assert len(bench.failures) == 1
@@ -322,7 +322,7 @@ def test_the_index_of_a_segment_that_was_cut_ends_with_it() -> None:
         disk.fail_at(disk.steps + 2)
         await bench.store([bytes(3_000)] * 5)
         await bench.log.reopen()
-        await bench.log.settled()
+        await bench.log.flushed()
         segment = bench.log.segments[0]
         assert isinstance(segment.index, FileIndex)
         scan = await scan_segment(disk, segment.path, 0, segment.promised.size)
@@ -382,7 +382,7 @@ def test_interval_promises_what_is_written_and_syncs_on_time() -> None:
         held = disk.copy()
         await asyncio.sleep(0.2)
         assert any(isinstance(segment.index, FileIndex) for segment in bench.log.segments)
-        await bench.log.settled()
+        await bench.log.flushed()
         disk.crash()
         bench = await open_bench(disk)
         assert await bench.read_all() == numbered(0, 20)
@@ -480,7 +480,7 @@ def test_truncating_cuts_the_suffix_aside_and_writing_goes_on_from_there() -> No
         assert [path for path in disk.paths() if path.startswith("quarantine/")]
         with pytest.raises(ValueError, match="cannot cut"):
             await log.truncate(end)
-        await log.settled()
+        await log.flushed()
         disk.crash()
         bench = await open_bench(disk, segment_max_bytes=500)
         assert await bench.read_all() == [*numbered(0, end), (end, b"new")]
@@ -502,7 +502,7 @@ def test_an_owner_that_throws_when_told_does_not_hold_up_the_others(caplog: pyte
         bad.log.appender._on_promised = throw
         bad.append(bodies(0, 1))
         good.append(bodies(0, 1))
-        await good.log.settled()
+        await good.log.flushed()
         assert good.promises == [1]
 
     asyncio.run(scenario())

@@ -132,10 +132,10 @@ def test_a_folder_that_a_refill_made_is_watched_again() -> None:
         bench.disk.vanish(FOLDER)
         bench.log.lose(FOLDER)
         await bench.log.reopen(heals=True)
-        assert bench.log.presence.glance() is None
+        assert bench.log.presence.file_check() is None
         for segment in list(bench.log.damaged):
             assert await heal(bench, peer, segment.base)
-        assert bench.log.presence.glance() is not None
+        assert bench.log.presence.file_check() is not None
         assert await bench.read_all() == EXPECTED
 
     run(main())

@@ -18,7 +18,7 @@ from bascule.log.refill import refill
 from bascule.log.sync import SyncMode
 from bascule.log.tail import CleanEnd, Tail
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, Bench, begin_life, end_life, open_bench
+from bascule.testing.logs import FOLDER, Bench, open_bench, start_ends, stop_ends
 from bascule.testing.loop import run
 from bascule.wire.raft_messages import Entry, HardState, Membership, Snapshot
 
@@ -49,11 +49,11 @@ async def stored(cached: bool = True) -> MemoryDisk:
     """The log of a broker that has stopped in good order."""
     disk = MemoryDisk()
     disk.cached = cached
-    ends = await begin_life(disk)
+    ends = await start_ends(disk)
     bench = await open_bench(disk, SEGMENT_BYTES, ends=ends)
     for _, value in EXPECTED:
         await bench.store([value])
-    await end_life(ends, bench)
+    await stop_ends(ends, bench)
     return disk
 
 
@@ -75,7 +75,7 @@ def test_a_start_takes_no_wrong_read_for_damage(
             if path.endswith(".index"):
                 await disk.remove(path)
         disk.misread = wrong = Wrong(every)
-        ends = await begin_life(disk)
+        ends = await start_ends(disk)
         assert ends.was_complete
         bench = await open_bench(disk, SEGMENT_BYTES, replicated=replicated, ends=ends)
         assert bench.log.tail is Tail.SURE

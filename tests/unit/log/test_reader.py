@@ -83,7 +83,7 @@ def test_a_reader_stops_at_the_visible_end_and_at_its_stop() -> None:
         bench = await open_bench(MemoryDisk(), segment_max_bytes=500)
         for number in range(0, 50, 5):
             bench.append(bodies(number, 5))
-        await bench.log.settled()
+        await bench.log.flushed()
         reader = bench.log.reader(3)
         assert await reader.read() is None, "nothing is visible yet"
         bench.log.set_visible_end(12)
@@ -134,7 +134,7 @@ def test_nothing_unsynced_is_read_even_if_it_were_visible() -> None:
         assert records is not None
         assert [offset for offset, _ in values(records)] == [0, 1, 2]
         assert await reader.read() is None
-        await bench.log.settled()
+        await bench.log.flushed()
         records = await reader.read()
         assert records is not None
         assert [offset for offset, _ in values(records)] == [3, 4, 5]
@@ -197,7 +197,7 @@ def test_a_reverse_reader_stays_below_the_visible_end_and_crosses_gaps() -> None
         bench = await open_bench(MemoryDisk(), segment_max_bytes=300)
         for first in (0, 10, 20, 30):
             bench.append(bodies(first, 4), offset=first)
-        await bench.log.settled()
+        await bench.log.flushed()
         assert await read_back(bench, 99, 1000) == []
         bench.log.set_visible_end(22)
         assert await read_back(bench, 99, 1000) == [21, 20, 13, 12, 11, 10, 3, 2, 1, 0]

@@ -33,7 +33,7 @@ async def filled(count: int = 30, segment_max_bytes: int = 1_000) -> tuple[Memor
     for number in range(0, count, 5):
         await bench.store(bodies(number, 5))
     await asyncio.sleep(0.001)
-    await bench.log.settled()
+    await bench.log.flushed()
     return disk, bench
 
 
@@ -187,7 +187,7 @@ def test_a_bad_index_file_is_made_anew_at_the_start(how: str, caplog: pytest.Log
         bench = await open_bench(disk)
         assert await bench.read_all() == numbered(*range(60))
         assert {time: await bench.log.offset_at_or_after(time) for time in times} == times
-        await bench.log.settled()
+        await bench.log.flushed()
         assert disk.content(index(0)) == good
 
     with caplog.at_level(logging.WARNING):
@@ -201,7 +201,7 @@ def test_wrong_index_entries_are_found_at_their_first_use(caplog: pytest.LogCapt
         bench = await open_bench(disk, segment_max_bytes=100_000)
         for number in range(0, 2000, 50):
             await bench.store(bodies(number, 50))
-        await bench.log.settled()
+        await bench.log.flushed()
         good = disk.content(index(0))
         assert len(good) > 400
         disk.put(index(0), good[:24] + bytes(240) + good[264:])
@@ -209,7 +209,7 @@ def test_wrong_index_entries_are_found_at_their_first_use(caplog: pytest.LogCapt
         assert isinstance(bench.log.segments[0].index, FileIndex)
         for start in (0, 50, 100, 300, 700):
             assert (await bench.read_all(start))[0] == (start, b"value %d" % start)
-        await bench.log.settled()
+        await bench.log.flushed()
         assert disk.content(index(0)) == good
 
     with caplog.at_level(logging.WARNING):
@@ -225,7 +225,7 @@ def test_a_sealed_segment_of_another_size_than_its_index_says_is_scanned() -> No
         bench = await open_bench(disk)
         assert await bench.read_all() == numbered(*range(second - 1), *range(second, 60))
         assert bench.log.end == 60
-        await bench.log.settled()
+        await bench.log.flushed()
         again = await open_bench(disk)
         assert again.log.segments[0].footer().end == second - 1
 
@@ -422,7 +422,7 @@ def test_a_damaged_segment_gets_no_index_so_that_the_next_start_knows() -> None:
         bench = await open_bench(disk, segment_max_bytes=1_000, replicated=True)
         assert [each.base for each in bench.log.damaged] == [0]
         await bench.store(bodies(60, 30))
-        await bench.log.settled()
+        await bench.log.flushed()
         assert await disk.size(index(0)) is None
         assert await disk.size(index(bench.log.segments[1].base)) is not None
         await bench.close()

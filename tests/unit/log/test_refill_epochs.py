@@ -18,7 +18,7 @@ async def stored(epochs: Sequence[int]) -> MemoryDisk:
     bench = await open_bench(disk)
     for number, epoch in enumerate(epochs):
         bench.append([b"%d" % number * 20], epoch=epoch)
-    await bench.log.settled()
+    await bench.log.flushed()
     await bench.close()
     return disk
 

@@ -64,13 +64,13 @@ def test_an_index_that_did_not_fit_is_written_when_it_does() -> None:
         # There is room for another record, and not for an index.
         disk.capacity_bytes = disk.used_bytes + bench.log.segments[0].appended.size + 30
         await bench.store([b"y" * 100])
-        await bench.log.settled()
+        await bench.log.flushed()
         index = bench.log.segments[0].index_path
         assert bench.log.failed is None
         assert index not in disk.paths()
         disk.heal()
         bench.log.appender.store_index(bench.log.segments[0])
-        await bench.log.settled()
+        await bench.log.flushed()
         assert index in disk.paths()
         assert isinstance(bench.log.segments[0].index, FileIndex)
 

@@ -180,7 +180,7 @@ def test_an_index_that_was_cut_or_removed_is_made_anew(disk: FileDisk, tmp_path:
         for number in range(0, 9_000, 100):
             await bench.store([body(each) for each in range(number, number + 100)])
         segment = bench.log.segments[0]
-        await bench.log.settled()
+        await bench.log.flushed()
         assert await bench.log.offset_at_or_after(10 * 700) == 700
         path = tmp_path / segment.index_path
         size = path.stat().st_size
@@ -192,7 +192,7 @@ def test_an_index_that_was_cut_or_removed_is_made_anew(disk: FileDisk, tmp_path:
         for offset in (0, 100, 700, 2_000):
             assert await bench.log.offset_at_or_after(10 * offset) == offset
             assert (await bench.read_all(offset))[0][0] == offset
-        await bench.log.settled()
+        await bench.log.flushed()
         assert path.stat().st_size == size
         await bench.close()
 

@@ -8,7 +8,7 @@ import pytest
 from bascule.errors import PeerError
 from bascule.log.refill import refill
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, begin_life, open_bench
+from bascule.testing.logs import FOLDER, open_bench, start_ends
 from bascule.testing.loop import run
 from tests.harness.ended_logs import segments
 
@@ -21,7 +21,7 @@ def test_records_of_a_peer_that_cannot_be_compared_yet_are_not_taken_for_lost() 
 
     async def scenario() -> None:
         disk = MemoryDisk()
-        bench = await open_bench(disk, SEGMENT_BYTES, ends=await begin_life(disk), replicated=True)
+        bench = await open_bench(disk, SEGMENT_BYTES, ends=await start_ends(disk), replicated=True)
         for number in range(4):
             await bench.store([b"%d" % number * 30])
         await asyncio.sleep(1)
@@ -30,7 +30,7 @@ def test_records_of_a_peer_that_cannot_be_compared_yet_are_not_taken_for_lost() 
         disk.kill(random.Random(1))
         disk.put(third, b"")
         disk.put(last, b"")
-        bench = await open_bench(disk, SEGMENT_BYTES, ends=await begin_life(disk), replicated=True)
+        bench = await open_bench(disk, SEGMENT_BYTES, ends=await start_ends(disk), replicated=True)
         log = bench.log
         assert (log.end, log.folder) == (3, FOLDER)
         (segment,) = log.damaged
@@ -45,7 +45,7 @@ def test_records_of_a_peer_that_cannot_be_compared_yet_are_not_taken_for_lost() 
         with pytest.raises(PeerError):
             await refill(log, segment, fetch)
         log.append(following, 1, 4, log.last_timestamp + 1)
-        await log.settled()
+        await log.flushed()
         assert await refill(log, segment, fetch)
         assert [offset for offset, _ in await bench.read_all()] == [0, 1, 2, 3]
 

@@ -342,7 +342,7 @@ def test_the_disk_in_memory_does_the_same(path: str) -> None:
         assert bench.failures == []
         put_back = disk.vanish(path)
         bench.append([b"acked, for nobody has looked yet"])
-        await bench.log.settled()
+        await bench.log.flushed()
         assert bench.log.promised_end == COUNT + 1
         assert [offset for offset, _ in await bench.read_all()] == list(range(COUNT + 1))
         await passes(watch, 1)

@@ -164,7 +164,7 @@ def test_a_handler_that_stops_asking_pushes_back_on_the_client() -> None:
         while (part := await call.receive_frames()) is not None:
             received += len(part)
             # What was handed out is not given back before more is asked for.
-            assert call._connection.streams[1].unsettled >= len(part)
+            assert call._connection.streams[1].unacknowledged >= len(part)
             await go_on.wait()
         call.write(frame(b"%d" % received))
 

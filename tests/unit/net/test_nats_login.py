@@ -137,9 +137,9 @@ def test_tls_after_info_carries_messages_of_every_size(tmp_path: Path) -> None:
 def test_a_certificate_we_do_not_trust_is_an_error_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         (tmp_path / "other").mkdir()
-        stranger = Authority(tmp_path / "other").context()
+        unknown_broker = Authority(tmp_path / "other").context()
         async with server(config=tls_config(Authority(tmp_path)), folder=tmp_path) as running:
-            for tls in (stranger, None):  # without a context the system's authorities decide
+            for tls in (unknown_broker, None):  # without a context the system's authorities decide
                 with pytest.raises(StartError, match=r"certificate not accepted.*nats\.tls\.ca"):
                     await Connection.connect(NatsOptions((running.url,), tls=tls), name="x")
 

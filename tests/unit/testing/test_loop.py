@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from bascule.testing.loop import Life, VirtualLoop
+from bascule.testing.loop import SimulatedProcess, VirtualLoop
 
 logger = logging.getLogger("bascule.test")
 
@@ -30,7 +30,7 @@ def test_a_killed_process_logs_nothing_though_it_handles_exceptions_and_waits_in
             logger.exception("failed")
 
     async def main() -> None:
-        process = Life(loop)
+        process = SimulatedProcess(loop)
         process.start(handles_errors())
         await asyncio.sleep(1)
         process.kill()

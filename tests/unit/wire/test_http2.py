@@ -48,7 +48,7 @@ def test_a_server_says_nothing_before_the_preface_and_its_settings_after_it() ->
     connection.receive(frames.PREFACE, 0, 24, 0.0)
     found = parse(connection.take(0)[0])
     assert [f.kind for f in found] == [frames.SETTINGS, frames.WINDOW_UPDATE]
-    assert not connection.settled
+    assert not connection.settings_received
 
 
 def test_other_bytes_than_the_preface_end_the_connection_without_a_word() -> None:

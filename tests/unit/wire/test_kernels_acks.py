@@ -15,7 +15,7 @@ from tests.harness.kernel_inputs import (
     envelope,
     frame,
     pack,
-    pack_owed,
+    pack_pending,
     pub_payloads,
     unframe,
 )
@@ -27,8 +27,8 @@ PREFIX = ack_prefix("readings", "sensor.readings")
 
 
 def test_acks_go_out_as_envelopes_to_their_inboxes(kernels: ModuleType) -> None:
-    owed = pack_owed(0, b"in.a", correlation=b"c") + pack_owed(7, b"in.b", policy=1, subject=b"other")
-    commands, local = kernels.encode_acks(owed, PREFIX, SUBJECT, NOW + 9, b"", 1000)
+    pending = pack_pending(0, b"in.a", correlation=b"c") + pack_pending(7, b"in.b", policy=1, subject=b"other")
+    commands, local = kernels.encode_acks(pending, PREFIX, SUBJECT, NOW + 9, b"", 1000)
     assert local == []
     (first_inbox, first), (second_inbox, second) = pub_payloads(commands)
     assert (first_inbox, second_inbox) == (b"in.a", b"in.b")
@@ -41,31 +41,31 @@ def test_acks_go_out_as_envelopes_to_their_inboxes(kernels: ModuleType) -> None:
 
 
 def test_an_ack_larger_than_nats_takes_is_left_out(kernels: ModuleType) -> None:
-    owed = pack_owed(0, b"in.a", correlation=b"c" * 500) + pack_owed(1, b"in.b")
-    commands, _ = kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"", 200)
+    pending = pack_pending(0, b"in.a", correlation=b"c" * 500) + pack_pending(1, b"in.b")
+    commands, _ = kernels.encode_acks(pending, PREFIX, SUBJECT, NOW, b"", 200)
     assert [inbox for inbox, _ in pub_payloads(commands)] == [b"in.b"]
     (_, payload) = pub_payloads(commands)[0]
-    assert kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"", len(payload))[0] == commands
-    assert kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"", len(payload) - 1)[0] == b""
+    assert kernels.encode_acks(pending, PREFIX, SUBJECT, NOW, b"", len(payload))[0] == commands
+    assert kernels.encode_acks(pending, PREFIX, SUBJECT, NOW, b"", len(payload) - 1)[0] == b""
 
 
 def test_error_acks_carry_the_error_and_too_large_no_commit_time(kernels: ModuleType) -> None:
-    owed = pack_owed(0, b"in.a", error=2) + pack_owed(0, b"in.a", error=3)
-    commands, _ = kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"", 1000)
+    pending = pack_pending(0, b"in.a", error=2) + pack_pending(0, b"in.a", error=3)
+    commands, _ = kernels.encode_acks(pending, PREFIX, SUBJECT, NOW, b"", 1000)
     acks = [api_pb2.Ack.FromString(payload[8:]) for _, payload in pub_payloads(commands)]
     assert [(ack.ackError, ack.commitTimestamp) for ack in acks] == [(2, NOW), (3, 0)]
 
 
 def test_acks_for_this_process_become_frames_per_call(kernels: ModuleType) -> None:
-    owed = b"".join(
+    pending = b"".join(
         (
-            pack_owed(1, b"own.s1", correlation=b"c1"),
-            pack_owed(2, b"own.u2"),
-            pack_owed(3, b"own."),
-            pack_owed(4, b"own.s1"),
+            pack_pending(1, b"own.s1", correlation=b"c1"),
+            pack_pending(2, b"own.u2"),
+            pack_pending(3, b"own."),
+            pack_pending(4, b"own.s1"),
         )
     )
-    commands, local = kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"own.", 1)
+    commands, local = kernels.encode_acks(pending, PREFIX, SUBJECT, NOW, b"own.", 1)
     assert commands == b""
     assert [(token, count) for token, _, count in local] == [(b"s1", 2), (b"u2", 1)]
     first, second = [api_pb2.PublishResponse.FromString(payload) for payload in unframe(local[0][1])]
@@ -91,10 +91,10 @@ def test_an_error_ack_becomes_an_async_error_with_an_empty_ack(
     expected = api_pb2.PublishResponse(ack=api_pb2.Ack(), correlationId="c")
     expected.asyncError.code = code  # type: ignore[assignment]
     expected.asyncError.message = text
-    owed = pack_owed(0, b"own.s", error=error, correlation=b"c")
-    ((_, frames, _),) = kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"own.", 1000)[1]
+    pending = pack_pending(0, b"own.s", error=error, correlation=b"c")
+    ((_, frames, _),) = kernels.encode_acks(pending, PREFIX, SUBJECT, NOW, b"own.", 1000)[1]
     assert frames == frame(expected.SerializeToString())
-    commands, _ = kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"", 1000)
+    commands, _ = kernels.encode_acks(pending, PREFIX, SUBJECT, NOW, b"", 1000)
     ((_, payload),) = pub_payloads(commands)
     assert kernels.ack_responses(pack((b"ns.ack.b1.s", b"", payload))) == [(b"s", b"readings", frames, 1)]
 
@@ -136,8 +136,8 @@ def test_acks_from_nats_are_kept_apart_by_the_stream_that_sent_them(kernels: Mod
 
 
 def test_only_acks_that_somebody_waits_for_are_counted(kernels: ModuleType) -> None:
-    owed = b"".join(pack_owed(0, b"own.s1", policy=policy, error=3) for policy in (0, 1, 2, 255))
-    ((_, frames, count),) = kernels.encode_acks(owed, PREFIX, SUBJECT, NOW, b"own.", 1000)[1]
+    pending = b"".join(pack_pending(0, b"own.s1", policy=policy, error=3) for policy in (0, 1, 2, 255))
+    ((_, frames, count),) = kernels.encode_acks(pending, PREFIX, SUBJECT, NOW, b"own.", 1000)[1]
     assert (len(unframe(frames)), count) == (4, 2)
     acks = [api_pb2.Ack(stream="s", ackPolicy=policy, ackError=3) for policy in (0, 1, 2, 7, -1)]  # type: ignore[arg-type]
     batch = pack(*((b"own.s1", b"", envelope(ack.SerializeToString(), 1)) for ack in acks))
@@ -154,8 +154,8 @@ def test_an_ack_that_no_client_could_read_in_a_response_is_dropped(kernels: Modu
     assert kernels.ack_responses(nested(100)) == []
 
 
-def test_broken_owed_acks_are_an_error_of_ours(kernels: ModuleType) -> None:
-    owed = pack_owed(0, b"in.a", correlation=b"c")
-    for cut in range(1, len(owed)):
+def test_broken_pending_acks_are_an_error_of_ours(kernels: ModuleType) -> None:
+    pending = pack_pending(0, b"in.a", correlation=b"c")
+    for cut in range(1, len(pending)):
         with pytest.raises(ValueError, match=r"\w"):
-            kernels.encode_acks(owed[:cut], PREFIX, SUBJECT, NOW, b"", 1000)
+            kernels.encode_acks(pending[:cut], PREFIX, SUBJECT, NOW, b"", 1000)

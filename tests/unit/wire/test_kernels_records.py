@@ -21,7 +21,7 @@ from tests.harness.kernel_inputs import (
     envelope,
     frame,
     pack,
-    pack_owed,
+    pack_pending,
     parse_messages,
 )
 
@@ -30,8 +30,8 @@ from tests.harness.kernel_inputs import (
 
 def test_a_plain_message_is_stored_whole(kernels: ModuleType) -> None:
     batch = pack((SUBJECT, b"", b"\x00\xffplain"), (SUBJECT, b"", b""))
-    records, count, next_offset, last_timestamp, *owed = encode(kernels, batch, next_offset=5)
-    assert (count, next_offset, last_timestamp, owed) == (2, 7, NOW + 1, [b"", b"", b""])
+    records, count, next_offset, last_timestamp, *pending = encode(kernels, batch, next_offset=5)
+    assert (count, next_offset, last_timestamp, pending) == (2, 7, NOW + 1, [b"", b"", b""])
     first, second = parse_messages(records)
     assert (first.offset, first.key, first.value, first.timestamp) == (5, b"", b"\x00\xffplain", NOW)
     assert (first.stream, first.partition, first.subject, first.replySubject) == (
@@ -103,8 +103,8 @@ def test_an_envelope_gives_key_value_and_headers_and_nothing_else(kernels: Modul
     ],
 )
 def test_a_damaged_envelope_is_a_plain_message(kernels: ModuleType, payload: bytes) -> None:
-    records, count, *_, leader_owed, all_owed, errors = encode(kernels, pack((SUBJECT, b"", payload)))
-    assert (count, leader_owed, all_owed, errors) == (1, b"", b"", b"")
+    records, count, *_, leader_pending, all_pending, errors = encode(kernels, pack((SUBJECT, b"", payload)))
+    assert (count, leader_pending, all_pending, errors) == (1, b"", b"", b"")
     assert parse_messages(records)[0].value == payload
 
 
@@ -168,7 +168,7 @@ def asking(inbox: str = "in.box", policy: int = 0, offset: int = 0, **fields: ob
     return envelope(message.SerializeToString())
 
 
-def test_acks_are_owed_by_policy(kernels: ModuleType) -> None:
+def test_acks_are_pending_by_policy(kernels: ModuleType) -> None:
     batch = pack(
         (SUBJECT, b"", asking("in.leader", 0, correlationId="c1")),
         (b"sensor.\xff", b"", asking("in.all", 1)),
@@ -176,12 +176,12 @@ def test_acks_are_owed_by_policy(kernels: ModuleType) -> None:
         (SUBJECT, b"", asking("in.odd", 9)),
         (SUBJECT, b"", asking("in.odd", -1)),
     )
-    _, count, _, _, leader_owed, all_owed, errors = encode(kernels, batch, next_offset=10)
+    _, count, _, _, leader_pending, all_pending, errors = encode(kernels, batch, next_offset=10)
     assert (count, errors) == (5, b"")
-    assert leader_owed == pack_owed(10, b"in.leader", correlation=b"c1")
-    expected = bytearray(pack_owed(11, b"in.all", policy=1, subject="sensor.\ufffd".encode()))
+    assert leader_pending == pack_pending(10, b"in.leader", correlation=b"c1")
+    expected = bytearray(pack_pending(11, b"in.all", policy=1, subject="sensor.\ufffd".encode()))
     struct.pack_into("<q", expected, 8, NOW + 1)
-    assert all_owed == expected
+    assert all_pending == expected
 
 
 @pytest.mark.parametrize(
@@ -190,35 +190,37 @@ def test_acks_are_owed_by_policy(kernels: ModuleType) -> None:
 )
 def test_an_inbox_that_nobody_may_publish_to_gets_no_ack(kernels: ModuleType, inbox: str) -> None:
     batch = pack((SUBJECT, b"", asking(inbox)))
-    _, count, _, _, *owed = encode(kernels, batch)
-    assert (count, owed) == (1, [b"", b"", b""])
-    _, count, _, _, *owed = encode(kernels, batch, max_bytes=3)
-    assert (count, owed) == (0, [b"", b"", b""])
+    _, count, _, _, *pending = encode(kernels, batch)
+    assert (count, pending) == (1, [b"", b"", b""])
+    _, count, _, _, *pending = encode(kernels, batch, max_bytes=3)
+    assert (count, pending) == (0, [b"", b"", b""])
 
 
 @pytest.mark.parametrize("inbox", ["x" * 1024, "é.ü", "_INBOX.a.b", "a$-"])
 def test_other_inboxes_do(kernels: ModuleType, inbox: str) -> None:
-    assert encode(kernels, pack((SUBJECT, b"", asking(inbox))))[4] == pack_owed(0, inbox.encode())
+    assert encode(kernels, pack((SUBJECT, b"", asking(inbox))))[4] == pack_pending(0, inbox.encode())
 
 
 @pytest.mark.parametrize(("length", "owes"), [(1024, True), (1025, False), (500_000, False)])
 def test_a_correlation_id_over_its_bound_gets_no_ack(kernels: ModuleType, length: int, owes: bool) -> None:
     message = api_pb2.Message(value=b"v", ackInbox="in.box", correlationId="c" * length)
     batch = pack((SUBJECT, b"", envelope(message.SerializeToString())))
-    expected = pack_owed(0, b"in.box", correlation=b"c" * length) if owes else b""
-    records, count, *_, leader_owed, _, _ = encode(kernels, batch)
-    assert (count, parse_messages(records)[0].value, leader_owed) == (1, b"v", expected)
+    expected = pack_pending(0, b"in.box", correlation=b"c" * length) if owes else b""
+    records, count, *_, leader_pending, _, _ = encode(kernels, batch)
+    assert (count, parse_messages(records)[0].value, leader_pending) == (1, b"v", expected)
     errors = encode(kernels, batch, max_bytes=3)[6]
-    assert errors == (pack_owed(0, b"in.box", correlation=b"c" * length, error=3) if owes else b"")
+    assert errors == (pack_pending(0, b"in.box", correlation=b"c" * length, error=3) if owes else b"")
 
 
-@pytest.mark.parametrize(("policy", "owed_policy"), [(0, 0), (1, 1), (2, 2), (3, 2), (300, 2), (-1, 2)])
-def test_a_message_too_large_is_refused_whatever_its_policy(kernels: ModuleType, policy: int, owed_policy: int) -> None:
+@pytest.mark.parametrize(("policy", "pending_policy"), [(0, 0), (1, 1), (2, 2), (3, 2), (300, 2), (-1, 2)])
+def test_a_message_too_large_is_refused_whatever_its_policy(
+    kernels: ModuleType, policy: int, pending_policy: int
+) -> None:
     large = asking("in.box", policy, value=b"x" * 100)
     batch = pack((SUBJECT, b"", large), (SUBJECT, b"", b"x" * 1000), (SUBJECT, b"", b"small"))
-    records, count, *_, leader_owed, all_owed, errors = encode(kernels, batch, max_bytes=len(large) - 1)
-    assert (count, parse_messages(records)[0].offset, leader_owed, all_owed) == (1, 0, b"", b"")
-    assert errors == pack_owed(0, b"in.box", policy=owed_policy, error=3)
+    records, count, *_, leader_pending, all_pending, errors = encode(kernels, batch, max_bytes=len(large) - 1)
+    assert (count, parse_messages(records)[0].offset, leader_pending, all_pending) == (1, 0, b"", b"")
+    assert errors == pack_pending(0, b"in.box", policy=pending_policy, error=3)
     assert encode(kernels, pack((SUBJECT, b"", large)), max_bytes=len(large))[1] == 1
 
 
@@ -228,7 +230,7 @@ def test_a_record_that_no_reader_would_take_is_refused(kernels: ModuleType) -> N
     *_, last_timestamp, _, _, errors = encode(
         kernels, pack((SUBJECT, b"", asking(value=value + bytes(190)))), max_bytes=1 << 30, last_timestamp=3
     )
-    assert (last_timestamp, errors) == (3, pack_owed(0, b"in.box", error=3))
+    assert (last_timestamp, errors) == (3, pack_pending(0, b"in.box", error=3))
 
 
 def test_expected_offsets_are_checked_under_optimistic_concurrency(kernels: ModuleType) -> None:
@@ -239,10 +241,10 @@ def test_expected_offsets_are_checked_under_optimistic_concurrency(kernels: Modu
         (SUBJECT, b"", asking("in.zero", 0)),
         (SUBJECT, b"", b"plain"),
     )
-    _, count, next_offset, _, leader_owed, _, errors = encode(kernels, batch, next_offset=5, occ=True)
+    _, count, next_offset, _, leader_pending, _, errors = encode(kernels, batch, next_offset=5, occ=True)
     assert (count, next_offset) == (2, 7)
-    assert errors == pack_owed(0, b"in.stale", policy=2, error=2) + pack_owed(0, b"in.zero", error=2)
-    assert leader_owed.startswith(pack_owed(5, b"in.right"))
+    assert errors == pack_pending(0, b"in.stale", policy=2, error=2) + pack_pending(0, b"in.zero", error=2)
+    assert leader_pending.startswith(pack_pending(5, b"in.right"))
     assert encode(kernels, batch, next_offset=5)[1] == 5
     assert encode(kernels, pack((SUBJECT, b"", b"plain")), occ=True)[1] == 1
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from bascule.errors import PeerError
 from bascule.wire.repair import (
+    LogEnd,
     Question,
-    Standing,
     Told,
     decode_question,
     decode_told,
@@ -17,7 +17,7 @@ from bascule.wire.repair import (
 
 u64 = st.integers(0, (1 << 64) - 1)
 questions = st.builds(Question, u64, st.integers(0, (1 << 32) - 1), u64, u64, u64, st.text(max_size=20))
-answers = st.builds(Told, st.booleans(), st.booleans(), st.builds(Standing, u64, u64), u64, st.binary(max_size=100))
+answers = st.builds(Told, st.booleans(), st.booleans(), st.builds(LogEnd, u64, u64), u64, st.binary(max_size=100))
 
 
 @given(questions, answers)
@@ -37,5 +37,5 @@ def test_a_flipped_bit_or_a_cut_is_noticed(question: Question, told: Told, where
 
 
 def test_the_fuller_log_is_the_larger_standing() -> None:
-    assert Standing(2, 5) > Standing(1, 9)
-    assert Standing(2, 6) > Standing(2, 5)
+    assert LogEnd(2, 5) > LogEnd(1, 9)
+    assert LogEnd(2, 6) > LogEnd(2, 5)

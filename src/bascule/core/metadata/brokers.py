@@ -29,8 +29,8 @@ class Brokers:
         return replace(self, draining=_without(self.draining, broker), removing=_without(self.removing, broker))
 
     def with_removed(self, broker: str, incarnation: str) -> "Brokers":
-        life = (broker, incarnation)
-        removed = (*(each for each in self.removed if each != life), life)
+        server = (broker, incarnation)
+        removed = (*(each for each in self.removed if each != server), server)
         return replace(self.without(broker), removed=removed[-REMOVED_BROKERS:])
 
     @classmethod

@@ -130,9 +130,9 @@ class ChangeLeader:
 PartitionName = tuple[str, int]
 
 
-@layout(pb.BEGIN_LIFE, "beginLifeOp")
+@layout(pb.BROKER_STARTED, "brokerStartedOp")
 @dataclass(frozen=True, slots=True)
-class BeginLife:
+class BrokerStarted:
     """A broker that just started leads only under new epochs, and leaves the in-sync sets of the partitions whose log
     it doubts, as far as they have another member. What was asked for its last life comes too late."""
 
@@ -217,7 +217,7 @@ Command = (
     | HandOver
     | DiskLost
     | ChangeLeader
-    | BeginLife
+    | BrokerStarted
     | GiveWay
     | AdminCommand
 )

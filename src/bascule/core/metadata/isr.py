@@ -72,28 +72,28 @@ def leave(
     """
     whole = how is Departure.WHOLE
     rest = tuple([each for each in item.isr if each != broker])
-    heirs = tuple([each for each in item.eligible if each != broker])
+    eligible = tuple([each for each in item.eligible if each != broker])
     if broker not in item.isr:
         # What was asked for it before, in a better state, comes too late now.
-        return item if whole else item._replace(eligible=heirs, epoch=now.epoch)
+        return item if whole else item._replace(eligible=eligible, epoch=now.epoch)
     left = (broker,) if whole else ()
     if item.leader != broker:
-        return _with_sets(item, rest, (*heirs, *left), least, now)
-    candidates = now.living(rest) or now.living(heirs) or _absent_successors(rest, heirs, how, least)
+        return _with_sets(item, rest, (*eligible, *left), least, now)
+    candidates = now.living(rest) or now.living(eligible) or _absent_successors(rest, eligible, how, least)
     if not candidates and how is not Departure.LOST:
         return item._replace(leader_epoch=now.epoch, epoch=now.epoch)
     leader = min(candidates, key=lambda each: (each in now.draining, leaders_of[each], each), default="")
     leaders_of[broker] -= 1
     leaders_of[leader] += 1
     isr = rest if leader in rest or not leader else (leader,)
-    return _with_sets(item, isr, (*rest, *heirs, *left), least, now, leader, now.epoch)
+    return _with_sets(item, isr, (*rest, *eligible, *left), least, now, leader, now.epoch)
 
 
-def _absent_successors(rest: tuple[str, ...], heirs: tuple[str, ...], how: Departure, least: int) -> tuple[str, ...]:
+def _absent_successors(rest: tuple[str, ...], eligible: tuple[str, ...], how: Departure, least: int) -> tuple[str, ...]:
     """Who is named leader although it is away, because it has what the one that leaves may lack. Where one replica is
     enough to commit the one that leaves may be all there ever is: it stays, and compares its log before it leads."""
     if how is Departure.LOST or (how is Departure.DOUBTFUL and least > 1):
-        return rest or heirs
+        return rest or eligible
     return ()
 
 
@@ -106,8 +106,8 @@ def enter(item: Partition, broker: str, least: int, now: Circumstances) -> Parti
 def give_way(item: Partition, replica: str, least: int, now: Circumstances) -> Partition:
     """The leader lets `replica` lead, which has more; itself it is in doubt then. Or it leads on, under a new epoch."""
     others = tuple(each for each in item.isr if each not in (item.leader, replica))
-    heirs = tuple(each for each in item.eligible if each != item.leader)
-    return _with_sets(item, (replica, *others), heirs, least, now, replica, now.epoch)
+    eligible = tuple(each for each in item.eligible if each != item.leader)
+    return _with_sets(item, (replica, *others), eligible, least, now, replica, now.epoch)
 
 
 def elect_uncleanly(item: Partition, leader: str, epoch: Epoch) -> Partition:
@@ -127,14 +127,14 @@ def elect_uncleanly(item: Partition, leader: str, epoch: Epoch) -> Partition:
 def _with_sets(
     item: Partition,
     isr: tuple[str, ...],
-    heirs: Iterable[str],
+    eligible: Iterable[str],
     least: int,
     now: Circumstances,
     leader: str | None = None,
     leader_epoch: Epoch | None = None,
 ) -> Partition:
     """With these sets, and with another leader if one is given. Without `_replace`, which takes twice as long."""
-    eligible = () if len(isr) >= least else tuple(dict.fromkeys([each for each in heirs if each not in isr]))
+    eligible = () if len(isr) >= least else tuple(dict.fromkeys([each for each in eligible if each not in isr]))
     id, replicas, led_by, _, led_since, _, paused, readonly, unclean_epoch, _ = item
     leader, leader_epoch = led_by if leader is None else leader, led_since if leader_epoch is None else leader_epoch
     assert leader in isr or not isr, f"{leader} leads and is not in sync: {isr}"

@@ -13,7 +13,7 @@ more and is refused. All of it follows from the commands alone and is part of th
 from dataclasses import dataclass
 
 from bascule.errors import Internal, Outdated
-from bascule.limits import KEPT_OPERATIONS
+from bascule.limits import REMEMBERED_OPERATIONS
 from bascule.wire.pb import internal_pb2 as pb
 
 
@@ -37,7 +37,7 @@ UNASKED = Operation()
 
 
 class Operations:
-    kept = KEPT_OPERATIONS
+    remembered = REMEMBERED_OPERATIONS
 
     def __init__(self) -> None:
         self._made: dict[str, int] = {}
@@ -76,7 +76,7 @@ class Operations:
         self._forget(self._deleted)
 
     def _forget(self, table: dict[str, int]) -> None:
-        while len(table) > self.kept:
+        while len(table) > self.remembered:
             self._forgotten = max(self._forgotten, table.pop(next(iter(table))))
 
     def to_wire(self) -> pb.Operations:

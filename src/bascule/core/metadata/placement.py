@@ -82,7 +82,7 @@ def fail_over(streams: Mapping[str, Stream], broker: str, how: Departure, now: C
     return changed
 
 
-def begin_life(
+def broker_started(
     streams: Mapping[str, Stream],
     broker: str,
     doubtful: Collection[tuple[str, int]],

@@ -65,18 +65,18 @@ def drain(metadata: Metadata, members: Members, broker: str) -> DrainBroker:
     return DrainBroker(broker, members.absent)
 
 
-def kept(metadata: Metadata, broker: str, absent: Sequence[str] = ()) -> list[Named]:
+def not_movable(metadata: Metadata, broker: str, absent: Sequence[str] = ()) -> list[Named]:
     """What a draining broker leads still because nobody else can, with the reason."""
     draining = metadata.brokers.draining
     found = []
     for name in sorted(metadata.streams):
         for item in metadata.streams[name]:
             if item.leader == broker and not successors(item, broker, (*draining, *absent)):
-                found.append(Named(name, item.id, _why_kept(item, broker, draining)))
+                found.append(Named(name, item.id, _why_not_moved(item, broker, draining)))
     return found
 
 
-def _why_kept(item: Partition, broker: str, draining: Sequence[str]) -> str:
+def _why_not_moved(item: Partition, broker: str, draining: Sequence[str]) -> str:
     others = [each for each in item.isr if each != broker]
     if others:
         what = "drain" if all(each in draining for each in others) else "drain or are away"

@@ -15,8 +15,8 @@ from bascule.core.metadata import administration
 from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.commands import (
     AdminCommand,
-    BeginLife,
     BrokerDied,
+    BrokerStarted,
     ChangeLeader,
     Command,
     CreateStream,
@@ -32,7 +32,7 @@ from bascule.core.metadata.commands import (
 )
 from bascule.core.metadata.isr import Circumstances, Departure, enter, give_way, leave, minimum
 from bascule.core.metadata.operations import Operations
-from bascule.core.metadata.placement import Changed, begin_life, count_leaders, fail_over
+from bascule.core.metadata.placement import Changed, broker_started, count_leaders, fail_over
 from bascule.core.metadata.streams import Partition, Stream, finish
 from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
 from bascule.types import Epoch
@@ -107,7 +107,7 @@ class Metadata:
                 self._check_isr(command)
             case ChangeLeader():
                 self._check_term(command)
-            case BrokerDied() | HandOver() | DiskLost() | BeginLife():
+            case BrokerDied() | HandOver() | DiskLost() | BrokerStarted():
                 pass
             case _:
                 administration.check(self.streams, command)
@@ -167,8 +167,8 @@ class Metadata:
                 return self._move(fail_over(self.streams, broker, Departure.WHOLE, self._now(alive)))
             case DiskLost(broker, alive):
                 return self._move(fail_over(self.streams, broker, Departure.LOST, self._now(alive)))
-            case BeginLife(broker, doubts_all, doubtful, alive):
-                return self._move(begin_life(self.streams, broker, doubtful, doubts_all, self._now(alive)))
+            case BrokerStarted(broker, doubts_all, doubtful, alive):
+                return self._move(broker_started(self.streams, broker, doubtful, doubts_all, self._now(alive)))
             case ShrinkIsr() | ExpandIsr() | ChangeLeader() | GiveWay():
                 return self._change_sets(command)
             case _:

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bascule.wire.repair import Standing
+from bascule.wire.repair import LogEnd
 
 PATIENCE_S = 5.0
 """How long a replica waits for others in sync where one is enough to commit."""
@@ -30,14 +30,14 @@ SHORT_PATIENCE_S = 1.0
 class Account(NamedTuple):
     """What a replica says about its own log."""
 
-    standing: Standing
+    log_end: LogEnd
     certain: bool
     """It is sure to have everything it promised: by its clean end, or because it has caught up with a leader since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    standing: Standing
+    log_end: LogEnd
     sure: bool
     """Its log ends as it was left, as far as it can tell."""
     exact: bool
@@ -77,8 +77,8 @@ def decide(own: Candidate, told: Mapping[str, Account], waited_s: float) -> Lead
             return Wait(())
         if _missing(own.others, told) and waited_s < SHORT_PATIENCE_S:
             return Wait(())
-    best = max(told, key=lambda broker: (told[broker].standing, broker in own.complete, broker), default=None)
-    if best is not None and told[best].standing > own.standing:
+    best = max(told, key=lambda broker: (told[broker].log_end, broker in own.complete, broker), default=None)
+    if best is not None and told[best].log_end > own.log_end:
         return GiveWay(best)
     return Lead(unheard)
 

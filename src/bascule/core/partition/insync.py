@@ -58,13 +58,13 @@ class InSync:
         isr: Iterable[str],
         min_isr: int,
         hw_end: int,
-        settled_end: int = 0,
+        leadership_end: int = 0,
         eligible: Iterable[str] = (),
     ) -> None:
         self.hw_end = hw_end
         self.isr = tuple(isr)
         self._eligible = tuple(eligible)
-        self._settled_end = settled_end
+        self._leadership_end = leadership_end
         self.followers = {replica: Follower() for replica in replicas if replica != self_id}
         self._self_id = self_id
         self._promised_end = 0
@@ -195,7 +195,7 @@ class InSync:
         been under the last leader."""
         if not self.under_replicated:
             return []
-        needed_end = max(self.hw_end, self._settled_end)
+        needed_end = max(self.hw_end, self._leadership_end)
         back = [
             replica
             for replica, follower in self.followers.items()

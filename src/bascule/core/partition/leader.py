@@ -7,7 +7,7 @@ expose.
 Rules:
 - One decision per batch. Messages that need another answer than "stored" (too large, wrong expected offset) are
   singled out inside the kernel and come back as error acks; they never split a batch.
-- An ack is owed from the moment of the append and paid when its promise holds: LEADER when this broker's log has
+- An ack is pending from the moment of the append and paid when its promise holds: LEADER when this broker's log has
   promised the record, ALL when the whole in-sync set has. A leader on its way out of the cluster pays both when the
   whole set has: one that is replaced and does not know it yet then pays nothing that its successor lacks.
 - Offsets that were committed or shown are not given again, also if the log lacks their records: it goes on behind them.
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bascule.core.partition.insync import InSync
-from bascule.core.partition.owed import OwedAcks, OwedBound
+from bascule.core.partition.pendingacks import PendingAcks, PendingAcksBound
 from bascule.errors import AckError
 from bascule.types import Epoch
 from bascule.wire.kernels import encode_records, record_tail
-from bascule.wire.owed import with_error
+from bascule.wire.pendingacks import with_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class Replicate:
 
 
 class SendAcks(NamedTuple):
-    owed: bytes
+    pending: bytes
 
 
 class Expose(NamedTuple):
@@ -218,14 +218,14 @@ class Leader:
         in_sync: InSync,
         end: int,
         last_timestamp: int,
-        owed: OwedAcks | None = None,
+        pending: PendingAcks | None = None,
         committed_end: int = 0,
     ) -> None:
         self.identity = identity
-        self.owed = owed or OwedAcks("the partition", OwedBound())
+        self.pending = pending or PendingAcks("the partition", PendingAcksBound())
         self.in_sync = in_sync
         self.end = end
-        self.settled_end = end
+        self.leadership_end = end
         """Our end when we became leader. The old leader may have shown any of it: until the high watermark is there,
         showing ours would let clients see it go back."""
         self.committed_end = committed_end
@@ -257,7 +257,7 @@ class Leader:
             case SetLeaving(leaving):
                 self.leaving = leaving
                 if leaving:
-                    self.owed.wait_for_all()
+                    self.pending.wait_for_all()
                 return []
             case Fetched(replica, end, promised_end, now):
                 return self.fetched(replica, end, promised_end, now)
@@ -277,9 +277,9 @@ class Leader:
                 return self._check_isr(now)
 
     @property
-    def settled(self) -> bool:
+    def established(self) -> bool:
         """Everything we had when we became leader is committed: what we show can only grow."""
-        return self.in_sync.hw_end >= self.settled_end
+        return self.in_sync.hw_end >= self.leadership_end
 
     def _check_isr(self, now: int, only: str = "") -> list[Effect]:
         late = self.in_sync.lagging(now, self.identity.max_lag_ns, only)
@@ -293,7 +293,7 @@ class Leader:
         if self.readonly:
             return []
         identity = self.identity
-        records, count, end, last_timestamp, leader_owed, all_owed, error_owed = encode_records(
+        records, count, end, last_timestamp, leader_pending, all_pending, error_pending = encode_records(
             batch,
             identity.origin,
             identity.subject,
@@ -307,7 +307,7 @@ class Leader:
             identity.refused_prefix,
         )
         if self.failed or not may_store:
-            return self._refuse(leader_owed + all_owed + error_owed)
+            return self._refuse(leader_pending + all_pending + error_pending)
         effects: list[Effect] = []
         if count:
             assert end - count >= max(self.end, self.committed_end), "an offset is given once"
@@ -315,19 +315,19 @@ class Leader:
             self.last_timestamp = last_timestamp
             effects.append(Append(records, count, end, last_timestamp))
             effects.append(Replicate(records, first_offset, end))
-            if leader_owed or all_owed:
+            if leader_pending or all_pending:
                 if self.leaving:
-                    leader_owed, all_owed = b"", leader_owed + all_owed
-                dropped = self.owed.add(end, leader_owed, all_owed)
+                    leader_pending, all_pending = b"", leader_pending + all_pending
+                dropped = self.pending.add(end, leader_pending, all_pending)
                 if dropped:
                     effects += [DropAcks(*item) for item in dropped]
-        if error_owed:
-            effects.append(SendAcks(error_owed))
+        if error_pending:
+            effects.append(SendAcks(error_pending))
         return effects
 
     def promised(self, end: int) -> list[Effect]:
         assert end <= self.end, f"promised up to {end}, appended up to {self.end}"
-        payable = self.owed.promised(end)
+        payable = self.pending.promised(end)
         return self._committed(self.in_sync.promised(end), payable)
 
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> list[Effect]:
@@ -340,7 +340,7 @@ class Leader:
 
     def _committed(self, risen: bool, payable: list[bytes]) -> list[Effect]:
         hw_end = self.in_sync.hw_end
-        self.owed.committed(hw_end, payable)
+        self.pending.committed(hw_end, payable)
         effects: list[Effect] = []
         acks = payable[0] if len(payable) == 1 else b"".join(payable)
         if acks:
@@ -354,7 +354,7 @@ class Leader:
         assert promised_end <= self.end, f"promised up to {promised_end}, appended up to {self.end}"
         self.failed = True
         self.end = promised_end
-        return self._refuse(self.owed.failed(promised_end))
+        return self._refuse(self.pending.failed(promised_end))
 
-    def _refuse(self, owed: bytes) -> list[Effect]:
-        return [SendAcks(with_error(owed, AckError.UNKNOWN))] if owed else []
+    def _refuse(self, pending: bytes) -> list[Effect]:
+        return [SendAcks(with_error(pending, AckError.UNKNOWN))] if pending else []

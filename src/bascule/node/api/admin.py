@@ -155,7 +155,7 @@ class AdminApi:
         metadata, away = self._cluster.metadata, self._away
         response = admin.DrainBrokerResponse(
             done=self._is_drained(broker),
-            kept=_refs(plans.kept(metadata, broker, away)),
+            kept=_refs(plans.not_movable(metadata, broker, away)),
             controller=self._cluster.raft.raft.leader,
         )
         if request.stop and response.done and not response.kept:

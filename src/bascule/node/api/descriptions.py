@@ -5,7 +5,7 @@ are immutable values, and describes each stream once, however many asked and how
 is of one version of the metadata, never older than its question, and a thousand clients that ask at once cost little
 more than one. Between slices the event loop is let go.
 
-What the metadata says of a partition is kept encoded until it changes; so are its positions here, if it is held here.
+What the metadata says of a partition is cached encoded until it changes; so are its positions here, if it is held here.
 
 An answer is a list of pieces that all who asked for it share. Whoever takes one slowly holds it in memory, so that
 there is a bound on that for the broker: past it the one who has taken longest is told to ask again.
@@ -78,7 +78,7 @@ class Descriptions:
         self._asked: dict[tuple[str, ...], asyncio.Future[Answer]] = {}
         self._rounds = jobs.tasks("the describing of streams", 2)  # one may be over and still counted
         self._describing = False
-        self._kept: dict[str, _Kept] = {}
+        self._cached: dict[str, _Cached] = {}
         self._slice = 0
         self._takers: dict[object, tuple[Answer, asyncio.Timeout]] = {}
         self._held_bytes = 0
@@ -165,8 +165,8 @@ class Descriptions:
             answer.end()
             if not waits.done():
                 waits.set_result(answer)
-        for name in [name for name in self._kept if name not in streams]:
-            del self._kept[name]
+        for name in [name for name in self._cached if name not in streams]:
+            del self._cached[name]
 
     async def _let_go(self, done: int) -> None:
         self._slice += done
@@ -178,19 +178,19 @@ class Descriptions:
         if stream is None:
             unknown = api.StreamMetadata(name=name, error=api.StreamMetadata.UNKNOWN_STREAM)
             return [bytes_field(_STREAM, unknown.SerializeToString())]
-        kept = self._kept.get(name)
-        if kept is None or kept.creation_index != stream.creation_index:
-            kept = self._kept[name] = _Kept(stream)
+        cached = self._cached.get(name)
+        if cached is None or cached.creation_index != stream.creation_index:
+            cached = self._cached[name] = _Cached(stream)
         pieces: list[bytes] = []
         for first in range(0, len(stream.partitions), METADATA_SLICE_ENTRIES):
             items = stream.partitions[first : first + METADATA_SLICE_ENTRIES]
-            pieces.append(b"".join(self._entries(kept, stream.creation_index, items)))
+            pieces.append(b"".join(self._entries(cached, stream.creation_index, items)))
             await self._let_go(len(items))
-        size = len(kept.head) + sum(map(len, pieces))
-        return [bytes((_STREAM,)) + varint(size) + kept.head, *pieces]
+        size = len(cached.head) + sum(map(len, pieces))
+        return [bytes((_STREAM,)) + varint(size) + cached.head, *pieces]
 
-    def _entries(self, kept: "_Kept", creation_index: int, items: Iterable[Partition]) -> Iterable[bytes]:
-        find, entry = self._find, kept.entry
+    def _entries(self, cached: "_Cached", creation_index: int, items: Iterable[Partition]) -> Iterable[bytes]:
+        find, entry = self._find, cached.entry
         for item in items:
             replica = find((creation_index, item.id))
             yield entry(item, None if replica is None else positions_of(replica))
@@ -200,7 +200,7 @@ def positions_of(replica: Replica) -> Positions:
     return replica.hw_end, replica.log.end, replica.first_received, replica.latest_received
 
 
-class _Kept:
+class _Cached:
     """A stream and its partitions as they were encoded last."""
 
     def __init__(self, stream: Stream) -> None:
@@ -212,11 +212,11 @@ class _Kept:
 
     def entry(self, item: Partition, positions: Positions) -> bytes:
         """Of the map of partitions. Two encodings of one message, one after the other, are that message."""
-        kept = self._entries[item.id]
-        if kept is not None and kept[0] is item:
-            if kept[2] == positions:
-                return kept[3]
-            fixed = kept[1]
+        cached = self._entries[item.id]
+        if cached is not None and cached[0] is item:
+            if cached[2] == positions:
+                return cached[3]
+            fixed = cached[1]
         else:
             fixed = _fixed(item)
         value = bytes_field(_VALUE, fixed + _moving(positions))

@@ -180,7 +180,7 @@ class Api:
             raise FailedPrecondition("The request should be sent to partition leader")
         if not await self._manager.confirm_leads(replica):
             raise FailedPrecondition("The request should be sent to partition leader")
-        await replica.settled(SESSION_S)
+        await replica.established(SESSION_S)
         return api.FetchPartitionMetadataResponse(metadata=describe_partition(replica.partition, positions_of(replica)))
 
     # --- reading ------------------------------------------------------------------------------------------------

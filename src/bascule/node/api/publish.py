@@ -230,7 +230,7 @@ class Publisher:
                     raise problem
                 await session.room()
                 await self._bus.drained()
-            await session.settled(CLOSE_WAIT_S)
+            await session.all_acked(CLOSE_WAIT_S)
         finally:
             self._inboxes.close(inbox, unanswered=session.unanswered)
 
@@ -325,7 +325,7 @@ class _Session:
         if self.outstanding > PUBLISH_OUTSTANDING_ACKS:
             await self._until(PUBLISH_OUTSTANDING_ACKS // 2, STALLED_ACKS_S)
 
-    async def settled(self, timeout_s: float) -> None:
+    async def all_acked(self, timeout_s: float) -> None:
         await self._until(0, timeout_s)
 
     async def _until(self, most: int, timeout_s: float) -> None:

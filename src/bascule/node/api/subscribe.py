@@ -66,7 +66,7 @@ async def _may_start(manager: ReplicaManager, replica: Replica, request: api.Sub
     if not await manager.confirm_leads(replica):
         return False
     if request.reverse:  # from the newest that is committed; forwards the newest of all is waited for
-        await replica.settled(SESSION_S)
+        await replica.established(SESSION_S)
     return True
 
 

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 
 from bascule.errors import PeerError
 from bascule.wire.envelope import MsgType
-from bascule.wire.owed import decode_gone, encode_gone
 from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.pendingacks import decode_gone, encode_gone
 from bascule.wire.raft import decode_message, encode_message
 from bascule.wire.raft_messages import Message as RaftMessage
 from bascule.wire.repair import Question, Told, decode_question, decode_told, encode_question, encode_told

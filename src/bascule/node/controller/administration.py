@@ -106,15 +106,15 @@ class Administration:
         """The next step: replicas elsewhere, out of every replica list, out of the membership."""
         await self._be_sure_of(broker)
         members, membership = self.members, self._raft.membership
-        life = (broker, membership.incarnation_of(broker))
+        server = (broker, membership.incarnation_of(broker))
         if broker not in members.everyone and any(name == broker for name, _ in self._metadata.brokers.removed):
             return self._metadata.index
-        if life not in self._metadata.brokers.removed:
+        if server not in self._metadata.brokers.removed:
             plans.may_remove(self._metadata, members, broker)
             if broker == self._own:
                 self._let_another_be_controller()
                 return self._metadata.index
-            if not await self._drop(life, force):
+            if not await self._drop(server, force):
                 return self._metadata.index
         self._dismiss(broker)
         return self._metadata.index
@@ -130,9 +130,9 @@ class Administration:
         except BasculeError as error:
             logger.debug("broker %s is a member for a moment more: %s", broker, error)
 
-    async def _drop(self, life: tuple[str, str], force: bool) -> bool:
+    async def _drop(self, server: tuple[str, str], force: bool) -> bool:
         """False while others still get what it has."""
-        broker = life[0]
+        broker = server[0]
         if not force and broker not in self.members.alive:
             # Nobody can copy from it: what only it has is lost, and that is said before anything is changed.
             plans.refuse_losses(broker, plans.removal_losses(self._metadata, broker))
@@ -146,7 +146,7 @@ class Administration:
             plans.refuse_losses(broker, losses)
         for loss in losses:
             logger.warning("broker %s is removed by force: %s", broker, loss)
-        await self._proposals.propose(lambda: plans.removal(self._metadata, self.members, *life, losses))
+        await self._proposals.propose(lambda: plans.removal(self._metadata, self.members, *server, losses))
         logger.warning("broker %s is removed", broker)
         return True
 
@@ -234,10 +234,10 @@ class Administration:
     # --- who is let in ---------------------------------------------------------------------------------------
 
     def tell(self, broker: str) -> bool:
-        lives = [life for life in self._metadata.brokers.removed if life[0] == broker]
-        for life in lives:
-            self._brokers.tell_removed(*life)
-        return bool(lives)
+        removed = [server for server in self._metadata.brokers.removed if server[0] == broker]
+        for server in removed:
+            self._brokers.tell_removed(*server)
+        return bool(removed)
 
     def removed(self, broker: str, incarnation: str) -> bool:
         return (broker, incarnation) in self._metadata.brokers.removed

@@ -1,9 +1,9 @@
 """What the Raft leader does for the cluster: lets brokers in, fences expired ones, and carries out what others ask.
 
 Only a leader that has committed in its own term listens; so an answer always comes from the one whose word counts. A
-broker that is silent for a session, or comes back as another life, loses what it led. New brokers come in as learners;
-when they have caught up and were heard for a while they become voters, in pairs, so that the number of voters stays
-odd, as far as `raft.max.quorum.size` allows.
+broker that is silent for a session, or comes back with another boot id, loses what it led. New brokers come in as
+learners; when they have caught up and were heard for a while they become voters, in pairs, so that the number of voters
+stays odd, as far as `raft.max.quorum.size` allows.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from bascule.wire.subjects import usable_id, usable_token
 
 logger = logging.getLogger(__name__)
 
-STRANGER_S = 2.0
+UNKNOWN_BROKER_S = 2.0
 """A broker alone that hears another cluster for so long ends."""
 RESCUE_EVERY_S = 0.5
 STEADY_S = 5.0
@@ -70,7 +70,7 @@ class Controller:
         """Those the configuration names as voters."""
         self._on_role = on_role
         self._on_fatal = on_fatal
-        self._strangers: dict[str, int] = {}
+        self._unknown_brokers: dict[str, int] = {}
         """Other clusters, and since when they are heard."""
         self._doubles: dict[tuple[str, str], int] = {}
         """Broker and incarnation of those who ask to join under the name of a live member, and since when."""
@@ -132,17 +132,17 @@ class Controller:
             logger.warning("broker %s has restarted (another boot id): what it led goes to others first", peer.id)
             self._begin_fencing(peer.id)
 
-    def heard_stranger(self, peer: Peer) -> None:
+    def heard_unknown_broker(self, peer: Peer) -> None:
         """A broker of another cluster in this namespace, perhaps under the id of a member. Nothing it says counts. Of
         the two clusters the one with a single broker ends, for it was most likely founded by mistake, by a broker that
         lost its disk; of two such the one with less behind it."""
         if not self.active:
             return
         now = self._clock.monotonic_ns()
-        news = peer.cluster not in self._strangers
-        first = self._strangers.setdefault(peer.cluster, now)
-        if len(self._strangers) > RAFT_MAX_SERVERS:
-            del self._strangers[next(iter(self._strangers))]
+        news = peer.cluster not in self._unknown_brokers
+        first = self._unknown_brokers.setdefault(peer.cluster, now)
+        if len(self._unknown_brokers) > RAFT_MAX_SERVERS:
+            del self._unknown_brokers[next(iter(self._unknown_brokers))]
         text = (
             f"broker {peer.id} of another cluster ({peer.cluster}, brokers: {peer.members}) uses namespace "
             f"{self._subjects.namespace} too"
@@ -157,7 +157,7 @@ class Controller:
             self._subjects.cluster,
         )
         recovered = succeeds(self._subjects.cluster, peer.cluster)
-        if not self.live.others and not recovered and ours < theirs and now - first >= int(STRANGER_S * 1e9):
+        if not self.live.others and not recovered and ours < theirs and now - first >= int(UNKNOWN_BROKER_S * 1e9):
             self._on_fatal(
                 f"{text}, and this broker is alone in cluster {self._subjects.cluster}. If it was to be a member of "
                 "the other one (it lost its disk and founded this one by mistake), empty its data folder and start it "
@@ -300,12 +300,12 @@ class Controller:
             return "" if log.membership_index <= log.commit else CHANGING
         if known and self.live.alive(request.nodeID):
             return f"a broker named {request.nodeID} is in the cluster and was heard just now"
-        life = (request.nodeID, request.incarnation)
-        if life not in self._disks_lost:
+        server = (request.nodeID, request.incarnation)
+        if server not in self._disks_lost:
             # Once: recorded again when it has joined, it would cost a broker its place in every in-sync set.
-            if life not in self._recording and len(self._recording) < RAFT_MAX_SERVERS:
-                self._recording[life] = None
-                self._recordings.start(self._record_loss(*life))
+            if server not in self._recording and len(self._recording) < RAFT_MAX_SERVERS:
+                self._recording[server] = None
+                self._recordings.start(self._record_loss(*server))
             return "its empty disk is put on record first"
         try:
             base = membership.without(request.nodeID) if request.nodeID in membership.voters else membership
@@ -323,14 +323,14 @@ class Controller:
     def _is_double(self, request: pb.RaftJoinRequest) -> bool:
         """A broker that lost its disk asks while its last life is still heard, for a session at most. One that asks for
         longer while a broker of its name goes on is another one."""
-        name, life = request.nodeID, (request.nodeID, request.incarnation)
+        name, server = request.nodeID, (request.nodeID, request.incarnation)
         membership = self._raft.membership
         named = name in membership.everyone and membership.incarnation_of(name) != request.incarnation
         if not named or not self.live.alive(name):
-            self._doubles.pop(life, None)
+            self._doubles.pop(server, None)
             return False
         now = self._clock.monotonic_ns()
-        first = self._doubles.setdefault(life, now)
+        first = self._doubles.setdefault(server, now)
         if len(self._doubles) > RAFT_MAX_SERVERS:
             del self._doubles[next(iter(self._doubles))]
         return now - first >= int(DOUBLE_S * 1e9)

@@ -18,7 +18,7 @@ from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Stream, StreamConfig
 from bascule.errors import FailedPrecondition, Internal, InvalidArgument, Outdated, Unavailable
-from bascule.limits import CHANGES_AT_ONCE, KEPT_OPERATIONS
+from bascule.limits import CHANGES_AT_ONCE, REMEMBERED_OPERATIONS
 from bascule.node.controller.administration import Administration
 from bascule.node.controller.deletion import Deletion
 from bascule.node.controller.livebrokers import LiveBrokers
@@ -115,7 +115,7 @@ class Executor:
         if task.cancelled() or task.exception() is not None or op in REPEATABLE:
             return  # whoever still waits has the reason
         self._done[id] = task.result()
-        if len(self._done) > KEPT_OPERATIONS:
+        if len(self._done) > REMEMBERED_OPERATIONS:
             del self._done[next(iter(self._done))]
             self._oldest = self._metadata.index
 
@@ -130,7 +130,7 @@ class Executor:
                 return await self._create(NewStream.from_wire(request.createStreamOp), operation)
             case pb.DELETE_STREAM:
                 return await self._delete(request.deleteStreamOp.stream, operation)
-            case pb.SHRINK_ISR | pb.EXPAND_ISR | pb.GIVE_WAY | pb.CHANGE_LEADER | pb.HAND_OVER | pb.BEGIN_LIFE:
+            case pb.SHRINK_ISR | pb.EXPAND_ISR | pb.GIVE_WAY | pb.CHANGE_LEADER | pb.HAND_OVER | pb.BROKER_STARTED:
                 return await self._make(asked(request))
             case _:
                 return await self._administration.execute(request)

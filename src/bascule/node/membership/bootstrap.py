@@ -16,7 +16,7 @@ hears a smaller one withdraws by promising that one, for good: whoever promised 
 promise to a founder whose disk was lost since (it runs in another incarnation) is free only if every peer of the list
 is there and in no cluster: the lost one may have founded, and the missing one may have joined it.
 
-A cluster that nobody answered for, because it was cut off, shows later: see `Controller.heard_stranger`.
+A cluster that nobody answered for, because it was cut off, shows later: see `Controller.heard_unknown_broker`.
 
 Known to be imperfect: the peer that two majorities share forgets its promise with its disk. If it is wiped while all
 that are in the cluster are away, and peers that never heard of it make a majority with it, they found another one.
@@ -45,7 +45,7 @@ HEARD_S = 1.0
 PROMISE_FILE = "raft/promise"
 """Beside what Raft stores: whoever empties that folder has another incarnation, and no promise."""
 
-Life = tuple[str, str]
+ServerId = tuple[str, str]
 """A broker and its incarnation."""
 
 
@@ -53,14 +53,14 @@ Life = tuple[str, str]
 class Word:
     """What a broker that is in no cluster says of itself."""
 
-    life: Life
+    server_id: ServerId
     seed: bool = False
-    promise: Life | None = None
+    promise: ServerId | None = None
     withdrawn: bool = False
 
     @property
     def may_found(self) -> bool:
-        return not self.withdrawn and self.promise in (None, self.life)
+        return not self.withdrawn and self.promise in (None, self.server_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Founder:
     peers: tuple[str, ...]
 
     @property
-    def life(self) -> Life:
+    def server_id(self) -> ServerId:
         return (self.broker_id, self.incarnation)
 
     @property
@@ -82,27 +82,27 @@ class Founder:
         return tuple(sorted({*self.peers, self.broker_id})) if self.peers else ()
 
 
-def choose(own: Word, heard: dict[str, Word], listed: tuple[str, ...]) -> Life | None:
+def choose(own: Word, heard: dict[str, Word], listed: tuple[str, ...]) -> ServerId | None:
     """Whom this broker promises now; None if what it has promised stands, or nothing is to be promised yet. `heard` are
     the others of the list that are there and in no cluster."""
     if 2 * (len(heard) + 1) <= len(listed):
         return None
-    candidates = [word.life for word in (own, *heard.values()) if word.may_found]
+    candidates = [word.server_id for word in (own, *heard.values()) if word.may_found]
     chosen = min(candidates, default=None)
-    if own.promise is None or own.promise == own.life:
+    if own.promise is None or own.promise == own.server_id:
         return chosen if chosen != own.promise else None
     founder = heard.get(own.promise[0])
     if founder is None:
         return None
-    withdrew = founder.life == own.promise and not founder.may_found
-    lost = founder.life != own.promise and len(heard) + 1 == len(listed)
+    withdrew = founder.server_id == own.promise and not founder.may_found
+    lost = founder.server_id != own.promise and len(heard) + 1 == len(listed)
     return chosen if withdrew or lost else None
 
 
 def is_promised(own: Word, heard: dict[str, Word], listed: tuple[str, ...]) -> bool:
     """Whether a majority of the list lets this broker found the cluster, itself counted."""
-    votes = sum(word.promise == own.life for word in (own, *heard.values()))
-    return own.promise == own.life and 2 * votes > len(listed)
+    votes = sum(word.promise == own.server_id for word in (own, *heard.values()))
+    return own.promise == own.server_id and 2 * votes > len(listed)
 
 
 class Bootstrap:
@@ -112,7 +112,7 @@ class Bootstrap:
         self._founder = founder
         self._disk = disk
         self._clock = clock
-        self._own = Word(founder.life, founder.seed)
+        self._own = Word(founder.server_id, founder.seed)
         self._heard: dict[str, tuple[Word, float]] = {}
         self._cluster = ""
         """One that somebody is in."""
@@ -190,8 +190,8 @@ class Bootstrap:
 
     def _missing(self, heard: dict[str, Word], listed: tuple[str, ...]) -> str:
         own = self._own
-        absent = ", ".join(name for name in listed if name not in heard and name != own.life[0])
-        if own.promise is not None and own.promise != own.life:
+        absent = ", ".join(name for name in listed if name not in heard and name != own.server_id[0])
+        if own.promise is not None and own.promise != own.server_id:
             founder, incarnation = own.promise
             if founder not in heard:
                 return (
@@ -199,7 +199,7 @@ class Bootstrap:
                     "for good and you know that there is no cluster, empty the data folders of the brokers that "
                     "promised, and start them again"
                 )
-            if heard[founder].life[1] != incarnation and absent:
+            if heard[founder].server_id[1] != incarnation and absent:
                 return (
                     f"{founder} lost its disk after this broker had promised to let it found the cluster, and may have "
                     f"founded it before; start {absent}, which would know. If you know that there is no cluster, empty "
@@ -222,7 +222,7 @@ class Bootstrap:
     # --- what is stored ------------------------------------------------------------------------------------------
 
     async def _load(self) -> Word:
-        life, seed = self._founder.life, self._founder.seed
+        server_id, seed = self._founder.server_id, self._founder.seed
         if await is_damaged(self._disk, PROMISE_FILE):
             # An older one, or none, may be another promise: two could found.
             raise StartError(
@@ -231,25 +231,25 @@ class Bootstrap:
             )
         data = await read_checkpoint(self._disk, PROMISE_FILE)
         if data is None:
-            return Word(life, seed)
+            return Word(server_id, seed)
         stored = pb.Promise.FromString(data)
-        return Word(life, seed, (stored.founder, stored.incarnation), stored.withdrawn)
+        return Word(server_id, seed, (stored.founder, stored.incarnation), stored.withdrawn)
 
-    async def _promise(self, founder: Life) -> None:
+    async def _promise(self, founder: ServerId) -> None:
         """Stored before it is said. Who has promised itself and promises another never founds."""
         own = self._own
-        withdrawn = own.withdrawn or founder != own.life
+        withdrawn = own.withdrawn or founder != own.server_id
         stored = pb.Promise(founder=founder[0], incarnation=founder[1], withdrawn=withdrawn)
         await write_checkpoint(self._disk, PROMISE_FILE, stored.SerializeToString())
-        self._own = Word(own.life, own.seed, founder, withdrawn)
-        if founder != own.life:
+        self._own = Word(own.server_id, own.seed, founder, withdrawn)
+        if founder != own.server_id:
             logger.info("this broker lets %s found the cluster", founder[0])
 
     # --- what is said --------------------------------------------------------------------------------------------
 
     def _say(self, subject: bytes, word: Word) -> None:
         message = pb.Bootstrap(
-            id=word.life[0], incarnation=word.life[1], seed=word.seed, cluster=self._subjects.cluster
+            id=word.server_id[0], incarnation=word.server_id[1], seed=word.seed, cluster=self._subjects.cluster
         )
         if word.promise is not None:
             message.promise.founder, message.promise.incarnation = word.promise

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from bascule.core.metadata.commands import BeginLife, PartitionName
+from bascule.core.metadata.commands import BrokerStarted, PartitionName
 from bascule.core.metadata.state import Metadata
 from bascule.errors import BasculeError, BusUnavailable, DeadlineExceeded, StartError, Unavailable
 from bascule.node.calls.calls import Calls
@@ -48,7 +48,7 @@ class Cluster:
         self.store = store
         self.peers = peers
         self.joined = False
-        """In this life: it came without a state."""
+        """In this started: it came without a state."""
         self._incarnation = incarnation
         self._bootstrap = bootstrap
         self._client = client
@@ -56,7 +56,7 @@ class Cluster:
         self._waiting: Waiting | None = None
         self._successor = ""
         """A cluster heard of that was recovered from this one."""
-        self._stranger = ""
+        self._unknown_broker = ""
         """Another cluster heard of."""
 
     @property
@@ -92,16 +92,16 @@ class Cluster:
         self.subjects.enter(cluster)
         logger.info("this broker has founded a new cluster, %s", cluster)
 
-    def start(self, on_role: OnRole, on_heard: OnHeard, on_stranger: OnHeard) -> None:
+    def start(self, on_role: OnRole, on_heard: OnHeard, on_unknown_broker: OnHeard) -> None:
         """Take part in the cluster that was entered. The controller is told of each: a change of the role in Raft, a
         heartbeat of a member, and one of a broker of another cluster."""
 
-        def heard_stranger(peer: Peer) -> None:
-            self._note_stranger(peer)
-            on_stranger(peer)
+        def heard_unknown_broker(peer: Peer) -> None:
+            self._note_unknown_broker(peer)
+            on_unknown_broker(peer)
 
         self.raft.start(on_role)
-        self.peers.start(on_heard, heard_stranger)
+        self.peers.start(on_heard, heard_unknown_broker)
 
     async def stop(self) -> None:
         self.peers.stop()
@@ -167,11 +167,11 @@ class Cluster:
         waiting = self._waiting or self._bootstrap.waiting
         return waiting.text if waiting is not None and waiting.reason else ""
 
-    def _note_stranger(self, peer: Peer) -> None:
+    def _note_unknown_broker(self, peer: Peer) -> None:
         if succeeds(peer.cluster, self.subjects.cluster):
             self._successor = peer.cluster
         else:
-            self._stranger = peer.cluster
+            self._unknown_broker = peer.cluster
 
     def _missing(self, error: BasculeError) -> str:
         if self._successor and not self.raft.raft.leader:
@@ -179,10 +179,10 @@ class Cluster:
                 f"{error}; an administrator began this cluster anew as {self._successor}, from what another broker "
                 "had, and this one is no member of it: empty its data folder and start it again, and it joins"
             )
-        if self._stranger and not self.raft.raft.leader:
+        if self._unknown_broker and not self.raft.raft.leader:
             return (
-                f"{error}; this broker is in cluster {self.subjects.cluster}, and another one, {self._stranger}, is in "
-                "the same namespace: if it was to be in that one, empty its data folder and start it again"
+                f"{error}; this broker is in cluster {self.subjects.cluster}, and another one, {self._unknown_broker}, "
+                "is in the same namespace: if it was to be in that one, empty its data folder and start it again"
             )
         own, membership = self.broker_id, self.raft.membership
         alive = {own: None, **{peer.id: None for peer in self.peers.alive()}}
@@ -208,16 +208,16 @@ class Cluster:
                 f"this broker may be cut off from the cluster, and cannot tell what is newest: {error}; try again"
             ) from error
 
-    async def begin_life(self, doubtful: tuple[PartitionName, ...], doubts_all: bool = False) -> None:
+    async def broker_started(self, doubtful: tuple[PartitionName, ...], doubts_all: bool = False) -> None:
         """What this broker led in an earlier life it leads under new epochs: what it had written and not synced may be
         on other replicas, so that it must never write under those epochs again. It leaves the in-sync sets of what it
         doubts, if others are in them. Returns when that is so, however long it takes."""
         own = self.broker_id
         waiting = Waiting(self._clock, "waiting for the cluster")
-        life = BeginLife(own, doubts_all or self.joined, doubtful)
+        started = BrokerStarted(own, doubts_all or self.joined, doubtful)
         while any(own in item.replicas for stream in self.metadata.streams.values() for item in stream):
             try:
-                await self._client.begin_life(life)
+                await self._client.broker_started(started)
                 return
             except BasculeError as error:
                 waiting.say(self._missing(error))

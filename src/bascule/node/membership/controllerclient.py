@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bascule.core.metadata.codec import asking
 from bascule.core.metadata.commands import (
-    BeginLife,
+    BrokerStarted,
     ChangeLeader,
     DeleteStream,
     ExpandIsr,
@@ -113,8 +113,8 @@ class ControllerClient:
         request.brokerOp.broker = self._own
         await self.apply(request, timeout_s)
 
-    async def begin_life(self, life: BeginLife) -> None:
-        await self.apply(asking(life), ISR_TIMEOUT_S)
+    async def broker_started(self, started: BrokerStarted) -> None:
+        await self.apply(asking(started), ISR_TIMEOUT_S)
 
     async def hand_over(self, timeout_s: float) -> None:
         """Give away what we lead, before we stop."""

@@ -25,7 +25,7 @@ from bascule.wire.raft_messages import Entry, EntryKind, Snapshot
 
 logger = logging.getLogger(__name__)
 
-KEPT_OUTCOMES = 4096
+REMEMBERED_OUTCOMES = 4096
 """Of the newest commands: those who proposed them ask within the same turn of the event loop."""
 
 
@@ -70,7 +70,7 @@ class MetadataStore:
         command = await in_slices(decoding(entry.data)) if large else decode(entry.data)
         changes = self.metadata.apply(entry.index, command)
         self._outcomes[entry.index] = changes
-        while len(self._outcomes) > KEPT_OUTCOMES:
+        while len(self._outcomes) > REMEMBERED_OUTCOMES:
             del self._outcomes[next(iter(self._outcomes))]
         return COMMAND_WEIGHT + self._tell(changes)
 

@@ -18,7 +18,7 @@ from bascule.errors import PeerError
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.calls.calls import Calls, Handler
 from bascule.node.calls.messages import HEARTBEAT, HEARTBEATS_WANTED
-from bascule.node.membership.attention import TURN_S, Attention
+from bascule.node.membership.activeclock import TURN_S, ActiveClock
 from bascule.node.runtime.jobs import Jobs, Timer
 from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
@@ -28,12 +28,12 @@ logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = TURN_S
 SESSION_S = 1.5
-DEAF_S = 0.8
+OWN_HEARTBEAT_S = 0.8
 DOUBLES = 8
 """Heartbeats of another broker under our own id, after a session of ours, that make it sure. Who was there before the
 other one waits for twice as many: the copy ends, not the original. They count if they say that they hear us: an echo of
 an earlier life cannot."""
-PAST_LIVES = 64
+REMEMBERED_BOOTS = 64
 """Of one broker, remembered with their last heartbeats."""
 
 
@@ -62,26 +62,26 @@ class Peers:
     def __init__(
         self,
         calls: Calls,
-        attention: Attention,
+        active_clock: ActiveClock,
         describe: Describe,
         on_double: Callable[[str], None],
         jobs: Jobs,
     ) -> None:
         """`on_double` is told that another broker runs under our id."""
         self._on_heard: Callable[[Peer], None]
-        self._on_stranger: Callable[[Peer], None]
+        self._on_unknown_broker: Callable[[Peer], None]
         self._on_double = on_double
         self._calls = calls
         self._subjects = calls.subjects
         self._jobs = jobs
-        self._clock = attention
+        self._clock = active_clock
         self._describe = describe
         self.leaving = False
         self._heard: dict[str, tuple[Peer, int]] = {}
         self._past: dict[str, dict[str, int]] = {}
         """By broker, its lives, each with the number of its last heartbeat."""
         self._beats = 0
-        self._other_life = ""
+        self._other_boot = ""
         self._own_heard_at = 0
         self._started_at = 0
         self._doubles = 0
@@ -89,9 +89,9 @@ class Peers:
         self._was_here_first = False
         self._heartbeats: Timer | None = None
 
-    def start(self, on_heard: Callable[[Peer], None], on_stranger: Callable[[Peer], None]) -> None:
-        """`on_stranger` is called with what a broker of another cluster says; nothing else comes of it."""
-        self._on_heard, self._on_stranger = on_heard, on_stranger
+    def start(self, on_heard: Callable[[Peer], None], on_unknown_broker: Callable[[Peer], None]) -> None:
+        """`on_unknown_broker` is called with what a broker of another cluster says; nothing else comes of it."""
+        self._on_heard, self._on_unknown_broker = on_heard, on_unknown_broker
         for subject in (self._subjects.heartbeats, self._own_subject):
             self._calls.handle(
                 subject, Handler(HEARTBEAT, self._on_heartbeat), Handler(HEARTBEATS_WANTED, self._on_wanted)
@@ -124,8 +124,8 @@ class Peers:
         return self._subjects.heartbeats_to(self._me().id)
 
     @property
-    def _deaf(self) -> bool:
-        return self._clock.monotonic_ns() - self._own_heard_at > int(DEAF_S * 1e9)
+    def _misses_own(self) -> bool:
+        return self._clock.monotonic_ns() - self._own_heard_at > int(OWN_HEARTBEAT_S * 1e9)
 
     def say(self) -> None:
         """Now, not at the next beat."""
@@ -140,13 +140,13 @@ class Peers:
             leaderCount=me.leader_count,
             leaving=me.leaving,
             beat=self._beats,
-            hears=self._other_life,
+            hears=self._other_boot,
             cluster=self._subjects.cluster,
             commit=me.commit,
             members=me.members,
         )
         # Who cannot be heard is silent, and that is what silence means.
-        self._calls.tell(self._own_subject if self._deaf else self._subjects.heartbeats, HEARTBEAT, message)
+        self._calls.tell(self._own_subject if self._misses_own else self._subjects.heartbeats, HEARTBEAT, message)
 
     def leave(self) -> None:
         """Say, now and from now on, that this broker is about to stop."""
@@ -161,7 +161,7 @@ class Peers:
         if peer.boot == self.boot:
             self._own_heard_at = self._clock.monotonic_ns()
             return
-        self._other_life = peer.boot
+        self._other_boot = peer.boot
         if peer.hears != self.boot:
             return
         now, session_ns = self._clock.monotonic_ns(), int(SESSION_S * 1e9)
@@ -190,7 +190,7 @@ class Peers:
 
     def _heard_of(self, peer: Peer, now: int) -> None:
         if peer.cluster != self._subjects.cluster:
-            self._on_stranger(peer)
+            self._on_unknown_broker(peer)
             return
         if peer.id == self._me().id:
             self._heard_own_id(peer)
@@ -205,14 +205,14 @@ class Peers:
         self._on_heard(peer)
 
     def _is_old(self, peer: Peer) -> bool:
-        lives = self._past.get(peer.id, {})
-        if peer.beat <= lives.get(peer.boot, 0):
+        boots = self._past.get(peer.id, {})
+        if peer.beat <= boots.get(peer.boot, 0):
             return True
-        self._past[peer.id] = lives
-        lives.pop(peer.boot, None)  # the order is that of the last words
-        lives[peer.boot] = peer.beat
-        if len(lives) > PAST_LIVES:
-            del lives[next(iter(lives))]
+        self._past[peer.id] = boots
+        boots.pop(peer.boot, None)  # the order is that of the last words
+        boots[peer.boot] = peer.beat
+        if len(boots) > REMEMBERED_BOOTS:
+            del boots[next(iter(boots))]
         return False
 
 

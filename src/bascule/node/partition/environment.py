@@ -5,7 +5,7 @@ It is made in `assemble`, complete. What a partition may ask of its broker is no
 
 from dataclasses import dataclass
 
-from bascule.core.partition.owed import OwedBound
+from bascule.core.partition.pendingacks import PendingAcksBound
 from bascule.log.promised import PromisedEnds
 from bascule.log.sync import SyncScheduler
 from bascule.node.calls.subjects import own_prefix
@@ -22,12 +22,12 @@ from bascule.ports import Clock
 class Environment:
     settings: BrokerSettings
     ports: Ports
-    attention: Clock
+    active_clock: Clock
     """What others are judged by: it stands still while our own event loop does."""
     scheduler: SyncScheduler
     routes: Routes
     inboxes: Inboxes
-    owed: OwedBound
+    pending: PendingAcksBound
     """Of the acks that wait, over all partitions led here."""
     lease: Lease
     """Until when writes may be taken without having heard from the cluster."""

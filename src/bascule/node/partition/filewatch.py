@@ -62,11 +62,11 @@ class FileWatch:
         """One pass. Raises OSError if the disk does not answer."""
         written, others = self._written(), self._others()
         self._look_again(*written)
-        found = [(log, log.presence.glance()) for log in written]
-        found += [(log, log.presence.glance(self._many)) for log in others if log not in written]
-        glances = [(log, glance) for log, glance in found if glance is not None]
+        found = [(log, log.presence.file_check()) for log in written]
+        found += [(log, log.presence.file_check(self._many)) for log in others if log not in written]
+        checks = [(log, file_check) for log, file_check in found if file_check is not None]
         metadata = self._storage.paths
-        paths = [*metadata, *(path for _, glance in glances for path in glance.paths)]
+        paths = [*metadata, *(path for _, file_check in checks for path in file_check.paths)]
         try:
             seen = await self._disk.look(paths)
         except OSError as error:
@@ -77,9 +77,9 @@ class FileWatch:
         if not self._metadata_is_there(metadata, seen[: len(metadata)]):
             return
         start = len(metadata)
-        for log, glance in glances:
-            end = start + len(glance.paths)
-            if not log.presence.is_sound(glance, seen[start:end]):
+        for log, file_check in checks:
+            end = start + len(file_check.paths)
+            if not log.presence.is_sound(file_check, seen[start:end]):
                 if log.presence.busy:  # the others do not wait for it
                     self._look_again(log)
                 else:

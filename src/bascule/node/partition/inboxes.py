@@ -14,7 +14,7 @@ kept in vain is bounded all the same.
 from collections import deque
 from collections.abc import Callable
 
-from bascule.core.partition.owed import Gone
+from bascule.core.partition.pendingacks import Gone
 from bascule.limits import GONE_CALLS, GONE_CALLS_AT_ONCE
 from bascule.node.calls.calls import Calls, Handler
 from bascule.node.calls.messages import ENDED_CALLS

@@ -16,10 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class IsrChanges:
-    def __init__(self, client: ControllerClient, peers: Peers, attention: Clock) -> None:
+    def __init__(self, client: ControllerClient, peers: Peers, active_clock: Clock) -> None:
         self._client = client
         self._peers = peers
-        self._attention = attention
+        self._attention = active_clock
 
     async def ask(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
         match asked:

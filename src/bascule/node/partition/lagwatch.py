@@ -25,7 +25,7 @@ class LagWatch:
         """Who is late is found out by time passing, not only by others being early."""
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
-            now = self._environment.attention.monotonic_ns()
+            now = self._environment.active_clock.monotonic_ns()
             below: list[str] = []
             for number, replica in enumerate(list(self._replicas.values())):
                 if number % WATCH_SLICE == WATCH_SLICE - 1:
@@ -43,9 +43,9 @@ class LagWatch:
     async def _drop_abandoned_acks(self) -> None:
         """What waits for gRPC calls that are over, here or at another broker."""
         environment = self._environment
-        environment.owed.tick()
+        environment.pending.tick()
         environment.inboxes.tell_gone()
-        while environment.owed.forget(environment.inboxes.gone):
+        while environment.pending.forget(environment.inboxes.gone):
             await asyncio.sleep(0)
 
     def _say_below(self, below: list[str]) -> None:

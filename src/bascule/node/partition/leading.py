@@ -33,7 +33,7 @@ from bascule.core.partition.leader import (
     SetReadonly,
     Tick,
 )
-from bascule.core.partition.owed import OwedAcks
+from bascule.core.partition.pendingacks import PendingAcks
 from bascule.errors import AckError, BusUnavailable, LogError
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.ports import PartitionBroker, PartitionReplica
@@ -42,7 +42,7 @@ from bascule.node.runtime.countedlog import CountedLog
 from bascule.ports import Subscription
 from bascule.wire.kernels import encode_acks
 from bascule.wire.nats import messages
-from bascule.wire.owed import with_error
+from bascule.wire.pendingacks import with_error
 from bascule.wire.record import ack_prefix, origin
 from bascule.wire.subjects import partition_subject
 
@@ -60,7 +60,7 @@ class Leading:
         environment: Environment,
         broker: PartitionBroker,
         replica: LeadingReplica,
-        on_settled: Callable[[], None],
+        on_established: Callable[[], None],
     ) -> None:
         self._replica = replica
         self._log = replica.log
@@ -68,7 +68,7 @@ class Leading:
         self._broker = broker
         self._feeds = broker.feeds
         self._name = replica.name
-        self._on_settled = on_settled
+        self._on_established = on_established
         self._subject = partition_subject(replica.stream.subject, replica.partition.id).encode()
         self._stream = replica.stream.name.encode()
         self._ack_prefix = ack_prefix(replica.stream.name, replica.stream.subject)
@@ -103,9 +103,9 @@ class Leading:
             self._log.end,
             partition.eligible,
         )
-        in_sync.start_watching(environment.attention.monotonic_ns())
-        owed, log = OwedAcks(self._name, environment.owed), self._log
-        machine = Leader(identity, in_sync, log.end, log.last_timestamp, owed, log.committed_end)
+        in_sync.start_watching(environment.active_clock.monotonic_ns())
+        pending, log = PendingAcks(self._name, environment.pending), self._log
+        machine = Leader(identity, in_sync, log.end, log.last_timestamp, pending, log.committed_end)
         machine.step(SetReadonly(partition.readonly))
         machine.step(SetLeaving(self._broker.leaving))
         return machine
@@ -131,7 +131,7 @@ class Leading:
         """Leads no more: nothing is taken, and nobody who waits for an ack gets it from us."""
         self._closed = True
         self.stop_listening()
-        self._machine.owed.close()
+        self._machine.pending.close()
 
     # --- what others ask and say -----------------------------------------------------------------------------
 
@@ -144,8 +144,8 @@ class Leading:
         return self._machine.in_sync.below_min_isr
 
     @property
-    def settled(self) -> bool:
-        return self._machine.settled
+    def established(self) -> bool:
+        return self._machine.established
 
     @property
     def refuses(self) -> bool:
@@ -213,7 +213,7 @@ class Leading:
             return
         self._known_epoch = partition.epoch
         was_below, before = self._machine.in_sync.below_min_isr, self._machine.in_sync.isr
-        now = self._environment.attention.monotonic_ns()
+        now = self._environment.active_clock.monotonic_ns()
         self.step(IsrChanged(partition.isr, partition.replicas, now, partition.eligible))
         if partition.isr == before:
             return
@@ -287,21 +287,21 @@ class Leading:
                 case Replicate(records, first_offset, next_offset):
                     if next_offset == self._log.end:  # else it was refused
                         self._feeds.appended(self._replica, records, first_offset, next_offset)
-                case SendAcks(owed):
-                    self._send_acks(owed)
+                case SendAcks(pending):
+                    self._send_acks(pending)
                 case Expose(hw_end):
                     assert hw_end <= self._log.promised_end, "a leader shows what its own log has promised"
                     self._log.set_visible_end(hw_end)
                     self._feeds.has_news(self._replica)
-                    if self._machine.settled:
-                        self._on_settled()
+                    if self._machine.established:
+                        self._on_established()
                 case DropAcks(partition, nbytes):
                     logger.error(
                         "%s: acks wait for its in-sync set or its disk, over the bound of %d bytes for this broker; %d "
                         "bytes of them are dropped. Its messages stay stored, but their publishers are not told. See "
                         "why it commits nothing (bascule stream info)",
                         partition,
-                        self._environment.owed.most,
+                        self._environment.pending.most,
                         nbytes,
                     )
                 case AskShrink(replica):
@@ -321,14 +321,14 @@ class Leading:
         assert self._machine.end == self._log.end == next_offset, "a leader stands where its log ends"
         self._replica.epochs.begin(self.epoch, end)
 
-    def _send_acks(self, owed: bytes) -> None:
+    def _send_acks(self, pending: bytes) -> None:
         environment = self._environment
         bus = environment.ports.publishes
         if self._lease.over():
             # Stored here, but perhaps for a stream that is gone.
-            owed = with_error(owed, AckError.UNKNOWN)
+            pending = with_error(pending, AckError.UNKNOWN)
         commands, local = encode_acks(
-            owed,
+            pending,
             self._ack_prefix,
             self._subject,
             environment.ports.clock.time_ns(),

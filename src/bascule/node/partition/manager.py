@@ -49,7 +49,7 @@ class ReplicaManager:
         self.feeds = feeds
         self.fetchers = fetchers
         self.peer_logs = peer_logs
-        self.isr_changes = IsrChanges(client, cluster.peers, environment.attention)
+        self.isr_changes = IsrChanges(client, cluster.peers, environment.active_clock)
         self.caught_up = False
         """This broker knows what the cluster decided before it started."""
         self.stopping = False
@@ -310,7 +310,7 @@ class ReplicaManager:
             if replica.leading is not None:
                 replica.leading.stop_listening()
         for replica in self._replicas.values():
-            await replica.log.settled()
+            await replica.log.flushed()
         await flush_quietly(self._environment.ports.publishes.flush())
 
     async def close(self) -> bool:

@@ -18,11 +18,11 @@ from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import OTHER_LOG
 from bascule.node.replication.feeds import Members
 from bascule.node.runtime.jobs import Jobs
-from bascule.wire.repair import Question, Standing, Told
+from bascule.wire.repair import LogEnd, Question, Told
 
 logger = logging.getLogger(__name__)
 
-STANDING_S = 0.5
+LOG_END_S = 0.5
 RECORDS_S = 1.0
 TRIES = 2
 ASKED_AT_ONCE = 64
@@ -31,7 +31,7 @@ ANSWERED_AT_ONCE = 1024
 """Past this, questions go unanswered, and are asked again."""
 READ_BYTES = 1024 * 1024
 OVERHEAD_BYTES = 256
-_ABSENT = Told(False, False, Standing(0, 0), 0, b"")
+_ABSENT = Told(False, False, LogEnd(0, 0), 0, b"")
 
 
 class OpenReplica(Protocol):
@@ -74,7 +74,7 @@ class PeerLogs:
     async def account(self, broker: str, key: Key) -> Account | None:
         """How far that broker's log goes; None if it has none open. PeerError if it does not say."""
         told = await self._ask(broker, Question(*key, 0, 0, 0, self._broker_id))
-        return Account(told.standing, told.certain) if told.here else None
+        return Account(told.log_end, told.certain) if told.here else None
 
     async def fetch(self, broker: str, key: Key, start: int, end: int) -> bytes:
         """The first of that broker's records with offsets from `start` to before `end`, as many as it gives at once.
@@ -97,7 +97,7 @@ class PeerLogs:
         return told
 
     async def _ask(self, broker: str, question: Question) -> Told:
-        timeout_s = RECORDS_S if question.end > question.start else STANDING_S
+        timeout_s = RECORDS_S if question.end > question.start else LOG_END_S
         reason = "it has not been heard of"
         for _ in range(TRIES):
             if broker not in self._alive():
@@ -127,12 +127,12 @@ class PeerLogs:
         if replica is None:
             return _ABSENT
         log = replica.log
-        standing = Standing(log.last_epoch, log.promised_end)
+        log_end = LogEnd(log.last_epoch, log.promised_end)
         if question.start >= question.end:
-            return Told(True, not log.damaged, standing, 0, b"", replica.certain)
+            return Told(True, not log.damaged, log_end, 0, b"", replica.certain)
         reader = log.reader(question.start, uncommitted=True, heals=False)
         records = await reader.read(READ_BYTES, question.end) or b""
         sound = not reader.skipped and not log.segments.lacks(question.start, question.end)
         room = max(1, self._calls.max_payload - OVERHEAD_BYTES)
         piece = records[question.skip : question.skip + room] if sound else b""
-        return Told(True, sound, standing, len(records), piece)
+        return Told(True, sound, log_end, len(records), piece)

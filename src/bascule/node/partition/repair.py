@@ -25,7 +25,7 @@ from bascule.log.tail import Tail
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.ports import PartitionBroker, PartitionReplica
 from bascule.node.partition.verification import Verification
-from bascule.wire.repair import Standing
+from bascule.wire.repair import LogEnd
 
 logger = logging.getLogger(__name__)
 
@@ -247,7 +247,7 @@ class Repair:
         replica, own = self._replica, self._own
         tail = replica.verification.tail
         return Candidate(
-            Standing(self._log.last_epoch, self._log.promised_end),
+            LogEnd(self._log.last_epoch, self._log.promised_end),
             tail in (Tail.SURE, Tail.LIKELY),
             tail is Tail.SURE,
             tail is Tail.SHORT,

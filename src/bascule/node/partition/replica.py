@@ -63,7 +63,7 @@ class Replica:
         self._saved_epoch = 0
         self._tasks: dict[asyncio.Task[None], bool] = {}
         """Work under way, and whether it goes on to its end."""
-        self._kept_from: int | None = None
+        self._quarantine_from: int | None = None
         self._storing_epochs = asyncio.Lock()
 
     @classmethod
@@ -146,7 +146,7 @@ class Replica:
         """Its stream is gone: from this moment on nothing is taken or acked for it, whatever the disk does. What was
         taken while the cluster was not heard is not erased with the rest."""
         if self.leading is not None and self.environment.lease.overdue:
-            self._kept_from = self.leading.taken_since_contact
+            self._quarantine_from = self.leading.taken_since_contact
         self.roles.end()
 
     async def keep_last(self) -> None:
@@ -154,28 +154,28 @@ class Replica:
         before its last record."""
         log = self.log
         if log.end > log.start:
-            self._kept_from = await log.end_before(log.last_timestamp - int(LEASE_S * NS))
+            self._quarantine_from = await log.end_before(log.last_timestamp - int(LEASE_S * NS))
 
     async def delete(self) -> None:
         """Raises OSError and LogError: its files stay, and it has ended all the same."""
         await self._end()
         try:
-            await self._set_kept_aside()
+            await self._quarantine_end()
             await self.log.delete()
         finally:
             self.log.waiters.end("deleted")
 
-    async def _set_kept_aside(self) -> None:
-        kept_from = self._kept_from
-        if kept_from is not None and kept_from < self.log.end:
+    async def _quarantine_end(self) -> None:
+        quarantine_from = self._quarantine_from
+        if quarantine_from is not None and quarantine_from < self.log.end:
             logger.warning(
                 "%s is deleted; offsets %d to %d, which may have come after that while this broker did not hear of "
                 "the cluster, are set aside in quarantine/",
                 self.name,
-                kept_from,
+                quarantine_from,
                 self.log.end - 1,
             )
-            await self.log.truncate(kept_from, shown_too=True)
+            await self.log.truncate(quarantine_from, shown_too=True)
 
     async def _end(self) -> None:
         self.roles.end()
@@ -240,14 +240,14 @@ class Replica:
             return f"{self.name} waits for another leader, for its log failed and followers may have what it lost"
         return CUT_OFF if self.environment.lease.over() else None
 
-    async def settled(self, timeout_s: float) -> None:
+    async def established(self, timeout_s: float) -> None:
         """Returns when this leader may show its high watermark: everything it had when it became leader is committed.
         Unavailable if that takes longer: a smaller one than clients have seen would be worse than none."""
-        if self.leading is None or self.leading.settled:
+        if self.leading is None or self.leading.established:
             return
         try:
             async with asyncio.timeout(timeout_s):
-                await self.roles.settled.wait()
+                await self.roles.established.wait()
         except TimeoutError:
             others = ", ".join(each for each in self.partition.replicas if each not in self.partition.isr)
             raise Unavailable(

@@ -50,7 +50,7 @@ class Roles:
         self.leading: Leading | None = None
         self.following: Following | None = None
         """Also while its log is truncated: it goes on from there."""
-        self.settled = asyncio.Event()
+        self.established = asyncio.Event()
         """Set when what this leader had when it became leader is committed."""
         self._environment = environment
         self._broker = broker
@@ -91,7 +91,7 @@ class Roles:
 
     def resign(self) -> None:
         """No role any more: nothing is taken, acked or fetched under the old one."""
-        self.settled.clear()
+        self.established.clear()
         self._assigned = False
         comparing, self._comparing = self._comparing, None
         leading, self.leading = self.leading, None
@@ -145,7 +145,7 @@ class Roles:
 
     def _lead(self) -> None:
         self._replica.verification.confirm()
-        self.leading = leading = Leading(self._environment, self._broker, self._replica, self.settled.set)
+        self.leading = leading = Leading(self._environment, self._broker, self._replica, self.established.set)
         self._move(Role.LEADING)
         leading.start()
         if self._replica.log.failed is not None:

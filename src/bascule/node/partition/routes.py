@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from bascule.core.metadata.streams import Partition, Stream
-from bascule.limits import KEPT_ROUTES
+from bascule.limits import CACHED_ROUTES
 from bascule.wire.subjects import partition_subject
 
 NEEDS_ACK_POLICY = 1
@@ -70,7 +70,7 @@ class Routes:
             del self.table[name]
             self._groups.pop(name, None)
             self._dropped.append(number)
-        while len(self._dropped) > KEPT_ROUTES:
+        while len(self._dropped) > CACHED_ROUTES:
             self._asked.pop(self._dropped.popleft(), None)
 
     def set_refuses_writes(self, stream: str, partition: int, refuses: bool) -> None:

@@ -25,7 +25,7 @@ class Verification:
     def confirm(self) -> None:
         self.verified = True
         self._log.record.hole_closed()
-        self._log.record.vouch()
+        self._log.record.verify()
 
     def withdraw(self) -> None:
         """Something may be missing that was there before."""

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 
 from bascule.core.metadata.state import Metadata
-from bascule.core.partition.owed import OwedBound
+from bascule.core.partition.pendingacks import PendingAcksBound
 from bascule.core.raft.machine import Raft, RaftConfig
 from bascule.errors import StartError
 from bascule.log import ballast, cleanshutdown
@@ -31,7 +31,7 @@ from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
 from bascule.node.controller.streamstatus import StreamStatus
 from bascule.node.membership import raft as raft_driver
-from bascule.node.membership.attention import Attention
+from bascule.node.membership.activeclock import ActiveClock
 from bascule.node.membership.bootstrap import Bootstrap, Founder
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
@@ -83,7 +83,7 @@ class _Ties:
     raft: RaftDriver
     store: MetadataStore
     peers: Peers
-    attention: Attention
+    active_clock: ActiveClock
 
     def members(self) -> tuple[str, ...]:
         return self.raft.membership.everyone
@@ -102,19 +102,19 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     routes = Routes()
     bus = ports.replication
     calls = Calls(ties.own, subjects, bus, ports.random, "repair")
-    feeds = Feeds(calls, bus, ties.attention, ties.session, replicas.get, ties.members, ports.publishes.push, jobs)
+    feeds = Feeds(calls, bus, ties.active_clock, ties.session, replicas.get, ties.members, ports.publishes.push, jobs)
     fetchers = _fetchers(settings, calls, bus, ties.session)
     peer_logs = PeerLogs(ties.own, calls, replicas.get, ties.members, ties.alive, jobs)
     environment = Environment(
         settings=settings,
         ports=ports,
-        attention=ties.attention,
+        active_clock=ties.active_clock,
         scheduler=_scheduler(settings, ports, fetchers, process),
         routes=routes,
         inboxes=Inboxes(
             Calls(ties.own, subjects, ports.publishes, ports.random), ports.publishes, ports.random, routes
         ),
-        owed=OwedBound(),
+        pending=PendingAcksBound(),
         lease=Lease(ports.clock, lambda: ties.raft.alone),
         ends=recovered.ends,
         jobs=jobs,
@@ -167,10 +167,10 @@ def _ties(settings: BrokerSettings, recovered: _Recovered, ports: Ports, process
     calls = Calls(own, subjects, ports.control, ports.random)
     driver = RaftDriver(raft, recovered.storage, calls, store, settings.snapshot_threshold, process.on_fatal)
     boot = ports.random.token()
-    attention = Attention(ports.clock)
-    peers = Peers(calls, attention, _describe(own, boot, ports.address, store, raft), process.on_fatal, jobs)
+    active_clock = ActiveClock(ports.clock)
+    peers = Peers(calls, active_clock, _describe(own, boot, ports.address, store, raft), process.on_fatal, jobs)
     incarnation = recovered.hard_state.incarnation
-    return _Ties(own, incarnation, _session(boot), calls, driver, store, peers, attention)
+    return _Ties(own, incarnation, _session(boot), calls, driver, store, peers, active_clock)
 
 
 def _scheduler(settings: BrokerSettings, ports: Ports, fetchers: Fetchers, process: Process) -> SyncScheduler:
@@ -214,7 +214,7 @@ def _controller(
     process: Process,
     jobs: Jobs,
 ) -> Controller:
-    live = LiveBrokers(ties.raft, ties.attention, ties.peers.last_heard)
+    live = LiveBrokers(ties.raft, ties.active_clock, ties.peers.last_heard)
     proposals = Proposals(ties.raft, ties.store, live)
     administration = Administration(ties.own, proposals, live, brokers, settings.defaults, jobs)
     executor = Executor(
@@ -235,7 +235,7 @@ def _controller(
         administration,
         executor,
         ties.calls,
-        ties.attention,
+        ties.active_clock,
         settings.max_quorum,
         settings.peers,
         process.on_role,

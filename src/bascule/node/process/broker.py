@@ -86,7 +86,7 @@ class Broker:
         await manager.open_what_can_be()
         self.cluster.store.listen(self.changes.enqueue)
         self.stream_status.listen()
-        self.cluster.start(controller.role_changed, controller.heard, controller.heard_stranger)
+        self.cluster.start(controller.role_changed, controller.heard, controller.heard_unknown_broker)
         self._jobs.run("the look at the files", self.files.run, "files taken away under this broker go unnoticed")
         settling = self._jobs.vital("what follows a start", self._settle_in())
         if not self.cluster.alone:
@@ -111,7 +111,7 @@ class Broker:
                 "nothing it shares until it has caught up",
                 environment.scheduler.mode,
             )
-        await self.cluster.begin_life(doubtful, manager.unclean)
+        await self.cluster.broker_started(doubtful, manager.unclean)
         manager.caught_up = True
         await self.changes.skip_history()
         await set_aside_unclaimed(environment.ports.disk, environment.ports.clock, self._folders())

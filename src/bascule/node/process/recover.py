@@ -88,8 +88,8 @@ async def _forget_confirmed(disk: Disk) -> None:
     ends.record(RAFT_FOLDER).reset()
     await ends.begin()
     if clean is not None:
-        kept = {folder: end for folder, end in clean.ends.items() if folder != RAFT_FOLDER}
-        await cleanshutdown.leave(disk, clean.everything, kept)
+        left = {folder: end for folder, end in clean.ends.items() if folder != RAFT_FOLDER}
+        await cleanshutdown.leave(disk, clean.everything, left)
 
 
 def _memberships(snapshot: Snapshot, entries: list[Entry]) -> list[Membership]:

@@ -21,18 +21,18 @@ from bascule.net.call import Call
 from bascule.net.embedded import EmbeddedNats, OnDeath
 from bascule.net.grpc import GrpcServer
 from bascule.net.health import Health
-from bascule.net.kept import KeptNats
 from bascule.net.listen import check_free
 from bascule.net.nats import Connection, NatsOptions
+from bascule.net.supervised import SupervisedNats
 from bascule.net.tls import client_context, server_context
 from bascule.node.config import Address, Config
 from bascule.node.config.broker import BrokerSettings
 from bascule.node.membership.bootstrap import PROMISE_FILE
 from bascule.node.process import identity
+from bascule.node.process.allocator import freeze_grown, freeze_objects, keep_freed_memory
 from bascule.node.process.assemble import assemble
 from bascule.node.process.broker import Broker
 from bascule.node.process.descriptors import claim
-from bascule.node.process.heap import freeze_grown, freeze_objects, keep_freed_memory
 from bascule.node.process.system import SystemClock, SystemRandom
 from bascule.node.runtime.ports import Ports, Process
 from bascule.wire.kernels import TWIN
@@ -238,7 +238,7 @@ class Server:
                 on_death=on_death,
             )
 
-        embedded = KeptNats(make)
+        embedded = SupervisedNats(make)
         stack.push_async_callback(embedded.stop)
         await embedded.start()
         return (embedded.url,)

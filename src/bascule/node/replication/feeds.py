@@ -96,7 +96,7 @@ class Feeds:
     ) -> None:
         """`bus` is the connection of `calls`: responses are written to it in pieces, and leave at once. `members` of
         the cluster are answered; strangers are not. `on_reported` is called when followers have reported and the acks
-        that were owed are sent."""
+        that were pending are sent."""
         self._on_reported = on_reported
         self._session = session
         self._calls = calls

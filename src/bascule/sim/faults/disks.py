@@ -25,9 +25,9 @@ async def eio(faults: Faults, host: Host) -> None:
     rate = faults.chance.choice((0.02, 0.2, 1.0))
     faults.note("eio", f"the disk of {host.name} fails {rate:.0%} of its calls")
     chance = random.Random(faults.chance.random())
-    host.disk.misfortune = lambda path: errno.EIO if chance.random() < rate else None
+    host.disk.injected_error = lambda path: errno.EIO if chance.random() < rate else None
     await asyncio.sleep(faults.chance.uniform(0.05, 0.8))
-    host.disk.misfortune = None
+    host.disk.injected_error = None
 
 
 @fault(MISREAD, weight=5)

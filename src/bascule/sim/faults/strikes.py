@@ -57,9 +57,9 @@ class Faults:
         self.stopped = True
         for task in self._lasting:
             await task
-        weather = self.world.nats.weather
-        if weather is not None:
-            weather.drop = weather.duplicate = weather.reorder = 0.0
+        conditions = self.world.nats.conditions
+        if conditions is not None:
+            conditions.drop = conditions.duplicate = conditions.reorder = 0.0
         for host in self.world.cluster.hosts.values():
             host.disk.heal()
             host.disk.sync_delay_s = 0.0

@@ -50,7 +50,7 @@ class Connection:
         self.client = client
         self.peer = PeerSettings()
         self.streams: dict[int, Stream] = {}
-        self.settled = False
+        self.settings_received = False
         """The peer's preface and first SETTINGS have arrived."""
         self.going_away = False
         """No new streams: we said so, or the peer did, or the connection failed."""
@@ -180,8 +180,8 @@ class Connection:
         stream = self.streams.get(stream_id)
         if stream is None or not flow:
             return
-        flow = min(flow, stream.unsettled)
-        stream.unsettled -= flow
+        flow = min(flow, stream.unacknowledged)
+        stream.unacknowledged -= flow
         self._credit_connection(flow)
         if not stream.remote_closed:
             increment = stream.receive_window.grant(flow)
@@ -216,7 +216,7 @@ class Connection:
                     return start, events
             consumed, arrived, oversized = kernels.scan_frames(buffer, start, end, limits.HTTP2_MAX_FRAME_BYTES)
             for kind, flags, stream_id, payload, flow in arrived:
-                if kind == frames.DATA and self._block is None and self.settled:
+                if kind == frames.DATA and self._block is None and self.settings_received:
                     self._on_data(flags, stream_id, payload, flow, now, events)
                 else:
                     self._on_frame(kind, flags, stream_id, payload, now, events)
@@ -255,7 +255,7 @@ class Connection:
     def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
         if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block_stream):
             raise _protocol_error("a header block was interrupted by another frame")
-        if not self.settled and (kind != frames.SETTINGS or flags & frames.ACK):
+        if not self.settings_received and (kind != frames.SETTINGS or flags & frames.ACK):
             raise _protocol_error("the first frame is not SETTINGS")
         if kind == frames.HEADERS:
             self._on_headers(flags, stream_id, payload, now, events)
@@ -299,7 +299,7 @@ class Connection:
             self._control_budget.spend(now)
             self._credit_connection(flow)
             return
-        stream.unsettled += flow
+        stream.unacknowledged += flow
         if stream.remote_closed:
             self._reset(stream, ErrorCode.STREAM_CLOSED, now, events)
             return
@@ -476,7 +476,7 @@ class Connection:
             for stream in self.streams.values():
                 stream.send_window = widen(stream.send_window, change, f"stream {stream.id}")
                 self._outbox.offer(stream)
-        self.settled = True
+        self.settings_received = True
         self._outbox.control(settings.acknowledgement())
         events.append(SettingsReceived())
 
@@ -525,9 +525,9 @@ class Connection:
 
     def _settle(self, stream: Stream) -> None:
         """What came in on this stream needs no answer any more: the connection gets its window back."""
-        if stream.unsettled:
-            self._credit_connection(stream.unsettled)
-            stream.unsettled = 0
+        if stream.unacknowledged:
+            self._credit_connection(stream.unacknowledged)
+            stream.unacknowledged = 0
 
     def _end_remote(self, stream: Stream) -> None:
         stream.remote_closed = True

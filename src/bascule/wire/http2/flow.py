@@ -12,11 +12,11 @@ from bascule.wire.http2.frames import ErrorCode
 class ReceiveWindow:
     """What the peer may still send us, on one stream or on the whole connection."""
 
-    __slots__ = ("left", "owed", "portion")
+    __slots__ = ("left", "pending", "portion")
 
     def __init__(self, size: int) -> None:
         self.left = size
-        self.owed = 0
+        self.pending = 0
         self.portion = size // 4
 
     def take(self, flow: int) -> bool:
@@ -26,10 +26,10 @@ class ReceiveWindow:
 
     def grant(self, flow: int) -> int:
         """Note that `flow` bytes were dealt with. The increment to announce now, 0 to wait for more."""
-        self.owed += flow
-        if self.owed < self.portion:
+        self.pending += flow
+        if self.pending < self.portion:
             return 0
-        increment, self.owed = self.owed, 0
+        increment, self.pending = self.pending, 0
         self.left += increment
         return increment
 

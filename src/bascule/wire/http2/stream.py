@@ -26,7 +26,7 @@ class Stream:
         "response_seen",
         "send_window",
         "trailers",
-        "unsettled",
+        "unacknowledged",
     )
 
     def __init__(self, stream_id: int, send_window: int) -> None:
@@ -35,7 +35,7 @@ class Stream:
         self.receive_window = ReceiveWindow(limits.HTTP2_STREAM_WINDOW_BYTES)
         self.announced = -1
         """Bytes that are still to come by the peer's content-length; -1 if it set none."""
-        self.unsettled = 0
+        self.unacknowledged = 0
         """Received, and not yet granted back: the connection's window gets it when the stream goes."""
         self.head: Headers | bytes | None = None
         self.current = b""

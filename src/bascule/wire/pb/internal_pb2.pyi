@@ -34,7 +34,7 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ELECT_LEADER: _ClassVar[Op]
     STOP_BROKER: _ClassVar[Op]
     WAS_REMOVED: _ClassVar[Op]
-    BEGIN_LIFE: _ClassVar[Op]
+    BROKER_STARTED: _ClassVar[Op]
     GIVE_WAY: _ClassVar[Op]
     DISK_LOST: _ClassVar[Op]
 CREATE_STREAM: Op
@@ -62,7 +62,7 @@ REMOVE_BROKER: Op
 ELECT_LEADER: Op
 STOP_BROKER: Op
 WAS_REMOVED: Op
-BEGIN_LIFE: Op
+BROKER_STARTED: Op
 GIVE_WAY: Op
 DISK_LOST: Op
 
@@ -276,7 +276,7 @@ class PartitionName(_message.Message):
     partition: int
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
-class BeginLifeOp(_message.Message):
+class BrokerStartedOp(_message.Message):
     __slots__ = ("broker", "doubtsAll", "doubtful", "alive")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     DOUBTSALL_FIELD_NUMBER: _ClassVar[int]
@@ -325,7 +325,7 @@ class RemovedBroker(_message.Message):
     def __init__(self, id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "beginLifeOp", "giveWayOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -338,7 +338,7 @@ class RaftLog(_message.Message):
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
     ADMINOP_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
-    BEGINLIFEOP_FIELD_NUMBER: _ClassVar[int]
+    BROKERSTARTEDOP_FIELD_NUMBER: _ClassVar[int]
     GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: CreateStreamOp
@@ -352,9 +352,9 @@ class RaftLog(_message.Message):
     brokerOp: BrokerOp
     adminOp: AdminOp
     operation: Operation
-    beginLifeOp: BeginLifeOp
+    brokerStartedOp: BrokerStartedOp
     giveWayOp: IsrOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
     __slots__ = ("streams", "index", "draining", "removing", "removed", "operations")
@@ -525,7 +525,7 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "brokerOp", "adminOp", "operation", "beginLifeOp", "giveWayOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -535,7 +535,7 @@ class PropagatedRequest(_message.Message):
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
     ADMINOP_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
-    BEGINLIFEOP_FIELD_NUMBER: _ClassVar[int]
+    BROKERSTARTEDOP_FIELD_NUMBER: _ClassVar[int]
     GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: NewStream
@@ -546,9 +546,9 @@ class PropagatedRequest(_message.Message):
     brokerOp: BrokerOp
     adminOp: AdminOp
     operation: Operation
-    beginLifeOp: BeginLifeOp
+    brokerStartedOp: BrokerStartedOp
     giveWayOp: IsrOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., beginLifeOp: _Optional[_Union[BeginLifeOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")

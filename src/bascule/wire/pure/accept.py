@@ -1,4 +1,4 @@
-"""From a batch off NATS to records for the log, and the acks they will be owed."""
+"""From a batch off NATS to records for the log, and the acks they will be pending."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from bascule.wire.pure.protobuf import (
 )
 from bascule.wire.subjects import usable_subject
 
-_OWED = struct.Struct("<qqBBHHI")
-OWED_ENTRY_BYTES = _OWED.size
-_MAX_OWED_SUBJECT = 0xFFFF
+_PENDING = struct.Struct("<qqBBHHI")
+PENDING_ENTRY_BYTES = _PENDING.size
+_MAX_PENDING_SUBJECT = 0xFFFF
 _STRINGS = frozenset((0x2A, 0x3A, 0x42, 0x52, 0x5A))  # stream, subject, replySubject, ackInbox, correlationId
 _HEADERS = 0x4A
 _OWN_HEADERS = (b"subject", b"reply")
@@ -67,10 +67,10 @@ def encode_records(
     occ: bool,
     refused_prefix: bytes,
 ) -> tuple[bytes, int, int, int, bytes, bytes, bytes]:
-    """(records, count, next offset, last timestamp, owed LEADER acks, owed ALL acks, error acks)."""
+    """(records, count, next offset, last timestamp, pending LEADER acks, pending ALL acks, error acks)."""
     first_offset = next_offset
     records: list[bytes] = []
-    owed: tuple[list[bytes], list[bytes]] = ([], [])
+    pending: tuple[list[bytes], list[bytes]] = ([], [])
     errors: list[bytes] = []
     for message_subject, reply, payload in messages(batch):
         if refused_prefix and message_subject.startswith(refused_prefix):
@@ -78,20 +78,20 @@ def encode_records(
         publish = read_publish(payload)
         named = b"" if message_subject == subject else message_subject
         if len(payload) > max_bytes:
-            errors.append(_owed(publish, 0, now, _TOO_LARGE, named))
+            errors.append(_pending(publish, 0, now, _TOO_LARGE, named))
             continue
         if occ and publish.expected_offset not in (-1, next_offset):
-            errors.append(_owed(publish, 0, now, _INCORRECT_OFFSET, named))
+            errors.append(_pending(publish, 0, now, _INCORRECT_OFFSET, named))
             continue
         timestamp = max(now, last_timestamp + 1)
         constant = tail if message_subject == subject and not reply else record_tail(origin, message_subject, reply)
         record = _record(publish, next_offset, timestamp, constant, epoch)
         if len(record) > MAX_RECORD_BYTES:
-            errors.append(_owed(publish, 0, now, _TOO_LARGE, named))
+            errors.append(_pending(publish, 0, now, _TOO_LARGE, named))
             continue
         records.append(frame(record))
         if publish.policy in (_LEADER, _ALL):
-            owed[publish.policy].append(_owed(publish, next_offset, timestamp, _OK, named))
+            pending[publish.policy].append(_pending(publish, next_offset, timestamp, _OK, named))
         last_timestamp = timestamp
         next_offset += 1
     return (
@@ -99,8 +99,8 @@ def encode_records(
         next_offset - first_offset,
         next_offset,
         last_timestamp,
-        b"".join(owed[_LEADER]),
-        b"".join(owed[_ALL]),
+        b"".join(pending[_LEADER]),
+        b"".join(pending[_ALL]),
         b"".join(errors),
     )
 
@@ -142,35 +142,35 @@ def _record(publish: Publish, offset: int, timestamp: int, constant: bytes, epoc
     return covered + struct.pack("<I", envelope.crc32c(covered))
 
 
-def _owed(publish: Publish, offset: int, reception: int, error: int, named: bytes) -> bytes:
+def _pending(publish: Publish, offset: int, reception: int, error: int, named: bytes) -> bytes:
     """Nothing without an inbox we may publish to, or with a correlation id over its bound. A subject too long for an
     entry is left out of it."""
     if not usable_subject(publish.inbox) or len(publish.correlation_id) > MAX_CORRELATION_ID_BYTES:
         return b""
     named = repair(named)
-    if len(named) > _MAX_OWED_SUBJECT:
+    if len(named) > _MAX_PENDING_SUBJECT:
         named = b""
     policy = publish.policy if publish.policy in (_LEADER, _ALL) else _NONE
     inbox, correlation_id = publish.inbox, publish.correlation_id
-    head = _OWED.pack(offset, reception, policy, error, len(inbox), len(named), len(correlation_id))
+    head = _PENDING.pack(offset, reception, policy, error, len(inbox), len(named), len(correlation_id))
     return head + inbox + named + correlation_id
 
 
-def owed_acks(owed: Buffer) -> list[tuple[int, int, int, int, bytes, bytes, bytes]]:
+def pending_acks(pending: Buffer) -> list[tuple[int, int, int, int, bytes, bytes, bytes]]:
     """(offset, reception, policy, error, inbox, message subject, correlation id) of each entry."""
-    data = bytes(owed)
+    data = bytes(pending)
     acks = []
     position = 0
     while position < len(data):
-        if len(data) - position < _OWED.size:
-            raise ValueError("owed acks end inside an entry")
-        offset, reception, policy, error, *lengths = _OWED.unpack_from(data, position)
-        position += _OWED.size
+        if len(data) - position < _PENDING.size:
+            raise ValueError("pending acks end inside an entry")
+        offset, reception, policy, error, *lengths = _PENDING.unpack_from(data, position)
+        position += _PENDING.size
         parts = []
         for length in lengths:
             parts.append(data[position : position + length])
             position += length
         if position > len(data):
-            raise ValueError("owed acks end inside an entry")
+            raise ValueError("pending acks end inside an entry")
         acks.append((offset, reception, policy, error, parts[0], parts[1], parts[2]))
     return acks

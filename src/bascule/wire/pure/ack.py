@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bascule.wire.pure import envelope
-from bascule.wire.pure.accept import OWED_ENTRY_BYTES, owed_acks
+from bascule.wire.pure.accept import PENDING_ENTRY_BYTES, pending_acks
 from bascule.wire.pure.nats import messages
 from bascule.wire.pure.protobuf import (
     MAX_DEPTH,
@@ -67,13 +67,13 @@ def publish_response(ack: bytes, correlation_id: bytes, error: int) -> bytes:
 
 
 def encode_acks(
-    owed: Buffer, prefix: bytes, subject: bytes, commit_timestamp: int, local_prefix: bytes, max_payload: int
+    pending: Buffer, prefix: bytes, subject: bytes, commit_timestamp: int, local_prefix: bytes, max_payload: int
 ) -> tuple[bytes, Replies]:
     """(PUB commands, replies for calls that wait in this process)."""
     commands: list[bytes] = []
     local = _Frames()
     header = envelope.header(_ACK)
-    for offset, reception, policy, error, inbox, named, correlation_id in owed_acks(owed):
+    for offset, reception, policy, error, inbox, named, correlation_id in pending_acks(pending):
         parts = [prefix, bytes_field(0x1A, named or subject)]
         if offset:
             parts.append(number_field(0x20, offset))
@@ -96,18 +96,18 @@ def encode_acks(
     return b"".join(commands), local.replies()
 
 
-def keep_owed(owed: Buffer, prefix: bytes, gone: dict[bytes, None]) -> bytes:
-    """Owed acks without those for calls that are over: inboxes that begin with `prefix`, by their token in `gone`."""
-    kept: list[bytes] = []
-    data = bytes(owed)
+def drop_gone(pending: Buffer, prefix: bytes, gone: dict[bytes, None]) -> bytes:
+    """Pending acks without those of calls that are over: inboxes that begin with `prefix`, by their token in `gone`."""
+    left: list[bytes] = []
+    data = bytes(pending)
     position = 0
-    for _, _, _, _, inbox, named, correlation_id in owed_acks(owed):
-        size = OWED_ENTRY_BYTES + len(inbox) + len(named) + len(correlation_id)
+    for _, _, _, _, inbox, named, correlation_id in pending_acks(pending):
+        size = PENDING_ENTRY_BYTES + len(inbox) + len(named) + len(correlation_id)
         token = inbox.rpartition(b".")[2].partition(b"-")[0]
         if not (len(inbox) > len(prefix) and inbox.startswith(prefix) and token in gone):
-            kept.append(data[position : position + size])
+            left.append(data[position : position + size])
         position += size
-    return b"".join(kept)
+    return b"".join(left)
 
 
 def ack_responses(batch: Buffer) -> Forwarded:
@@ -118,7 +118,7 @@ def ack_responses(batch: Buffer) -> Forwarded:
         if ack is None:
             continue
         try:
-            # one level is kept free: in a PublishResponse the Ack must still be readable
+            # one level is left free: in a PublishResponse the Ack must still be readable
             numbers, contents, _ = read_message(ack, _STRINGS, depth=MAX_DEPTH - 1)
         except MalformedError:
             continue

@@ -160,9 +160,9 @@ def test_a_drain_whose_controller_dies_is_finished_by_asking_again(turns: int) -
         controller = controller_of(members)
         name = next(each for each in members if each != controller.name)
         entry = another(members, controller.name, name)
-        assert entry.life is not None
+        assert entry.process is not None
         request = admin.DrainBrokerRequest(broker=name)
-        asking = asyncio.ensure_future(entry.life.start(ask(entry, "DrainBroker", request)))
+        asking = asyncio.ensure_future(entry.process.start(ask(entry, "DrainBroker", request)))
         for _ in range(turns):
             await asyncio.sleep(0)
         controller.kill()
@@ -371,8 +371,8 @@ def test_a_removal_whose_controller_dies_is_finished_by_asking_again(turns: int)
         members[victim].kill()
         await asyncio.sleep(3)
         request = admin.RemoveBrokerRequest(broker=victim)
-        assert entry.life is not None
-        asking = asyncio.ensure_future(entry.life.start(ask(entry, "RemoveBroker", request, 1.0)))
+        assert entry.process is not None
+        asking = asyncio.ensure_future(entry.process.start(ask(entry, "RemoveBroker", request, 1.0)))
         for _ in range(turns):
             await asyncio.sleep(0)
         controller.kill()
@@ -381,7 +381,7 @@ def test_a_removal_whose_controller_dies_is_finished_by_asking_again(turns: int)
         response = await answer(entry, "RemoveBroker", request, 20.0)
         assert response.done
         await until(lambda: all(victim not in item.replicas for item in partitions_of(entry)))
-        await until(lambda: leader_of(members, "s").life is not None)
+        await until(lambda: leader_of(members, "s").process is not None)
         assert await leader_of(members, "s").read("s") == [b"%d" % number for number in range(10)]
 
     run(main())
@@ -394,9 +394,9 @@ def test_a_removal_that_lacks_only_its_last_step_is_finished_by_whoever_is_contr
         controller = controller_of(members)
         victim = next(name for name in members if name != controller.name)
         reasons = watch(members[victim])
-        assert controller.life is not None
+        assert controller.process is not None
         for command in (DrainBroker(victim), RemoveBroker(victim, incarnation_of(controller, victim))):
-            await controller.life.start(controller.broker.controller.proposals.propose(partial(same, command)))
+            await controller.process.start(controller.broker.controller.proposals.propose(partial(same, command)))
         await until(lambda: victim not in controller.broker.cluster.servers)
         await until(lambda: bool(reasons))
         entry = another(members, controller.name, victim)

@@ -40,7 +40,7 @@ class Chaos:
 
     @property
     def living(self) -> list[Member]:
-        return [member for member in self.members.values() if member.life is not None]
+        return [member for member in self.members.values() if member.process is not None]
 
     @property
     def healthy(self) -> bool:
@@ -96,7 +96,7 @@ class Chaos:
             assert asyncio.get_running_loop().time() < deadline, (status, text)
             await asyncio.sleep(0.5)
         victim = self.members[name]
-        if victim.life is not None:
+        if victim.process is not None:
             victim.kill(self.chance)
         victim.disk, victim.seed = MemoryDisk(), False
         await victim.start()
@@ -120,7 +120,7 @@ class Chaos:
 
     async def settle(self) -> None:
         for member in self.members.values():
-            if member.life is None:
+            if member.process is None:
                 await member.start()
         await until(lambda: self.healthy, 120)
 

@@ -81,8 +81,8 @@ def test_an_election_whose_controller_dies_is_finished_by_asking_again(turns: in
         controller = controller_of(members)
         entry = another(members, controller.name, behind.name, dead.name)
         request = admin.ElectLeaderRequest(stream="s", acceptLoss=True, inSync=shown.inSync, replica=behind.name)
-        assert entry.life is not None
-        asking = asyncio.ensure_future(entry.life.start(ask(entry, "ElectLeader", request)))
+        assert entry.process is not None
+        asking = asyncio.ensure_future(entry.process.start(ask(entry, "ElectLeader", request)))
         for _ in range(turns):
             await asyncio.sleep(0)
         if controller is not behind:

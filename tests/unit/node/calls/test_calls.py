@@ -28,7 +28,7 @@ from bascule.wire.nats import messages as messages_of
 from bascule.wire.nats import pub
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Heartbeat
-from bascule.wire.repair import Question, Standing, Told
+from bascule.wire.repair import LogEnd, Question, Told
 from tests.harness.members import three, within
 
 NODE = Path(bascule.__file__).parent / "node"
@@ -47,7 +47,7 @@ MESSAGES: list[tuple[Message[Any], Any]] = [
     (messages.ORDER.question, pb.PropagatedRequest(op=pb.STOP_BROKER)),
     (messages.ORDER.answer, pb.PropagatedResponse(op=pb.STOP_BROKER)),
     (OTHER_LOG.question, Question(7, 0, 3, 9, 0, "b")),
-    (OTHER_LOG.answer, Told(True, True, Standing(4, 9), 3, b"abc", True)),
+    (OTHER_LOG.answer, Told(True, True, LogEnd(4, 9), 3, b"abc", True)),
     (RAFT, Heartbeat("b", "a", 3, 7, 0, 0)),
     (messages.ENDED_CALLS, [b"u1", b"s2"]),
 ]
@@ -58,7 +58,7 @@ def calls_of(nats: MemoryNats, name: str) -> tuple[Calls, MemoryBus]:
     return Calls(name, Subjects("ns", "x"), bus, SeededRandom(name)), bus
 
 
-async def settled() -> None:
+async def flushed() -> None:
     await asyncio.sleep(0.1)
 
 
@@ -77,7 +77,7 @@ def test_what_is_sent_arrives_and_with_any_wrong_bit_it_is_ignored(message: Mess
         taken: list[Any] = []
         a.handle(b"here", Handler(message, lambda received, as_it_came: taken.append(received)))
         b.send(b"here", message, value)
-        await settled()
+        await flushed()
         assert taken == [value]
         payload = message.encode(value)
         if message.type is not None:
@@ -88,7 +88,7 @@ def test_what_is_sent_arrives_and_with_any_wrong_bit_it_is_ignored(message: Mess
             bus.send(pub(b"here", bytes(changed)))
             bus.send(pub(b"here", payload[:position]))
             await asyncio.sleep(0)
-        await settled()
+        await flushed()
         assert taken == [value]
         assert a.ignored.totals == {message.name: 2 * len(payload)}
 
@@ -121,7 +121,7 @@ def test_each_kind_goes_to_its_handler_and_others_to_none(caplog: pytest.LogCapt
         bus.send(pub(b"here", b""))
         bus.send(pub(b"here", encode(MsgType.SERVER_INFO_RESPONSE, b"without a checksum")))
         bus.send(pub(b"here", encode(MsgType.SERVER_INFO_RESPONSE, b"\xff" * 30, crc=True)))
-        await settled()
+        await flushed()
         assert [word for word in taken if word != "after"] == ["b", "reply"]
         assert taken[-1] == "after"
         assert a.ignored.totals == {"a heartbeat": 2, "a heartbeat, or a request for heartbeats": 2}
@@ -143,7 +143,7 @@ def test_a_message_that_its_function_refuses_is_counted_too() -> None:
 
         a.handle(b"here", Handler(HEARTBEAT, refuse))
         b.send(b"here", HEARTBEAT, pb.ServerInfoResponse(id="b"))
-        await settled()
+        await flushed()
         assert a.ignored.totals == {"a heartbeat": 1}
 
     run(main())
@@ -166,7 +166,7 @@ def test_a_function_that_fails_keeps_no_other_message_from_being_taken(caplog: p
             for name in ("bad", "good")
         ]
         bus.send(b"".join(pub(b"here", payload) for payload in payloads))  # in one batch
-        await settled()
+        await flushed()
         assert taken == ["good", "after"]
 
     run(main())
@@ -276,7 +276,7 @@ def test_a_question_without_a_subject_to_answer_to_is_ignored() -> None:
         asked: list[int] = []
         serve(b, asked.append)
         a.send(a.subjects.status("b"), STREAM_STATUS.question, pb.PartitionStatusRequest(creationIndex=3))
-        await settled()
+        await flushed()
         assert asked == []
         assert b.ignored.totals == {"a question about a stream": 1}
 
@@ -304,7 +304,7 @@ def test_answers_that_take_a_while_are_bounded_and_end_with_the_broker(caplog: p
         assert [outcome for outcome in outcomes if outcome is True] == [True, True]
         assert await ask(a, 7)
         late = asyncio.ensure_future(ask(a, 8))
-        await settled()
+        await flushed()
         await jobs.close()
         with pytest.raises(DeadlineExceeded):
             await late

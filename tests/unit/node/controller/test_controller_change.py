@@ -26,7 +26,7 @@ DELETE_TURNS = 20
 
 
 def controller(members: dict[str, Member]) -> Member | None:
-    return next((item for item in members.values() if item.life and item.broker.cluster.raft.is_leader), None)
+    return next((item for item in members.values() if item.process and item.broker.cluster.raft.is_leader), None)
 
 
 async def the_controller(members: dict[str, Member]) -> Member:
@@ -37,7 +37,7 @@ async def the_controller(members: dict[str, Member]) -> Member:
 
 
 def another(members: dict[str, Member], not_this: Member) -> Member:
-    return next(member for member in members.values() if member.life and member is not not_this)
+    return next(member for member in members.values() if member.process and member is not not_this)
 
 
 async def killed_after(turns: int, members: dict[str, Member], asker: Member, method: str, request: Any) -> Status:
@@ -55,7 +55,7 @@ async def killed_after(turns: int, members: dict[str, Member], asker: Member, me
 
 def created_at(members: dict[str, Member]) -> list[int]:
     """Where the stream was created, as each broker knows it; 0 where it is not known."""
-    streams = [member.broker.cluster.metadata.stream("s") for member in members.values() if member.life]
+    streams = [member.broker.cluster.metadata.stream("s") for member in members.values() if member.process]
     return [stream.creation_index if stream else 0 for stream in streams]
 
 
@@ -123,11 +123,11 @@ def test_a_paused_controller_changes_nothing_when_it_goes_on() -> None:
             answer = asyncio.ensure_future(asker.call("CreateStream", CREATE, timeout_s=10.0))
             for _ in range(turns):
                 await asyncio.sleep(0)
-            assert lead.life is not None
-            lead.life.pause()
+            assert lead.process is not None
+            lead.process.pause()
             assert (await answer)[:2] == (Status.OK, "")
             assert (await asker.call("DeleteStream", DELETE, timeout_s=10.0))[:2] == (Status.OK, "")
-            lead.life.resume()
+            lead.process.resume()
             await asyncio.sleep(3)
             await same_everywhere(members, exists=False)
 
@@ -139,10 +139,10 @@ def test_a_deposed_controller_refuses_nothing_by_what_it_knew() -> None:
         members = await three(MemoryNats())
         lead = await the_controller(members)
         assert (await lead.call("CreateStream", CREATE))[0] is Status.OK
-        assert lead.life is not None
-        lead.life.pause()
+        assert lead.process is not None
+        lead.process.pause()
         assert (await another(members, lead).call("DeleteStream", DELETE, timeout_s=10.0))[0] is Status.OK
-        lead.life.resume()
+        lead.process.resume()
         assert (await lead.call("CreateStream", CREATE, timeout_s=10.0))[:2] == (Status.OK, "")
 
     run(main())
@@ -234,8 +234,8 @@ def test_who_may_be_in_sync_by_a_late_decision_counts_until_that_is_known() -> N
         await third.start()
         await undecided.wait()
         await asyncio.sleep(3)
-        assert third.life is not None
-        third.life.pause()
+        assert third.process is not None
+        third.process.pause()
         status, _, _ = await lead.call("Publish", api.PublishRequest(stream="s", ackPolicy=api.ALL), timeout_s=4.0)
         assert status is Status.DEADLINE_EXCEEDED, "acked without one who may be elected next"
         del changes._try
@@ -321,7 +321,7 @@ def test_what_was_not_made_then_is_not_made_after_things_have_changed() -> None:
 
 
 def test_what_is_too_old_to_be_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Operations, "kept", 2)
+    monkeypatch.setattr(Operations, "remembered", 2)
     metadata = Metadata()
     first = CreateStream(a_stream("s1"), Operation("o1", 0))
     applied(metadata, first)

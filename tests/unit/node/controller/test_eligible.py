@@ -127,7 +127,7 @@ def test_a_follower_whose_disk_is_full_says_so_and_nobody_waits_for_it() -> None
     async def main() -> None:
         members = await a_cluster()
         full, _ = followers(members)
-        full.disk.misfortune = lambda path: errno.ENOSPC if path.startswith("streams/") else None
+        full.disk.injected_error = lambda path: errno.ENOSPC if path.startswith("streams/") else None
         leader = leader_of(members, "s")
         assert await stored(leader, b"more", 3.0) < 2.0
         await until(lambda: full.name not in item_of(members).isr, 1.0)
@@ -139,7 +139,7 @@ def test_a_follower_whose_disk_is_full_says_so_and_nobody_waits_for_it() -> None
 
 async def stop(member: Member) -> None:
     """As SIGTERM does."""
-    assert member.life is not None
+    assert member.process is not None
     broker = member.broker
 
     async def end() -> None:
@@ -147,9 +147,9 @@ async def stop(member: Member) -> None:
         await broker.stop()
         await broker.close()
 
-    await member.life.start(end())
-    member.life.kill()
-    member.life = None
+    await member.process.start(end())
+    member.process.kill()
+    member.process = None
     for bus in member.buses:
         bus.disconnect()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bascule.node.membership.attention import Attention
+from bascule.node.membership.activeclock import ActiveClock
 from bascule.node.membership.lease import LEASE_WAIT_S
 from bascule.node.membership.peers import HEARTBEAT_S, SESSION_S
 from bascule.node.membership.raft import ELECTION_TICKS, TICK_S
@@ -23,41 +23,41 @@ PAUSES_S = (0.5, 2.0, 10.0, 20.0)
 
 def test_time_passes_as_usual_while_the_loop_is_in_time() -> None:
     now = Now()
-    attention = Attention(now)
-    began, chance = attention.monotonic_ns() - now.ns, random.Random(1)
+    active_clock = ActiveClock(now)
+    began, chance = active_clock.monotonic_ns() - now.ns, random.Random(1)
     for _ in range(1000):
         now.ns += int(EVERY_NS * chance.uniform(0.3, 1.4))
-        assert attention.monotonic_ns() - now.ns == began
-        attention.turned()
+        assert active_clock.monotonic_ns() - now.ns == began
+        active_clock.turned()
 
 
 def test_of_a_pause_little_counts_and_time_never_goes_back() -> None:
     now = Now()
-    attention = Attention(now)
-    attention.turned()
-    before = last = attention.monotonic_ns()
+    active_clock = ActiveClock(now)
+    active_clock.turned()
+    before = last = active_clock.monotonic_ns()
     chance = random.Random(2)
     for _ in range(100):
         now.pass_s(chance.uniform(5.0, 50.0))
         for _ in range(3):
-            assert attention.monotonic_ns() >= last
-            last = attention.monotonic_ns()
+            assert active_clock.monotonic_ns() >= last
+            last = active_clock.monotonic_ns()
             now.ns += chance.randrange(1000)
-        attention.turned()
-        assert attention.monotonic_ns() >= last
+        active_clock.turned()
+        assert active_clock.monotonic_ns() >= last
     assert last - before <= 100 * 2 * EVERY_NS
-    assert attention.monotonic_ns() < now.ns
+    assert active_clock.monotonic_ns() < now.ns
 
 
 def test_a_loop_that_is_always_late_still_finds_the_dead() -> None:
     now = Now()
-    attention = Attention(now)
-    attention.turned()
-    before = attention.monotonic_ns()
+    active_clock = ActiveClock(now)
+    active_clock.turned()
+    before = active_clock.monotonic_ns()
     for _ in range(int(2 * SESSION_S / HEARTBEAT_S)):
         now.pass_s(10.0)
-        attention.turned()
-    assert attention.monotonic_ns() - before > SESSION_S * 1e9
+        active_clock.turned()
+    assert active_clock.monotonic_ns() - before > SESSION_S * 1e9
 
 
 async def two() -> dict[str, Member]:
@@ -87,10 +87,10 @@ def controller(members: dict[str, Member]) -> Member:
 
 
 async def stand_still(member: Member, seconds: float) -> None:
-    assert member.life is not None
-    member.life.pause()
+    assert member.process is not None
+    member.process.pause()
     await asyncio.sleep(seconds)
-    member.life.resume()
+    member.process.resume()
 
 
 @pytest.mark.parametrize("pause_s", PAUSES_S)
@@ -139,14 +139,14 @@ def test_who_dies_while_the_controller_stands_still_is_found_soon_after() -> Non
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
         lead = controller(members)
         dies, stays = (m for m in members.values() if m is not lead)
-        assert lead.life is not None
-        assert stays.life is not None
-        lead.life.pause()
-        stays.life.pause()  # or another one would be elected, and find it
+        assert lead.process is not None
+        assert stays.process is not None
+        lead.process.pause()
+        stays.process.pause()  # or another one would be elected, and find it
         dies.kill()
         await asyncio.sleep(10.0)
-        lead.life.resume()
-        stays.life.resume()
+        lead.process.resume()
+        stays.process.resume()
         began = asyncio.get_running_loop().time()
         await until(lambda: all(dies.name not in item.isr for item in partitions(lead)), SESSION_S + 3.0)
         assert asyncio.get_running_loop().time() - began > SESSION_S / 2, "it got the time that was left to it"
@@ -164,7 +164,7 @@ def test_a_broker_that_stood_still_hears_the_others_and_itself() -> None:
         for _ in range(100):
             if [peer.id for peer in lead.broker.cluster.peers.alive()] != [other.name]:
                 wrong.append(lambda: "it forgot the other one")
-            if lead.broker.cluster.peers._deaf:
+            if lead.broker.cluster.peers._misses_own:
                 wrong.append(lambda: "it thinks that it is deaf")
             await asyncio.sleep(0.01)
         assert not wrong

@@ -62,13 +62,13 @@ def test_a_killed_leader_is_replaced_and_nothing_acked_is_lost() -> None:
         for round_number in range(6):
             for number in range(10):
                 expected.append(b"%d %d" % (round_number, number))
-                living = next(member for member in members.values() if member.life is not None)
+                living = next(member for member in members.values() if member.process is not None)
                 await living.publish("s", expected[-1])
             victim = leader_of(members, "s")
             began = asyncio.get_running_loop().time()
             victim.kill()
             await until(lambda victim=victim: leader_of(members, "s") is not victim)
-            living = next(member for member in members.values() if member.life is not None)
+            living = next(member for member in members.values() if member.process is not None)
             expected.append(b"%d after" % round_number)
             deadline = asyncio.get_running_loop().time() + 10
             while True:
@@ -145,8 +145,8 @@ def test_mutated_and_invented_fetch_requests_do_not_stop_replication() -> None:
             mutated = bytearray(payload)
             mutated[chance.randrange(len(mutated))] ^= 1 << chance.randrange(8)
             nats.publish(subject, bytes(mutated))
-        stranger = encode_request(FetchRequest(7, 7, 1, 1, 0, 0, "stranger", True, []))
-        nats.publish(captured[0][0], encode(MsgType.REPLICATION_REQUEST, stranger, crc=True))
+        unknown_broker = encode_request(FetchRequest(7, 7, 1, 1, 0, 0, "stranger", True, []))
+        nats.publish(captured[0][0], encode(MsgType.REPLICATION_REQUEST, unknown_broker, crc=True))
         await asyncio.sleep(1)
         for number in range(20):
             await members["b"].publish("s", b"after %d" % number)

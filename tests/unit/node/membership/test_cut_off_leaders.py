@@ -248,12 +248,12 @@ def test_a_broker_that_stood_still_takes_nothing_when_it_goes_on() -> None:
         nats, leader, other = made.nats, made.leader, made.other
         client = Publishing(nats)
         await asyncio.sleep(1)
-        assert leader.life is not None
-        leader.life.pause()
+        assert leader.process is not None
+        leader.process.pause()
         assert (await other.call("DeleteStream", api.DeleteStreamRequest(name="s"), 20.0))[0] is Status.OK
         client.send("meanwhile")
         await asyncio.sleep(20)
-        leader.life.resume()
+        leader.process.resume()
         await asyncio.sleep(2)
         assert not client.taken
 
@@ -281,7 +281,7 @@ def test_a_broker_that_hears_of_decisions_and_cannot_store_them_is_cut_off_too()
         made = await apart()
         nats, leader, other = made.nats, made.leader, made.other
         client = Publishing(nats)
-        leader.disk.misfortune = lambda path: errno.EIO if path.startswith("raft") else None
+        leader.disk.injected_error = lambda path: errno.EIO if path.startswith("raft") else None
         deleting = asyncio.ensure_future(other.call("DeleteStream", api.DeleteStreamRequest(name="s"), 20.0))
         loop = asyncio.get_running_loop()
         while not deleting.done():
@@ -304,10 +304,10 @@ def test_a_single_voter_never_refuses_and_neither_does_anybody_during_an_electio
         request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=1)
         assert (await alone.call("CreateStream", request))[0] is Status.OK
         cut(alone)
-        assert alone.life is not None
-        alone.life.pause()
+        assert alone.process is not None
+        alone.process.pause()
         await asyncio.sleep(3 * LEASE_S)
-        alone.life.resume()
+        alone.process.resume()
         client = Publishing(nats)
         client.send("x")
         await asyncio.sleep(1)
@@ -325,7 +325,7 @@ def test_a_single_voter_never_refuses_and_neither_does_anybody_during_an_electio
         while loop.time() < began + 10:
             client.send(f"{loop.time():.3f}")
             await asyncio.sleep(0.1)
-        assert leader.life is not None
+        assert leader.process is not None
         assert len(client.acks) > 90
         assert len(client.taken) == len(client.acks)
 

@@ -10,7 +10,7 @@ import pytest
 from bascule.errors import StartError, Status
 from bascule.node.calls.subjects import Subjects
 from bascule.node.controller.controller import STEADY_S
-from bascule.node.membership.bootstrap import Life, Word, choose, is_promised
+from bascule.node.membership.bootstrap import ServerId, Word, choose, is_promised
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.process.identity import settle
 from bascule.testing.bus import MemoryNats
@@ -421,7 +421,7 @@ def test_a_voter_that_stops_and_holds_nothing_gives_its_vote_back_where_an_odd_n
         members = await three(MemoryNats())
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s"))
         idle = next(name for name in "bc" if name != leader_of(members, "s").name)
-        life = members[idle].life
+        life = members[idle].process
         assert life is not None
         await life.start(members[idle].broker.hand_over(5.0))
         members[idle].kill()
@@ -471,7 +471,7 @@ def test_brokers_that_stop_together_do_not_wait_for_each_other() -> None:
         await published(members["a"], b"v")
         loop = asyncio.get_running_loop()
         began = loop.time()
-        lives = [member.life for member in members.values()]
+        lives = [member.process for member in members.values()]
         assert all(lives)
         await asyncio.gather(
             *(
@@ -493,7 +493,7 @@ def test_whom_a_peer_promises() -> None:
     listed = ("a", "b", "c")
 
     def heard(*words: Word) -> dict[str, Word]:
-        return {word.life[0]: word for word in words}
+        return {word.server_id[0]: word for word in words}
 
     fresh = Word(b)
     assert choose(fresh, {}, listed) is None, "no majority is there"
@@ -519,9 +519,9 @@ def test_of_many_peers_that_hear_each_other_late_one_founds(seed: int) -> None:
     chance = random.Random(seed)
     listed = tuple("abcde"[: chance.choice((2, 3, 4, 5))])
     lives = {name: (name, "1") for name in listed}
-    promises: dict[str, tuple[Life | None, bool]] = dict.fromkeys(listed, (None, False))
+    promises: dict[str, tuple[ServerId | None, bool]] = dict.fromkeys(listed, (None, False))
     heard: dict[str, dict[str, Word]] = {name: {} for name in listed}
-    founders: dict[Life, None] = {}
+    founders: dict[ServerId, None] = {}
 
     def word(name: str) -> Word:
         promise, withdrawn = promises[name]
@@ -538,9 +538,9 @@ def test_of_many_peers_that_hear_each_other_late_one_founds(seed: int) -> None:
             heard[name] = {}  # a restart: what it promised stays
         own = word(name)
         if is_promised(own, heard[name], listed):
-            founders[own.life] = None
+            founders[own.server_id] = None
         elif chosen := choose(own, heard[name], listed):
-            promises[name] = (chosen, own.withdrawn or chosen != own.life)
+            promises[name] = (chosen, own.withdrawn or chosen != own.server_id)
     assert len(founders) == 1, founders
 
 

@@ -5,7 +5,7 @@ import itertools
 from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.subjects import Subjects
-from bascule.node.membership.attention import Attention
+from bascule.node.membership.activeclock import ActiveClock
 from bascule.node.membership.peers import DOUBLES, HEARTBEAT_S, SESSION_S, Peer, Peers
 from bascule.node.runtime.jobs import Jobs
 from bascule.sim.host import SeededRandom
@@ -23,7 +23,7 @@ def make(now: Now) -> tuple[Peers, list[str]]:
 
     bus = MemoryNats().connect("control")  # nothing is heard over it: the tests speak to the peers directly
     calls = Calls("b0", Subjects("ns"), bus, SeededRandom("b0"))
-    peers = Peers(calls, Attention(now), describe, reasons.append, Jobs(reasons.append))
+    peers = Peers(calls, ActiveClock(now), describe, reasons.append, Jobs(reasons.append))
     peers._on_heard = lambda peer: None
     peers._started_at = now.ns
     return peers, reasons

@@ -25,12 +25,12 @@ from bascule.testing.loop import run
 from bascule.testing.records import record_starts
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
-from bascule.wire.repair import Standing
+from bascule.wire.repair import LogEnd
 from tests.harness.administration import answer
 from tests.harness.members import REPLICATION, Member, followers, item_of, leader_of, three, until
 from tests.harness.replicas import leads, logs
 
-OWN = Standing(3, 10)
+OWN = LogEnd(3, 10)
 
 
 def a_candidate(
@@ -44,7 +44,7 @@ def a_candidate(
 
 
 def said(end: int, certain: bool = False, epoch: int = 3) -> Account:
-    return Account(Standing(epoch, end), certain)
+    return Account(LogEnd(epoch, end), certain)
 
 
 def test_time_alone_makes_no_leader_where_two_must_be_in_sync() -> None:
@@ -119,13 +119,13 @@ def test_nobody_leads_with_less_than_another_is_known_to_have(
     own = a_candidate(lacks and not sure, least, complete, sure)
     match decide(own, told, waited_s):
         case Lead(unheard):
-            assert all(account.standing <= OWN for account in told.values())
+            assert all(account.log_end <= OWN for account in told.values())
             assert set(unheard) == set(complete) - set(told)
             certain = any(told[each].certain for each in complete if each in told)
             one_heard = sure and set(unheard) < set(complete)
             assert not unheard or certain or ((least == 1 or one_heard) and waited_s >= PATIENCE_S)
         case GiveWay(to):
-            assert told[to].standing == max(account.standing for account in told.values()) > OWN
+            assert told[to].log_end == max(account.log_end for account in told.values()) > OWN
         case Wait(missing):
             assert not missing or least > 1
             assert not set(missing) & set(told)

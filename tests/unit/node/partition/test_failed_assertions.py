@@ -220,7 +220,7 @@ def test_work_in_the_background_ends_the_role_too(where: str, monkeypatch: pytes
         match where:
             case "reopening":
                 monkeypatch.setattr(replica.log, "reopen", wrong)
-                made.other.disk.misfortune = lambda path: 5 if path.startswith("streams/") else None
+                made.other.disk.injected_error = lambda path: 5 if path.startswith("streams/") else None
                 made.leader.nats.publish(b"s", b"which it cannot store")
             case "coming to lead":
                 monkeypatch.setattr(replica.repair, "ahead", wrong)
@@ -268,7 +268,7 @@ def test_a_role_that_cannot_even_be_closed_is_over_all_the_same(monkeypatch: pyt
         replica = replica_of(made.leader)
         leading = replica.leading
         assert leading is not None
-        monkeypatch.setattr(leading._machine.owed, "close", wrong)
+        monkeypatch.setattr(leading._machine.pending, "close", wrong)
         monkeypatch.setattr(leading._machine, "arrived", wrong)
         made.nats.publish(b"s", b"x")
         await until(lambda: replica.roles.role is Role.FAILED)

@@ -220,7 +220,7 @@ def test_who_has_received_and_not_stored_what_its_leader_has_is_not_vouched_for(
         replica = replica_of(follower)
         assert replica.log.end == 5, "its last record is gone"
         wrote.append(True)
-        follower.disk.misfortune = broken
+        follower.disk.injected_error = broken
         replica.verification.verified = False
         await until(lambda: replica.log.failed is not None)
         assert not replica.verification.verified
@@ -242,7 +242,7 @@ def test_a_log_forgets_the_epoch_and_the_time_of_what_it_could_not_store() -> No
         disk.fail_at(disk.steps + 1, times=100)
         bench.append([b"b"], epoch=7)
         assert (bench.log.last_epoch, bench.log.end) == (7, 2)
-        await bench.log.settled()
+        await bench.log.flushed()
         assert bench.log.failed is not None
         assert (bench.log.last_epoch, bench.log.last_timestamp, bench.log.end) == (1, time, 1)
 

@@ -172,7 +172,7 @@ def test_a_leader_whose_disk_fails_never_gives_an_offset_to_two_records() -> Non
         leader.disk.sync_delay_s = 0.2
         leader.nats.publish(b"s", b"a plain message that is not stored")
         await asyncio.sleep(0.1)
-        leader.disk.misfortune = lambda path: 5 if path.startswith("streams/") else None
+        leader.disk.injected_error = lambda path: 5 if path.startswith("streams/") else None
         await asyncio.sleep(0.3)
         for member in members.values():
             member.disk.heal()
@@ -198,7 +198,7 @@ def test_under_relaxed_sync_one_power_loss_loses_nothing(victim: str) -> None:
         members[victim].kill()
         members[victim].disk.crash(None)
         for member in members.values():
-            if member.life is not None:
+            if member.process is not None:
                 end(member)
         await asyncio.gather(*(member.start() for member in members.values()))
         await whole_again(members)
@@ -208,9 +208,9 @@ def test_under_relaxed_sync_one_power_loss_loses_nothing(victim: str) -> None:
 
 def end(member: Member) -> None:
     """The process alone, not the machine."""
-    assert member.life is not None
-    member.life.kill()
-    member.life = None
+    assert member.process is not None
+    member.process.kill()
+    member.process = None
     for bus in member.buses:
         bus.disconnect()
     member.disk.kill(random.Random(1))
@@ -229,11 +229,11 @@ def test_a_start_doubts_what_the_last_life_may_have_lost(
     mode: SyncMode, clean: bool, doubts: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
-    begin_life = Cluster.begin_life
+    broker_started = Cluster.broker_started
 
     async def spy(self: Cluster, doubtful: tuple[PartitionName, ...], doubts_all: bool = False) -> None:
         seen.append(doubts_all)
-        await begin_life(self, doubtful, doubts_all)
+        await broker_started(self, doubtful, doubts_all)
 
     async def main() -> None:
         members = await loaded(mode=mode)
@@ -242,7 +242,7 @@ def test_a_start_doubts_what_the_last_life_may_have_lost(
             await victim.broker.stop()
             await victim.broker.close()
         victim.kill()
-        monkeypatch.setattr(Cluster, "begin_life", spy)
+        monkeypatch.setattr(Cluster, "broker_started", spy)
         await victim.start()
         await whole_again(members)
         assert "clean-shutdown" not in victim.disk.paths()

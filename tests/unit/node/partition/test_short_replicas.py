@@ -34,8 +34,8 @@ async def read_back(member: Member) -> list[bytes]:
     )
     call = MemoryCall(10.0)
     call.request(request.SerializeToString())
-    assert member.life is not None
-    status, text = await member.life.start(call.run(member.methods["/proto.API/Subscribe"]))
+    assert member.process is not None
+    status, text = await member.process.start(call.run(member.methods["/proto.API/Subscribe"]))
     assert (status, text) == (Status.RESOURCE_EXHAUSTED, "Stop offset reached")
     frames = bytes(call.responses[5:])
     return [record[2] for record in decode_records(frames, 0, len(frames), 1 << 30)[1]][::-1]

@@ -9,7 +9,7 @@ from bascule.errors import PeerError, PeerLacks
 from bascule.log.tail import Tail
 from bascule.node.partition.peerlogs import PeerLogs
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, Bench, begin_life, end_life, open_bench
+from bascule.testing.logs import FOLDER, Bench, open_bench, start_ends, stop_ends
 from bascule.testing.loop import run
 from bascule.testing.records import encode, record_starts
 from tests.harness.members import Member, isr, leader_of, until
@@ -154,7 +154,7 @@ def test_promised_records_behind_damage_are_kept_though_no_replica_has_what_is_m
 
 async def with_a_hole(disk: MemoryDisk) -> int:
     """A replica that has promised five records, and lost the first of two more that it was writing. Gives the hole."""
-    ends = await begin_life(disk)
+    ends = await start_ends(disk)
     bench = await open_bench(disk, replicated=True, ends=ends)
     await bench.store([b"%d" % number for number in range(5)])
     await asyncio.sleep(1)
@@ -167,7 +167,7 @@ async def with_a_hole(disk: MemoryDisk) -> int:
 
 
 async def again(disk: MemoryDisk) -> Bench:
-    ends = await begin_life(disk)
+    ends = await start_ends(disk)
     bench = await open_bench(disk, replicated=True, ends=ends)
     await asyncio.sleep(1)
     return bench
@@ -184,9 +184,9 @@ def test_a_hole_stays_one_whatever_ends_the_lives_after_it() -> None:
             assert (bench.log.end, bench.log.tail, bench.log.record.torn_from) == (hole + 2, Tail.LIKELY, hole)
             assert bench.log.record.promised == hole
             disk.crash()
-        ends = await begin_life(disk)
+        ends = await start_ends(disk)
         bench = await open_bench(disk, replicated=True, ends=ends)
-        await end_life(ends, bench)
+        await stop_ends(ends, bench)
         bench = await again(disk)
         assert bench.log.record.torn_from == hole
         bench.log.record.hole_closed()
@@ -221,12 +221,12 @@ def test_a_cut_at_a_hole_takes_the_hole_along() -> None:
 def test_damage_below_what_was_promised_is_no_torn_hole(clean: bool) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
-        ends = await begin_life(disk)
+        ends = await start_ends(disk)
         bench = await open_bench(disk, replicated=True, ends=ends)
         await bench.store([b"%d" % number for number in range(5)])
         await asyncio.sleep(1)
         if clean:
-            await end_life(ends, bench)
+            await stop_ends(ends, bench)
         disk.crash()
         path = bench.log.segments[0].path
         disk.flip(path, record_starts(disk.content(path))[3] + 20, 1)

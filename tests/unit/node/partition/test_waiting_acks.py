@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from bascule.limits import OWED_ACK_BYTES
+from bascule.limits import PENDING_ACK_BYTES
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
@@ -23,7 +23,7 @@ LONG = "c" * 1024
 
 
 def held(member: Member | Node) -> int:
-    return member.broker.environment.owed.nbytes
+    return member.broker.environment.pending.nbytes
 
 
 async def stuck(replication: int = 3) -> dict[str, Member]:
@@ -38,8 +38,8 @@ async def stuck(replication: int = 3) -> dict[str, Member]:
 
 def publish_async(member: Member, count: int, correlation: str = LONG) -> MemoryCall:
     call = MemoryCall(None)
-    assert member.life is not None
-    member.life.start(call.run(member.methods["/proto.API/PublishAsync"]))
+    assert member.process is not None
+    member.process.start(call.run(member.methods["/proto.API/PublishAsync"]))
     request = api.PublishRequest(stream="s", value=b"v", ackPolicy=api.ALL, correlationId=correlation)
     for _ in range(count):
         call.request(request.SerializeToString())
@@ -149,7 +149,7 @@ def test_over_the_bound_acks_are_dropped_and_it_is_said(caplog: pytest.LogCaptur
     async def main() -> None:
         nats = MemoryNats()
         node = await Node(MemoryDisk(), nats).start()
-        node.broker.environment.owed.most = 1 << 20
+        node.broker.environment.pending.most = 1 << 20
         await create(node, "s", "s", partitions=5, minIsr=api.NullableInt32(value=2))
         await create(node, "fine", "fine")
         client = nats.connect("client")
@@ -183,7 +183,7 @@ def test_a_correlation_id_over_its_bound_is_stored_from_nats_and_waits_for_nothi
         assert replica is not None
         await until(lambda: replica.log.promised_end == 1)
         assert held(node) == 0
-        assert node.broker.environment.owed.most == OWED_ACK_BYTES
+        assert node.broker.environment.pending.most == PENDING_ACK_BYTES
 
     run(main())
 

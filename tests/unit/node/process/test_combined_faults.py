@@ -17,7 +17,7 @@ from bascule.node.partition.filewatch import FileWatch
 from bascule.ports import Seen, Write
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, begin_life, end_life, open_bench
+from bascule.testing.logs import FOLDER, open_bench, start_ends, stop_ends
 from bascule.testing.loop import run
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.raft_messages import HardState, Membership, Snapshot
@@ -30,19 +30,19 @@ FIRST = f"{FOLDER}/{0:020}.log"
 
 async def stored(disk: MemoryDisk, count: int = 10) -> None:
     """A replicated log with that many records, left by a clean shutdown."""
-    ends = await begin_life(disk)
+    ends = await start_ends(disk)
     bench = await open_bench(disk, ends=ends, replicated=True)
     for number in range(count):
         await bench.store([b"%d" % number])
-    await end_life(ends, bench)
+    await stop_ends(ends, bench)
 
 
 async def tail_of_a_life(disk: MemoryDisk) -> Tail:
     """What a start finds, that nobody vouches for before the next clean shutdown."""
-    ends = await begin_life(disk)
+    ends = await start_ends(disk)
     bench = await open_bench(disk, ends=ends, replicated=True)
     tail = bench.log.tail
-    await end_life(ends, bench)
+    await stop_ends(ends, bench)
     return tail
 
 
@@ -126,12 +126,12 @@ def test_no_index_is_written_behind_the_back_of_a_cut(monkeypatch: pytest.Monkey
 
     async def main() -> None:
         disk = MemoryDisk()
-        ends = await begin_life(disk)
+        ends = await start_ends(disk)
         bench = await open_bench(disk, segment_max_bytes=500, ends=ends, replicated=True)
-        disk.misfortune = lambda path: errno.ENOSPC if path.endswith(".index") else None
+        disk.injected_error = lambda path: errno.ENOSPC if path.endswith(".index") else None
         for number in range(30):
             await bench.store([bytes([number]) * 50])
-        disk.misfortune = None
+        disk.injected_error = None
         log = bench.log
         log.segments.visible_end = 0
         assert len(log.segments) > 3
@@ -144,7 +144,7 @@ def test_no_index_is_written_behind_the_back_of_a_cut(monkeypatch: pytest.Monkey
         monkeypatch.setattr(bench.scheduler, "_commit", slow)
         cut = log.segments[1].base + 2
         await log.truncate(cut)
-        await log.settled()
+        await log.flushed()
         for path in [path for path in disk.paths() if path.endswith(".index")]:
             found = await read_footer(disk, path)
             segment = next((each for each in log.segments if each.index_path == path), None)
@@ -152,7 +152,7 @@ def test_no_index_is_written_behind_the_back_of_a_cut(monkeypatch: pytest.Monkey
             assert segment is not None
             assert found[0] == segment.footer()
         await bench.close()
-        bench = await open_bench(disk, ends=await begin_life(disk), replicated=True)
+        bench = await open_bench(disk, ends=await start_ends(disk), replicated=True)
         assert (bench.log.end, bench.log.tail) == (cut, Tail.LIKELY)
 
     run(main())
@@ -248,9 +248,9 @@ def test_a_log_with_a_short_file_takes_writes_again_after_a_failure_under_relaxe
         for number in range(10):
             await bench.store([b"%d" % number])
         disk.cut_off(FIRST, len(disk.content(FIRST)) // 2)
-        disk.misfortune = lambda path: errno.ENOSPC
+        disk.injected_error = lambda path: errno.ENOSPC
         bench.append([b"refused"])
-        await bench.log.settled()
+        await bench.log.flushed()
         assert len(bench.failures) == 1
         disk.heal()
         await bench.log.reopen(heals=True)

@@ -90,7 +90,7 @@ def test_a_partition_that_cannot_be_opened_does_not_keep_the_others_from_startin
             await node.publish(name, b"x")
         await asyncio.sleep(1)
         node.power_off(random.Random(1))
-        disk.misfortune = lambda path: errno.EIO if path.startswith("streams/bad@") else None
+        disk.injected_error = lambda path: errno.EIO if path.startswith("streams/bad@") else None
         node = await Node(disk, MemoryNats(), seed=2).start()
         assert len(await node.read("good")) == 1
         disk.heal()

@@ -9,7 +9,7 @@ import pytest
 from bascule.core.replication import feed as feed_machine
 from bascule.core.replication import progress
 from bascule.errors import Status
-from bascule.testing.bus import MemoryNats, Weather
+from bascule.testing.bus import MemoryNats, NetworkConditions
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked
 from bascule.wire.nats import messages
@@ -28,7 +28,7 @@ def test_whatever_gets_lost_repeated_or_late_the_logs_become_alike(seed: int) ->
         members = await three(nats)
         await make_stream(members)
         chance = random.Random(seed)
-        nats.weather = Weather(chance, 0.0001, 0.002, drop=0.03, duplicate=0.03, reorder=0.03, late_s=0.05)
+        nats.conditions = NetworkConditions(chance, 0.0001, 0.002, drop=0.03, duplicate=0.03, reorder=0.03, late_s=0.05)
         acked: list[bytes] = []
         for number in range(150):
             value = b"%d." % number
@@ -37,7 +37,7 @@ def test_whatever_gets_lost_repeated_or_late_the_logs_become_alike(seed: int) ->
             if status is Status.OK:
                 acked.append(value)
             await asyncio.sleep(chance.choice((0, 0, 0.001, 0.02)))
-        nats.weather = None
+        nats.conditions = None
         await asyncio.sleep(5)
         values = await leader_of(members, "s").read("s")
         assert set(acked) <= set(values)

@@ -24,7 +24,7 @@ ELSEWHERE = {
     "log/refill.py": "a replaced file, finished before whoever waits is cancelled; the waiter is told the error",
     "log/sync.py": "rounds of the group commit: when one fails the process ends; SyncScheduler.close waits for them",
     "net/grpc.py": "one gRPC call; the server cancels it at its close and answers an error with a status",
-    "net/kept.py": "a restart of the embedded NATS server, tried until it runs; KeptNats.stop ends it",
+    "net/supervised.py": "a restart of the embedded NATS server, tried until it runs; SupervisedNats.stop ends it",
     "net/nats.py": "the reconnecting of one connection, tried until there is one; Connection.close ends it",
     "node/partition/replica.py": "work that ends with its replica: Replica.close cancels it; a cut is waited for",
     "node/membership/raft.py": "Raft itself: when it fails the process ends; RaftDriver.stop ends it",

@@ -51,7 +51,7 @@ async def busy(members: dict[str, Member]) -> None:
 
 
 def state(members: dict[str, Member]) -> list[Any]:
-    """What no stranger may change: streams, their replicas, who drains, who is a member."""
+    """What no unknown_broker may change: streams, their replicas, who drains, who is a member."""
     found = []
     for member in members.values():
         cluster = member.broker.cluster

@@ -1,39 +1,41 @@
-"""Acks that are owed: one bound for a broker, whose are dropped over it, and what is done about calls that are over."""
+"""Pending acks: one bound for a broker, whose are dropped over it, and what is done about calls that are over."""
 
 import random
 
 import pytest
 
-from bascule.core.partition.owed import Gone, OwedAcks, OwedBound
-from bascule.limits import GONE_CALLS_AT_ONCE, OWED_BATCH_BYTES, OWED_SWEEP_BYTES
-from bascule.wire.owed import decode_gone, encode_gone
-from tests.harness.kernel_inputs import built_twins, pack_owed
+from bascule.core.partition.pendingacks import Gone, PendingAcks, PendingAcksBound
+from bascule.limits import GONE_CALLS_AT_ONCE, PENDING_BATCH_BYTES, PENDING_SWEEP_BYTES
+from bascule.wire.pendingacks import decode_gone, encode_gone
+from tests.harness.kernel_inputs import built_twins, pack_pending
 
 KIB = 1024
 
 
-def owed(size: int, inbox: bytes = b"ns.ack.b.s1-7") -> bytes:
+def pending(size: int, inbox: bytes = b"ns.ack.b.s1-7") -> bytes:
     """One ack that takes exactly so many bytes."""
-    return pack_owed(1, inbox, policy=1, correlation=b"c" * (size - len(pack_owed(1, inbox))))
+    return pack_pending(1, inbox, policy=1, correlation=b"c" * (size - len(pack_pending(1, inbox))))
 
 
-def fill(holder: OwedAcks, count: int, size: int = KIB - OWED_BATCH_BYTES, first: int = 1) -> list[tuple[str, int]]:
+def fill(
+    holder: PendingAcks, count: int, size: int = KIB - PENDING_BATCH_BYTES, first: int = 1
+) -> list[tuple[str, int]]:
     """So many batches that wait for the in-sync set."""
     dropped = []
     for end in range(first, first + count):
-        dropped += holder.add(end, b"", owed(size))
+        dropped += holder.add(end, b"", pending(size))
         holder.promised(end)
     return dropped
 
 
-def stand_still(bound: OwedBound) -> None:
+def stand_still(bound: PendingAcksBound) -> None:
     bound.tick()
     bound.tick()
 
 
 def test_the_bound_is_one_for_all_partitions() -> None:
-    bound = OwedBound(64 * KIB)
-    holders = [OwedAcks(f"s/{number}", bound) for number in range(8)]
+    bound = PendingAcksBound(64 * KIB)
+    holders = [PendingAcks(f"s/{number}", bound) for number in range(8)]
     dropped = []
     for end in range(1, 100):
         for holder in holders:
@@ -44,8 +46,8 @@ def test_the_bound_is_one_for_all_partitions() -> None:
 
 
 def test_the_largest_holder_loses_its_oldest_acks() -> None:
-    bound = OwedBound(64 * KIB)
-    small, large = OwedAcks("small", bound), OwedAcks("large", bound)
+    bound = PendingAcksBound(64 * KIB)
+    small, large = PendingAcks("small", bound), PendingAcks("large", bound)
     fill(small, 8)
     ((name, nbytes),) = fill(large, 57)
     assert (name, nbytes) == ("large", 17 * KIB)
@@ -59,9 +61,9 @@ def test_the_largest_holder_loses_its_oldest_acks() -> None:
 
 def test_partitions_that_commit_keep_their_acks_while_others_stand_still() -> None:
     """Many partitions that stand still hold little each; one that commits has a burst under way, and is the largest."""
-    bound = OwedBound(64 * KIB)
-    stuck = [OwedAcks(f"stuck/{number}", bound) for number in range(40)]
-    busy = OwedAcks("busy", bound)
+    bound = PendingAcksBound(64 * KIB)
+    stuck = [PendingAcks(f"stuck/{number}", bound) for number in range(40)]
+    busy = PendingAcks("busy", bound)
     for holder in stuck:
         fill(holder, 1)
     fill(busy, 10)
@@ -77,10 +79,10 @@ def test_partitions_that_commit_keep_their_acks_while_others_stand_still() -> No
 
 
 def test_what_waits_for_the_disk_is_dropped_last_and_bounded_too() -> None:
-    bound = OwedBound(64 * KIB)
-    holder = OwedAcks("s/0", bound)
+    bound = PendingAcksBound(64 * KIB)
+    holder = PendingAcks("s/0", bound)
     for end in range(1, 200):
-        holder.add(end, owed(KIB - OWED_BATCH_BYTES), b"")
+        holder.add(end, pending(KIB - PENDING_BATCH_BYTES), b"")
         assert bound.nbytes <= 64 * KIB
     kept = holder.promised(200)
     assert 47 <= len(kept) <= 64
@@ -91,8 +93,8 @@ def test_a_leader_acks_what_it_owes_and_nothing_twice() -> None:
     """Random histories: the counts are right at every step, and every ack is paid, lost, dropped or held."""
     for seed in range(40):
         chance = random.Random(seed)
-        bound = OwedBound(chance.choice((20, 200)) * KIB)
-        holders = [OwedAcks(str(number), bound) for number in range(chance.randint(1, 4))]
+        bound = PendingAcksBound(chance.choice((20, 200)) * KIB)
+        holders = [PendingAcks(str(number), bound) for number in range(chance.randint(1, 4))]
         ends, promised = dict.fromkeys(holders, 0), dict.fromkeys(holders, 0)
         added = out = 0
         for _ in range(300):
@@ -100,13 +102,13 @@ def test_a_leader_acks_what_it_owes_and_nothing_twice() -> None:
             step = chance.random()
             if step < 0.5:
                 ends[holder] += 1
-                leader = owed(100) if chance.random() < 0.5 else b""
-                to_all = owed(chance.randint(100, 2000)) if chance.random() < 0.7 or not leader else b""
+                leader = pending(100) if chance.random() < 0.5 else b""
+                to_all = pending(chance.randint(100, 2000)) if chance.random() < 0.7 or not leader else b""
                 added += len(leader) + len(to_all)
                 batches = sum(len(item._unpromised) + len(item._uncommitted) for item in holders) + 1
                 dropped = sum(nbytes for _, nbytes in holder.add(ends[holder], leader, to_all))
                 left = sum(len(item._unpromised) + len(item._uncommitted) for item in holders)
-                out += dropped - (batches - left) * OWED_BATCH_BYTES
+                out += dropped - (batches - left) * PENDING_BATCH_BYTES
             elif step < 0.75:
                 promised[holder] = max(promised[holder], chance.randint(0, ends[holder]))
                 out += sum(map(len, holder.promised(promised[holder])))
@@ -122,15 +124,15 @@ def test_a_leader_acks_what_it_owes_and_nothing_twice() -> None:
             assert bound.nbytes == sum(item.nbytes for item in holders) <= bound.most
             held = [batch for item in holders for batch in (*item._unpromised, *item._uncommitted)]
             inside = sum(len(batch.leader) + len(batch.all) for batch in held)
-            assert bound.nbytes == inside + len(held) * OWED_BATCH_BYTES
+            assert bound.nbytes == inside + len(held) * PENDING_BATCH_BYTES
             assert added == out + inside
 
 
 def test_who_leads_no_more_holds_nothing() -> None:
-    bound = OwedBound(64 * KIB)
-    holder, other = OwedAcks("s/0", bound), OwedAcks("s/1", bound)
+    bound = PendingAcksBound(64 * KIB)
+    holder, other = PendingAcks("s/0", bound), PendingAcks("s/1", bound)
     fill(holder, 20)
-    holder.add(21, owed(500), b"")
+    holder.add(21, pending(500), b"")
     fill(other, 3)
     holder.close()
     assert (holder.nbytes, bound.nbytes) == (0, 3 * KIB)
@@ -145,7 +147,7 @@ def gone(*tokens: bytes, number: int = 1) -> Gone:
     return Gone(b"ns.ack.", dict.fromkeys(tokens), number)
 
 
-def forgotten(bound: OwedBound, over: Gone) -> int:
+def forgotten(bound: PendingAcksBound, over: Gone) -> int:
     """How many bytes."""
     before = bound.nbytes
     assert not bound.forget(over)
@@ -153,42 +155,42 @@ def forgotten(bound: OwedBound, over: Gone) -> int:
 
 
 def test_what_waits_for_a_call_that_is_over_is_dropped_where_nothing_moves() -> None:
-    bound = OwedBound(1 << 20)
-    stuck, busy = OwedAcks("stuck", bound), OwedAcks("busy", bound)
+    bound = PendingAcksBound(1 << 20)
+    stuck, busy = PendingAcks("stuck", bound), PendingAcks("busy", bound)
     for end in range(1, 11):
-        mine, theirs = owed(200, b"ns.ack.b.sMINE-7"), owed(200, b"ns.ack.other.sTHEIRS-7")
+        mine, theirs = pending(200, b"ns.ack.b.sMINE-7"), pending(200, b"ns.ack.other.sTHEIRS-7")
         stuck.add(end, b"", mine + theirs if end % 2 else mine)
         stuck.promised(end)
     stand_still(bound)
-    busy.add(1, b"", owed(200, b"ns.ack.b.sMINE-7"))
+    busy.add(1, b"", pending(200, b"ns.ack.b.sMINE-7"))
     busy.promised(1)
-    assert forgotten(bound, gone(b"sMINE")) == 10 * 200 + 5 * OWED_BATCH_BYTES
+    assert forgotten(bound, gone(b"sMINE")) == 10 * 200 + 5 * PENDING_BATCH_BYTES
     assert forgotten(bound, gone(b"sMINE")) == 0
     payable: list[bytes] = []
     stuck.committed(10, payable)
-    assert payable == [owed(200, b"ns.ack.other.sTHEIRS-7")] * 5
+    assert payable == [pending(200, b"ns.ack.other.sTHEIRS-7")] * 5
     assert stuck.nbytes == 0
-    assert busy.nbytes == 200 + OWED_BATCH_BYTES
+    assert busy.nbytes == 200 + PENDING_BATCH_BYTES
 
 
 def test_late_messages_of_a_call_that_is_over_are_dropped_too() -> None:
-    bound = OwedBound(1 << 20)
-    holder = OwedAcks("s/0", bound)
+    bound = PendingAcksBound(1 << 20)
+    holder = PendingAcks("s/0", bound)
     fill(holder, 2, size=300)
     stand_still(bound)
     assert forgotten(bound, gone(b"sNOBODY")) == 0
-    holder.add(3, b"", owed(300, b"ns.ack.b.sNOBODY-1"))
+    holder.add(3, b"", pending(300, b"ns.ack.b.sNOBODY-1"))
     holder.promised(3)
-    assert forgotten(bound, gone(b"sNOBODY")) == 300 + OWED_BATCH_BYTES
-    assert forgotten(bound, gone(b"sNOBODY", b"s1", number=2)) == 2 * (300 + OWED_BATCH_BYTES)
+    assert forgotten(bound, gone(b"sNOBODY")) == 300 + PENDING_BATCH_BYTES
+    assert forgotten(bound, gone(b"sNOBODY", b"s1", number=2)) == 2 * (300 + PENDING_BATCH_BYTES)
     assert bound.nbytes == 0
 
 
 def test_a_look_for_calls_that_are_over_is_bounded() -> None:
-    bound = OwedBound(4 * OWED_SWEEP_BYTES)
-    holder = OwedAcks("s/0", bound)
-    chunk = owed(1000) * 1000
-    for end in range(1, 3 * OWED_SWEEP_BYTES // len(chunk)):
+    bound = PendingAcksBound(4 * PENDING_SWEEP_BYTES)
+    holder = PendingAcks("s/0", bound)
+    chunk = pending(1000) * 1000
+    for end in range(1, 3 * PENDING_SWEEP_BYTES // len(chunk)):
         holder.add(end, b"", chunk)
         holder.promised(end)
     stand_still(bound)
@@ -196,7 +198,7 @@ def test_a_look_for_calls_that_are_over_is_bounded() -> None:
     while more[-1]:
         before = bound.nbytes
         more.append(bound.forget(gone(b"s1")))
-        assert before - bound.nbytes <= OWED_SWEEP_BYTES + 2 * len(chunk)
+        assert before - bound.nbytes <= PENDING_SWEEP_BYTES + 2 * len(chunk)
     assert bound.nbytes == 0
     assert len(more) in (3, 4)
 
@@ -219,9 +221,9 @@ def test_a_look_for_calls_that_are_over_is_bounded() -> None:
     ],
 )
 def test_an_inbox_is_of_a_call_by_its_last_token(kernels: object, inbox: bytes, dropped: bool) -> None:
-    before, after = pack_owed(1, b"in.box", correlation=b"c"), pack_owed(2, b"in.box")
-    kept = kernels.keep_owed(before + 3 * pack_owed(7, inbox, policy=1) + after, b"ns.ack.", {b"sabc": None})  # type: ignore[attr-defined]
-    assert kept == (before + after if dropped else before + 3 * pack_owed(7, inbox, policy=1) + after)
+    before, after = pack_pending(1, b"in.box", correlation=b"c"), pack_pending(2, b"in.box")
+    kept = kernels.drop_gone(before + 3 * pack_pending(7, inbox, policy=1) + after, b"ns.ack.", {b"sabc": None})  # type: ignore[attr-defined]
+    assert kept == (before + after if dropped else before + 3 * pack_pending(7, inbox, policy=1) + after)
 
 
 def test_tokens_of_calls_that_are_over_are_told_with_a_checksum() -> None:

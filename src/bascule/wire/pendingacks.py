@@ -1,4 +1,4 @@
-"""Owed acks as Python sees them: off the hot path, where a failure turns them all into errors; and what brokers tell
+"""Pending acks as Python sees them: off the hot path, where a failure turns them all into errors; and what brokers tell
 each other of calls that ended before their acks came.
 """
 
@@ -34,9 +34,9 @@ def decode_gone(payload: bytes) -> list[bytes]:
     )
 
 
-def with_error(owed: bytes, error: AckError) -> bytes:
+def with_error(pending: bytes, error: AckError) -> bytes:
     """The same acks, each saying `error` and no offset."""
-    out = bytearray(owed)
+    out = bytearray(pending)
     position = 0
     while position < len(out):
         _, reception, policy, _, inbox, subject, correlation = _ENTRY.unpack_from(out, position)

@@ -1,4 +1,4 @@
-"""Acks that are owed: of one partition while this broker leads it, and of the whole broker, which has one bound.
+"""Acks that are pending: of one partition while this broker leads it, and of the whole broker, which has one bound.
 
 An ack waits from the append until its promise holds: for a sync, that is milliseconds; of policy ALL also for the
 in-sync set, and if that is below its minimum there is no end to it. So a partition that commits nothing collects acks
@@ -22,13 +22,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bascule.limits import OWED_ACK_BYTES, OWED_BATCH_BYTES, OWED_SWEEP_BYTES
-from bascule.wire.kernels import keep_owed
+from bascule.limits import PENDING_ACK_BYTES, PENDING_BATCH_BYTES, PENDING_SWEEP_BYTES
+from bascule.wire.kernels import drop_gone
 
 
 @dataclass(slots=True)
 class _Batch:
-    """Of one append: what is owed when our log has promised it, and when the in-sync set has."""
+    """Of one append: what is pending when our log has promised it, and when the in-sync set has."""
 
     end: int
     leader: bytes
@@ -47,18 +47,18 @@ class Gone(NamedTuple):
     """Another one whenever tokens were added; never 0."""
 
 
-class OwedBound:
+class PendingAcksBound:
     """What all partitions led by a broker may hold together."""
 
     def __init__(self, most: int = 0) -> None:
-        self.most = most or OWED_ACK_BYTES
+        self.most = most or PENDING_ACK_BYTES
         self.nbytes = 0
-        self._holders: dict[OwedAcks, None] = {}
+        self._holders: dict[PendingAcks, None] = {}
 
-    def join(self, holder: "OwedAcks") -> None:
+    def join(self, holder: "PendingAcks") -> None:
         self._holders[holder] = None
 
-    def leave(self, holder: "OwedAcks") -> None:
+    def leave(self, holder: "PendingAcks") -> None:
         self._holders.pop(holder, None)
 
     def shed(self) -> list[tuple[str, int]]:
@@ -69,7 +69,7 @@ class OwedBound:
             if self.nbytes <= enough:
                 break
             dropped.append((holder.name, holder.drop_oldest(self.nbytes - enough)))
-        assert self.nbytes <= enough, "what is owed is owed by somebody"
+        assert self.nbytes <= enough, "what is pending is pending by somebody"
         return dropped
 
     def tick(self) -> None:
@@ -79,7 +79,7 @@ class OwedBound:
 
     def forget(self, gone: Gone) -> bool:
         """Drop what waits for calls that are over. True: there is more to look through."""
-        room = OWED_SWEEP_BYTES
+        room = PENDING_SWEEP_BYTES
         for holder in self._holders:
             if holder.stands_still:
                 room -= holder.forget(gone, room)
@@ -88,10 +88,10 @@ class OwedBound:
         return False
 
 
-class OwedAcks:
+class PendingAcks:
     """What one partition owes. Close it when this broker leads the partition no more."""
 
-    def __init__(self, name: str, bound: OwedBound) -> None:
+    def __init__(self, name: str, bound: PendingAcksBound) -> None:
         self.name = name
         self.nbytes = 0
         """With what each batch takes beside its acks."""
@@ -103,10 +103,10 @@ class OwedAcks:
         bound.join(self)
 
     def add(self, end: int, leader: bytes, to_all: bytes) -> list[tuple[str, int]]:
-        """Records below `end` are appended, and these acks owed. Gives what had to be dropped, here or elsewhere."""
+        """Records below `end` are appended, and these acks pending. Gives what had to be dropped, here or elsewhere."""
         self._unpromised.append(_Batch(end, leader, to_all))
         bound = self._bound
-        size = len(leader) + len(to_all) + OWED_BATCH_BYTES
+        size = len(leader) + len(to_all) + PENDING_BATCH_BYTES
         self.nbytes += size
         bound.nbytes += size
         return bound.shed() if bound.nbytes > bound.most else []
@@ -129,7 +129,7 @@ class OwedAcks:
                 batch.leader = b""
                 self._uncommitted.append(batch)
             else:
-                paid += OWED_BATCH_BYTES
+                paid += PENDING_BATCH_BYTES
         self._paid(paid)
         return payable
 
@@ -140,7 +140,7 @@ class OwedAcks:
         while uncommitted and uncommitted[0].end <= hw_end:
             batch = uncommitted.popleft()
             payable.append(batch.all)
-            paid += len(batch.all) + OWED_BATCH_BYTES
+            paid += len(batch.all) + PENDING_BATCH_BYTES
         if paid:
             self._paid(paid)
 
@@ -150,7 +150,7 @@ class OwedAcks:
         while self._unpromised and self._unpromised[-1].end > promised_end:
             batch = self._unpromised.pop()
             lost.append(batch.leader + batch.all)
-            self._paid(len(lost[-1]) + OWED_BATCH_BYTES)
+            self._paid(len(lost[-1]) + PENDING_BATCH_BYTES)
         return b"".join(reversed(lost))
 
     def tick(self) -> None:
@@ -163,10 +163,10 @@ class OwedAcks:
         """At least so many bytes, or all; gives how many."""
         before = self.nbytes
         while self._uncommitted and before - self.nbytes < nbytes:
-            self._paid(len(self._uncommitted.popleft().all) + OWED_BATCH_BYTES)
+            self._paid(len(self._uncommitted.popleft().all) + PENDING_BATCH_BYTES)
         while self._unpromised and before - self.nbytes < nbytes:
             batch = self._unpromised.popleft()
-            self._paid(len(batch.leader) + len(batch.all) + OWED_BATCH_BYTES)
+            self._paid(len(batch.leader) + len(batch.all) + PENDING_BATCH_BYTES)
         return before - self.nbytes
 
     def forget(self, gone: Gone, room: int) -> int:
@@ -182,10 +182,10 @@ class OwedAcks:
                 continue
             batch.round = gone.round
             looked_through += len(batch.all)
-            kept = keep_owed(batch.all, gone.prefix, gone.tokens)
-            self._paid(len(batch.all) - len(kept))
-            batch.all = kept
-            emptied = emptied or not kept
+            left = drop_gone(batch.all, gone.prefix, gone.tokens)
+            self._paid(len(batch.all) - len(left))
+            batch.all = left
+            emptied = emptied or not left
         if emptied:
             self._uncommitted = deque(self._without_empty(self._uncommitted))
         return looked_through
@@ -195,7 +195,7 @@ class OwedAcks:
             if batch.all:
                 yield batch
             else:
-                self._paid(OWED_BATCH_BYTES)
+                self._paid(PENDING_BATCH_BYTES)
 
     def close(self) -> None:
         """Nobody will pay them: another one leads, or nobody does."""
@@ -207,4 +207,4 @@ class OwedAcks:
     def _paid(self, nbytes: int) -> None:
         self.nbytes -= nbytes
         self._bound.nbytes -= nbytes
-        assert 0 <= self.nbytes <= self._bound.nbytes, "more is paid than was owed"
+        assert 0 <= self.nbytes <= self._bound.nbytes, "more is paid than was pending"

@@ -24,7 +24,7 @@ class MakeNats(Protocol):
     def __call__(self, port: int | None, on_death: OnDeath) -> EmbeddedNats: ...
 
 
-class KeptNats:
+class SupervisedNats:
     """`start` it once; `url` never changes after that; `stop` it, or die."""
 
     def __init__(self, make: MakeNats) -> None:

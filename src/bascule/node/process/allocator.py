@@ -13,7 +13,7 @@ thousand of them would make every full collection 60 ms longer.
 import ctypes
 import gc
 
-from bascule.limits import HEAP_KEPT_BYTES, HEAP_MAPPED_FROM_BYTES
+from bascule.limits import MALLOC_MMAP_BYTES, MALLOC_TRIM_BYTES
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -23,8 +23,8 @@ def keep_freed_memory() -> None:
     """No effect where the C library is another one."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_TRIM_THRESHOLD, HEAP_KEPT_BYTES)
-        mallopt(_M_MMAP_THRESHOLD, HEAP_MAPPED_FROM_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, MALLOC_TRIM_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, MALLOC_MMAP_BYTES)
 
 
 def freeze_objects() -> None:

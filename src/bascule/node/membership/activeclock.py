@@ -17,7 +17,7 @@ _MOST_NS = int(1.5 * TURN_S * 1e9)
 """That counts between two turns. A timer is a little late now and then, and that is no pause."""
 
 
-class Attention:
+class ActiveClock:
     """A `ports.Clock` whose monotonic time stands still with the event loop. Until the first turn it is the plain
     one."""
 
