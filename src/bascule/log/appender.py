@@ -136,6 +136,10 @@ class Appender:
     def _roll(self, base: int) -> Segment:
         if self._active is not None:
             self._sealed.append(self._active)
+        last = self._segments[-1] if self._segments else None
+        if last is not None and last.base == base and last.empty and last.exists and not last.damage:
+            self._active = last  # it was left where it is, for its name says where the one before it ended
+            return last
         self._active = Segment(self._segments.disk, self._segments.folder, base)
         self._segments.add(self._active)
         return self._active
@@ -317,7 +321,7 @@ class Appender:
         self._active = None
         self._sealed = [segment for segment in self._sealed if not segment.retired]
         last = self._segments[-1] if self._segments else None
-        if last is not None and not isinstance(last.index, FileIndex) and last not in self._sealed:
+        if last is not None and not (last.empty or isinstance(last.index, FileIndex) or last in self._sealed):
             self._sealed.append(last)
         self._enlist_for_indexes()
 

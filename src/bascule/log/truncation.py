@@ -44,8 +44,9 @@ class Truncation:
 
     async def _cut_segments(self, end: int) -> None:
         segments = self._segments
-        while segments and segments[-1].begins_at_or_after(end):
-            segment = segments[-1]
+        shorter = end < segments.end
+        while segments and (segments[-1].begins_at_or_after(end) or (shorter and segments[-1].first_offset < 0)):
+            segment = segments[-1]  # one without a readable record goes too: at the end nobody could say what it held
             await self._appender.seal(segment)
             await set_aside(self._disk, self._quarantine, segment, 0)
             await remove_index(self._disk, segment)
@@ -76,7 +77,7 @@ class Truncation:
         """After a failed write: whatever it may have left in the files. Raises OSError."""
         assert self._segments.changing.locked(), "somebody else may change these files"
         segments = self._segments
-        while segments and segments[-1].promised.size == 0:
+        while segments and segments[-1].promised.size == 0 and not _marks_damage(segments, segments[-1]):
             await set_aside(self._disk, self._quarantine, segments[-1], 0)
             await remove_files(self._disk, segments[-1])
             segments.drop_last()
@@ -114,7 +115,16 @@ def _least_end(segments: SegmentList, end: int) -> int:
 
 def _last_before(segments: SegmentList, end: int) -> Segment | None:
     """The last segment that keeps something after a cut at `end`."""
-    return next((each for each in reversed(segments) if not each.begins_at_or_after(end)), None)
+    return next(
+        (each for each in reversed(segments) if each.first_offset >= 0 and not each.begins_at_or_after(end)), None
+    )
+
+
+def _marks_damage(segments: SegmentList, segment: Segment) -> bool:
+    """Whether an empty segment shows, by its damage or its name, that there were records which are missing now."""
+    before = segments.before(segment)
+    end = 0 if before is None else before.appended.end
+    return bool(segment.damage) or end < segment.base <= segments.end
 
 
 async def _cut_position(segments: SegmentList, segment: Segment, end: int) -> int | None:

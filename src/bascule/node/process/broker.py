@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 HAND_OVER_POLL_S = 0.01
 RESIGN_S = 1.0
 START_WAIT_S = 3.0
+STOPS_AT_ONCE = 4
+"""Whoever asks a broker to stop while it stops already waits with the others; any more do not."""
 
 
 class Broker:
@@ -69,7 +71,7 @@ class Broker:
         self.lag_watch = LagWatch(environment, replicas)
         self._process = process
         self._jobs = environment.jobs
-        self._hand_overs = self._jobs.tasks("a hand-over", 1, answered=True)
+        self._hand_overs = self._jobs.tasks("a hand-over", STOPS_AT_ONCE, answered=True)
 
     # --- the start -------------------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class Broker:
         leave the in-sync sets, and fetch nothing more that would bring us back into one: who waits for all replicas
         must not wait for us."""
         own = self.environment.settings.broker_id
-        if all(other == own for other in self.cluster.servers):
+        if all(other == own for other in self.cluster.servers) or self._hand_overs.full:
             return
         self.cluster.peers.leave()
         self.manager.fetchers.close()

@@ -394,5 +394,5 @@ LISTEN_THEMSELVES = {
 def test_messages_between_brokers_are_received_in_one_file() -> None:
     files = {path.relative_to(NODE).as_posix(): path.read_text() for path in sorted(NODE.rglob("*.py"))}
     assert [name for name, text in files.items() if "decode_checked" in text] == ["calls/calls.py"]
-    subscribers = {name for name, text in files.items() if re.search(r"bus\.subscribe\(", text)}
+    subscribers = {name for name, text in files.items() if re.search(r"(?:bus|streams)\.subscribe\(", text)}
     assert subscribers == set(LISTEN_THEMSELVES), "register a handler with `Calls`"

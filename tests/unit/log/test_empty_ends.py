@@ -1,0 +1,70 @@
+"""Logs that end in files without a readable record: their names say that there was one."""
+
+import asyncio
+import random
+
+from bascule.log.commitlog import CommitLog
+from bascule.log.tail import Tail
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.logs import Bench, open_bench, start_ends
+from bascule.testing.loop import run
+from tests.harness.ended_logs import segments
+
+SEGMENT_BYTES = 60
+"""One record in each segment."""
+COUNT = 6
+
+
+async def emptied(first: int, end: int) -> tuple[MemoryDisk, Bench]:
+    """What a power loss without sync leaves: the names of these files, and nothing in them."""
+    disk = MemoryDisk()
+    bench = await open_bench(disk, SEGMENT_BYTES, ends=await start_ends(disk), replicated=True)
+    for number in range(COUNT):
+        await bench.store([b"%d" % number * 30])
+    await asyncio.sleep(1)
+    disk.kill(random.Random(1))
+    for path in segments(disk)[first:end]:
+        disk.put(path, b"")
+    return disk, await open_bench(disk, SEGMENT_BYTES, ends=await start_ends(disk), replicated=True)
+
+
+async def missing(log: CommitLog) -> list[int]:
+    return [segment.base for segment in log.damaged]
+
+
+def test_a_cut_takes_every_file_at_the_end_that_has_no_record() -> None:
+    """Else the next one written there would have the name of one that is there, and what they held is not asked for."""
+
+    async def scenario() -> None:
+        disk, bench = await emptied(2, 5)
+        log = bench.log
+        assert (log.end, await missing(log)) == (COUNT, [2, 3, 4])
+        log.segments.visible_end = 0
+        await log.truncate(5)
+        assert (log.end, await missing(log)) == (2, [])
+        for number in (2, 3):
+            await bench.store([b"%d" % number * 30])
+        assert [offset for offset, _ in await bench.read_all()] == [0, 1, 2, 3]
+        disk.crash()
+        bench = await open_bench(disk, SEGMENT_BYTES, ends=await start_ends(disk), replicated=True)
+        assert (bench.log.end, bench.log.tail, await missing(bench.log)) == (4, Tail.UNSURE, [])
+
+    run(scenario())
+
+
+def test_a_failed_write_does_not_take_the_marks_of_missing_records_along() -> None:
+    async def scenario() -> None:
+        disk, bench = await emptied(3, COUNT)
+        log = bench.log
+        assert (log.end, await missing(log)) == (COUNT - 1, [3, 4]), "the last name says where the one before ended"
+        disk.fail_at(disk.steps + 1, times=100)
+        bench.append([b"never stored"])
+        await log.flushed()
+        assert log.failed is not None
+        disk.heal()
+        await log.reopen()
+        assert (log.end, await missing(log)) == (COUNT - 1, [3, 4])
+        await bench.store([b"next" * 10])
+        assert [offset for offset, _ in await bench.read_all()] == [0, 1, 2, 5]
+
+    run(scenario())
