@@ -74,6 +74,7 @@ class Lease:
     async def ask(self, current: Callable[[float], Awaitable[None]]) -> bool:
         """`current` returns when this broker knows all that was decided before the call. True if it did."""
         if self._alone():
+            self._extend(self._clock.monotonic_ns())  # so that it is not over at once when others come
             return True
         self.asked += 1
         number, began_ns = self.asked, self._clock.monotonic_ns()
