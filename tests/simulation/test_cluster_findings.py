@@ -169,7 +169,8 @@ def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     nothing: Any = None
     administration: Any = SimpleNamespace(refusal=lambda broker, incarnation: "")
     proposals: Any = SimpleNamespace(raft=raft)
-    controller = Controller(proposals, nothing, administration, *[nothing] * 7, *[Jobs(print)])
+    calls: Any = SimpleNamespace(subjects=nothing)
+    controller = Controller(proposals, nothing, administration, nothing, calls, *[nothing] * 5, *[Jobs(print)])
     request = pb.RaftJoinRequest(nodeID="c", incarnation="first life")
     assert controller._join(request) == CHANGING
     log.commit = 7
@@ -185,7 +186,9 @@ def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
 
     async def main() -> None:
         proposals: Any = SimpleNamespace(raft=raft, propose=propose)
-        controller = Controller(proposals, LiveBrokers(raft, nothing, nothing), *[nothing] * 8, *[Jobs(print)])
+        calls: Any = SimpleNamespace(subjects=nothing)
+        live = LiveBrokers(raft, nothing, nothing)
+        controller = Controller(proposals, live, nothing, nothing, calls, *[nothing] * 5, *[Jobs(print)])
         for life in range(3 * RAFT_MAX_SERVERS):
             await controller._record_loss("c", f"life {life}")
         assert len(controller._disks_lost) == RAFT_MAX_SERVERS
