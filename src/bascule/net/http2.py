@@ -14,6 +14,7 @@ write), does not begin (the handshake), or does not let go.
 
 import asyncio
 import socket
+from abc import ABC, abstractmethod
 from typing import cast
 
 from bascule import limits
@@ -47,7 +48,7 @@ def tune(sock: socket.socket) -> None:
         sock.setsockopt(level, option, value)
 
 
-class Http2Protocol(asyncio.BufferedProtocol):
+class Http2Protocol(asyncio.BufferedProtocol, ABC):
     """What server and client connections share. Subclasses say what events mean."""
 
     def __init__(self, client: bool, read_buffer: ReadBuffer) -> None:
@@ -67,15 +68,15 @@ class Http2Protocol(asyncio.BufferedProtocol):
 
     # --- for subclasses -------------------------------------------------------------------------------------
 
-    def on_event(self, event: Event) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def on_event(self, event: Event) -> None: ...
 
+    @abstractmethod
     def on_drained(self, stream_id: int) -> None:
         """All bytes queued on the stream have been handed to the transport."""
-        raise NotImplementedError
 
-    def on_lost(self, error: Exception | None) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def on_lost(self, error: Exception | None) -> None: ...
 
     def on_not_http2(self, first_bytes: bytes) -> bytes:
         """The last words for a peer that speaks something else."""

@@ -4,6 +4,7 @@ real ones do: a second try is a message of its own.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 
 from bascule.errors import BusUnavailable, Status
 from bascule.sim.history import Outcome, Sent
@@ -33,7 +34,7 @@ def told_off(text: str, replication: int) -> bool:
     return text.startswith(refusals) or TAKES_NO_WRITES in text
 
 
-class Publisher:
+class Publisher(ABC):
     names_stream = True
     """False: whoever listens on a subject may ack."""
 
@@ -50,8 +51,8 @@ class Publisher:
             await self.world.pause(self.chance, self._mean_pause_s)
             await self.round(self.chance.choice(self._parts))
 
-    async def round(self, part: Part) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def round(self, part: Part) -> None: ...
 
     def send(self, part: Part, session: str = "", expected_offset: int | None = None) -> Sent:
         floor = self.checker.known(part).top
