@@ -273,7 +273,7 @@ class FeedDriver:
             self.close()
             logger.exception(
                 "replication to %s ends: the conversation is in a state that cannot be, which is a bug. What this "
-                "broker leads is not copied there until this broker is started again; please report this",
+                "broker leads is not copied there any more: start this broker again; please report this",
                 self.follower,
             )
             return

@@ -215,7 +215,7 @@ class FetcherDriver:
             self.close()
             logger.exception(
                 "replication from %s ends: the conversation is in a state that cannot be, which is a bug. What that "
-                "broker leads is not copied here until this broker is started again; please report this",
+                "broker leads is not copied here any more: start this broker again; please report this",
                 self._leader,
             )
             return
