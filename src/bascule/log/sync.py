@@ -198,10 +198,10 @@ class SyncScheduler:
             return [error] * len(writes)
 
     async def _tell(self, parts: list[tuple[Member, list[Write]]], errors: list[OSError | None], synced: bool) -> None:
-        for start in range(0, len(parts), limits.SETTLE_SLICE):
+        for start in range(0, len(parts), limits.SYNC_RESULTS_SLICE):
             if start:
                 await asyncio.sleep(0)
-            some = parts[start : start + limits.SETTLE_SLICE]
+            some = parts[start : start + limits.SYNC_RESULTS_SLICE]
             self._tell_some(some, errors, synced)
             errors = errors[sum(len(taken) for _, taken in some) :]
 

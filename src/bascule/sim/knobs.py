@@ -56,7 +56,7 @@ KNOBS = {
         _limit("RESYNC_BYTES", 100, 1_000),
         _limit("MAX_DAMAGE_NOTES", 1, 2),
         _limit("QUARANTINE_BYTES", 0, 2_000),
-        _limit("SETTLE_SLICE", 1, 2),
+        _limit("SYNC_RESULTS_SLICE", 1, 2),
         _limit("UNSYNCED_HIGH_BYTES", 2_000, 8_000),
         _limit("UNSYNCED_LOW_BYTES", 500, 1_500),
         _limit("SUBSCRIBER_BUFFER_BYTES", 1_000, 10_000),

@@ -13,7 +13,7 @@ from functools import partial
 
 from bascule.core.metadata.commands import BrokerDied, Command, DiskLost
 from bascule.errors import BasculeError, FailedPrecondition, Status, Unavailable
-from bascule.limits import CHANGES_AT_ONCE, CONTROLLER_CHORES, RAFT_MAX_SERVERS
+from bascule.limits import CHANGES_AT_ONCE, FENCINGS_AT_ONCE, RAFT_MAX_SERVERS
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import CHANGE, JOIN
 from bascule.node.calls.subjects import succeeds
@@ -82,7 +82,7 @@ class Controller:
         self._subscriptions: list[Subscription] = []
         self._jobs = jobs
         self._timer: Timer | None = None
-        self._chores = jobs.tasks("the fencing of a broker", CONTROLLER_CHORES)
+        self._fencings = jobs.tasks("the fencing of a broker", FENCINGS_AT_ONCE)
         self._recordings = jobs.tasks("the record of a lost disk", RAFT_MAX_SERVERS)
         self._requests = jobs.tasks("a request of another broker", CHANGES_AT_ONCE)
 
@@ -189,8 +189,8 @@ class Controller:
                 self._begin_fencing(broker)
 
     def _begin_fencing(self, broker: str) -> None:
-        if not self._chores.full:  # else `_rescue` sees to what it led
-            self._chores.start(self._fence(broker))
+        if not self._fencings.full:  # else `_rescue` sees to what it led
+            self._fencings.start(self._fence(broker))
 
     def _orphaned_by(self, alive: tuple[str, ...]) -> list[str]:
         """Leaders that are gone though somebody in sync with them, or eligible, is there."""

@@ -75,7 +75,7 @@ class StillClock:
 
 
 def test_logs_are_told_of_a_group_commit_some_at_a_time_each_what_is_its_own() -> None:
-    count = 3 * limits.SETTLE_SLICE + 1
+    count = 3 * limits.SYNC_RESULTS_SLICE + 1
     told: list[tuple[int, int, list[OSError | None]]] = []
     pushes: list[int] = []
 
@@ -97,9 +97,11 @@ def test_logs_are_told_of_a_group_commit_some_at_a_time_each_what_is_its_own() -
     for number, _, errors in told:
         assert [str(error) for error in errors] == [f"{number}/{each}" for each in range(1 + number % 3)]
     turns = Counter(at for _, at, _ in told)
-    assert max(turns.values()) <= limits.SETTLE_SLICE
+    assert max(turns.values()) <= limits.SYNC_RESULTS_SLICE
     assert len(turns) >= 4
-    assert pushes == [*range(limits.SETTLE_SLICE, count, limits.SETTLE_SLICE), count], "reports leave with each slice"
+    assert pushes == [*range(limits.SYNC_RESULTS_SLICE, count, limits.SYNC_RESULTS_SLICE), count], (
+        "reports leave with each slice"
+    )
 
 
 def test_a_group_commit_that_trips_over_an_error_of_ours_ends_the_process_with_the_reason() -> None:
