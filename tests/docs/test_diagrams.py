@@ -11,7 +11,7 @@ from bascule.core.partition.roles import MOVES
 from bascule.core.raft.state import Role
 from bascule.core.replication import feed, fetcher
 from tests.harness import machine_walks as walks
-from tests.harness.broker_walks import Moment, life_of_a_broker, log_edges, member_edges, role_edges, way_of_a_message
+from tests.harness.broker_walks import Moment, log_edges, member_edges, role_edges, run_of_a_broker, way_of_a_message
 from tests.harness.diagrams import ARCHITECTURE, Edge, Step, edges, headings_with_diagrams, rows, steps
 from tests.harness.machine_walks import names_of
 from tests.harness.metadata_walks import FIELDS, changed_fields
@@ -26,7 +26,7 @@ CHECKED = {
     "The in-sync set",
     "A replica's roles",
     "Raft",
-    "A broker's life",
+    "Start and stop of a broker",
     "Who is alive",
     "Members",
 }
@@ -110,13 +110,13 @@ def test_members() -> None:
     compare(edges("Members"), member_edges())
 
 
-def test_a_brokers_life() -> None:
-    """Each life is a way through the diagram, from its start to its end, and no edge is left over."""
-    drawn = {(source, cause): target for source, cause, target in edges("A broker's life")}
+def test_start_and_stop_of_a_broker() -> None:
+    """Each run is a path through the diagram, from its start to its end, and no edge is left over."""
+    drawn = {(source, cause): target for source, cause, target in edges("Start and stop of a broker")}
     walked = set()
     for majority in (True, False):
         place = "[*]"
-        for cause in life_of_a_broker(majority=majority):
+        for cause in run_of_a_broker(majority=majority):
             assert (place, cause) in drawn, f"{cause} at {place}"
             walked.add((place, cause))
             place = drawn[place, cause]
@@ -163,7 +163,7 @@ def test_timers() -> None:
     [
         ("    candidate --> leader: VoteReply", "    candidate --> leader: TimeoutNow"),
         ("    in --> asked_out: AskShrink", "    in --> asked_in: AskShrink"),
-        ("    Failed -->|UNKNOWN to all who wait| SendAcks\n", ""),
+        ("    Failed -->|UNKNOWN for every pending ack| SendAcks\n", ""),
         ("| `isr`, `eligible`, `epoch` |", "| `isr`, `epoch` |"),
     ],
     ids=["another cause", "another state", "an edge less", "a field less"],

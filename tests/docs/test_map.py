@@ -23,10 +23,10 @@ _OWN_FILE = re.compile(r"(?:wire|core|log|net|node|client|spark|cli|testing|sim)
 
 
 def named_files() -> list[str]:
-    """The files of the map, below src/bascule. A room whose files are not listed one by one is `room/*`."""
+    """The files of the map, below src/bascule. A package whose files are not listed one by one is `package/*`."""
     found = []
-    for room, files, _ in rows("Where a line lives"):
-        folder = room.strip("`").rstrip("/")
+    for package, files, _ in rows("Where each file is"):
+        folder = package.strip("`").rstrip("/")
         prefix = "" if folder == "." else f"{folder}/"
         found += [f"{prefix}*"] if files == "*" else [f"{prefix}{name}" for name in _CODE.findall(files)]
     return found
@@ -34,7 +34,7 @@ def named_files() -> list[str]:
 
 def test_every_file_is_on_the_map_once() -> None:
     named = named_files()
-    whole_rooms = tuple(name.removesuffix("*") for name in named if name.endswith("*"))
+    whole_packages = tuple(name.removesuffix("*") for name in named if name.endswith("*"))
     there = {
         path.relative_to(SOURCE).as_posix()
         for kind in ("*.py", "*.pyx", "*.pxi")
@@ -43,13 +43,13 @@ def test_every_file_is_on_the_map_once() -> None:
     }
     listed = [name for name in named if not name.endswith("*")]
     assert len(set(listed)) == len(listed)
-    assert {name for name in there if not name.startswith(whole_rooms)} == set(listed)
-    assert all((SOURCE / room).is_dir() for room in whole_rooms)
+    assert {name for name in there if not name.startswith(whole_packages)} == set(listed)
+    assert all((SOURCE / package).is_dir() for package in whole_packages)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_files_of_the_source_that_are_named_exist(document: Path) -> None:
-    """Such as node/replication/feeds.py; without its suffix a file or a room, as in core/partition/leader."""
+    """Such as node/replication/feeds.py; without its suffix a file or a package, as in core/partition/leader."""
     named = [code for code in _CODE.findall(prose(document)) if _OWN_FILE.fullmatch(code)]
     missing = [name for name in named if not (SOURCE / name).exists() and not (SOURCE / f"{name}.py").exists()]
     assert missing == []

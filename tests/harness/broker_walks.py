@@ -68,7 +68,7 @@ def watched(owner: type, name: str, watch: Watch) -> Iterator[None]:
         yield
 
 
-# --- a broker's life -----------------------------------------------------------------------------------------------
+# --- start and stop of a broker ------------------------------------------------------------------------------------
 
 LIFE: tuple[tuple[type, str], ...] = (
     (Cluster, "enter"),
@@ -97,7 +97,7 @@ def broker_of(watched_one: Any) -> str:
             return str(watched_one.broker_id)
 
 
-def life_of_a_broker(*, majority: bool) -> list[str]:
+def run_of_a_broker(*, majority: bool) -> list[str]:
     """What a member that starts again has done, in this order, each step named once when it is done first. Without a
     majority the others come when it already serves."""
     trace: list[str] = []
@@ -271,10 +271,10 @@ def member_edges() -> set[Edge]:
     def stands(name: str) -> str:
         cluster = members["a"].broker.cluster
         membership, brokers = cluster.raft.membership, cluster.metadata.brokers
-        lives = [incarnation for each, incarnation in brokers.removed if each == name]
+        past = [incarnation for each, incarnation in brokers.removed if each == name]
         if name not in membership.everyone:
-            return "removed" if lives else "stranger"
-        if membership.incarnation_of(name) in lives:
+            return "removed" if past else "unknown"
+        if membership.incarnation_of(name) in past:
             return "dropped"
         for state, those in (("removing", brokers.removing), ("draining", brokers.draining)):
             if name in those:
@@ -283,7 +283,7 @@ def member_edges() -> set[Edge]:
 
     def look(cause: str) -> None:
         for name in "de":
-            before = known.get(name, "stranger")
+            before = known.get(name, "unknown")
             known[name] = stands(name)
             if known[name] != before:
                 seen.add((before, cause, known[name]))

@@ -248,7 +248,7 @@ def liveness_edges(walks: int = 100, length: int = 60) -> set[Edge]:
             now += chance.choice((1, LAG // 2, 2 * LAG))
             before = state()
             cause = _live(machine, chance, now)
-            if state() != before or cause == "another life":
+            if state() != before or cause == "another boot":
                 seen.add((before, cause, state()))
     return seen
 
@@ -259,7 +259,7 @@ def _live(machine: Liveness, chance: random.Random, now: int) -> str:
             machine.begin({"b": now - chance.choice((0, LAG))}, now)
             return "begin"
         case 1 | 2:
-            return "another life" if machine.heard("b", chance.choice(("x", "x", "x", "y")), now) else "heard"
+            return "another boot" if machine.heard("b", chance.choice(("x", "x", "x", "y")), now) else "heard"
         case 3:
             machine.left("b")
             return "left"
