@@ -136,7 +136,7 @@ class BusUnavailable(Unavailable):
 
 
 class HungUp(Unavailable):
-    """A server ended the connection between the TLS handshake and its first word: it stops, or wants a certificate."""
+    """A server ended the connection right after the TLS handshake: it stops, or it requires a client certificate."""
 
 
 class TlsRefused(ClusterError):
@@ -146,7 +146,7 @@ class TlsRefused(ClusterError):
 
 
 class Outdated(ClusterError):
-    """Something happened that the asker had not seen when it asked: it looks again, and asks anew."""
+    """The request was made with outdated metadata: the caller reads the metadata again, and repeats it."""
 
     status = Status.ABORTED
 
@@ -166,7 +166,7 @@ class PeerError(ClusterError):
 
 
 class PeerLacks(PeerError):
-    """Another replica answers that its own log is damaged where it was asked."""
+    """Another replica answers that its own log is damaged in the requested range."""
 
 
 class NatsProtocolError(PeerError):

@@ -1,5 +1,5 @@
-"""The doors to the outside world. Everything in `log` and `node` reaches disk, clock, chance and NATS through
-these, so that the simulator can stand behind them. Threads exist only inside the real Disk.
+"""The ports: interfaces to disk, clock, random numbers and NATS. `log` and `node` use nothing else to reach them, so
+that the simulator can implement them too. Threads exist only inside the real Disk.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -30,7 +30,7 @@ class Ends(Protocol):
     def set(self, number: int, end: int) -> None: ...
 
     def write(self, first: int, last: int) -> "Write":
-        """What stands there now, for all logs of these numbers."""
+        """The current ends of all logs with these numbers, as a write."""
 
     def write_failed(self, error: OSError) -> None: ...
 
@@ -51,22 +51,22 @@ class Write:
     position: int
     buffers: Sequence[bytes | memoryview]
     create: bool = False
-    """The file must not exist yet; its folder is made if missing, and synced before the commit counts, even by a
+    """The file must not exist yet. Its folder is made if missing, and synced before the commit returns, even by a
     commit that does not sync the data."""
     new_folder: bool = True
-    """With `create`: its folder may be missing. If not, it was there before, and is not to be made again unnoticed."""
+    """With `create`: its folder may be missing. If false, the folder existed before, and is not made again silently."""
     promise: Promise | None = None
-    """Noted, without a sync, as soon as this write is durable, and before the commit returns."""
+    """Written to the `Ends` without a sync, once this write is durable and before the commit returns."""
 
 
 class Seen(NamedTuple):
-    """What stands at a path."""
+    """What is at a path."""
 
     identity: tuple[int, int]
     """Of a folder: the same as long as it is the same folder."""
     size: int
     version: int
-    """Of a folder's entries: another one once an entry was made, renamed or removed; 0 if that cannot be told yet."""
+    """Of a folder's entries: it differs after an entry was made, renamed or removed; 0 if that is not known yet."""
     same: bool
     """Of a file: it is the one that is open under this path, if one is."""
 
@@ -80,46 +80,47 @@ class Disk(Protocol):
 
     @property
     def os_boot(self) -> str:
-        """Names the time since the operating system began to run: as long as it is the same, what was written is there,
-        synced or not. Empty if that cannot be told."""
+        """The boot id of the operating system: while it is the same, everything that was written is there, synced or
+        not. Empty if it is not known."""
 
     async def commit(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
         """Write everything, then make it durable (if `sync`): one thread hop for all partitions.
 
-        The answer has one entry per write. A failed or short write is cut back to `position`, and a file that it
-        was to create is not left behind; a failed sync fails every write it covered, and is never retried here: the
-        page may be marked clean already.
+        The result has one entry per write. After a failed or short write the file is truncated to `position`, or
+        removed if the write was to create it. A failed sync fails every write it covered, and is never retried here:
+        the page may be marked clean already.
         """
 
     def read_cached(self, path: str, position: int, length: int) -> bytes | None:
         """The bytes if the page cache has them now, else None. Short only at the end of the file."""
 
     async def read(self, path: str, position: int, length: int, fresh: bool = False) -> bytes:
-        """Short only at the end of the file. `fresh`: from the device, past what memory holds of these bytes, but for
-        what waits to be written. Not for bytes whose sync failed: memory alone may have them."""
+        """Short only at the end of the file. `fresh`: read from the device and not from the page cache, except for
+        pages that are not written yet. Not for bytes whose sync failed: only the page cache may have them."""
 
     async def evict(self, path: str) -> None:
-        """Sync the file, then forget what memory holds of it: what is read after this is on the device. A process
-        that starts needs it, for one before it may have seen a sync fail: memory then holds, and shows, what the
-        device never got, and the next sync does not write it. A missing file is fine.
+        """Sync the file, then drop it from the page cache: what is read after this is on the device. A process calls
+        it at its start, because a sync may have failed in an earlier process: the page cache then has bytes that the
+        device never got, and the next sync does not write them. A missing file is fine.
         """
 
     async def together(self, work: Callable[["Disk"], Coroutine[object, object, T]]) -> T:
-        """The result of `work`, which awaits nothing but the disk it is given: all its calls are one trip to a thread.
-        What it keeps must not hold on to that disk."""
+        """The result of `work`, which awaits nothing but the disk it is given: all its calls run in one thread hop.
+        `work` must not store that disk."""
 
     async def size(self, path: str) -> int | None:
         """None if there is no such file."""
 
     async def look(self, paths: Sequence[str]) -> "list[Seen | None]":
-        """What stands at each of these paths now, whatever is open under them; None for nothing. All in one trip to a
-        thread. ESTALE if the data folder itself ("") is gone, or another one in its place."""
+        """What is at each of these paths now, whatever is open under them; None for nothing. All in one thread hop.
+        ESTALE if the data folder itself ("") is gone, or another one in its place."""
 
     async def reserve(self, path: str, size: int) -> None:
-        """If the file system can do that, this file can grow to this size even on a full disk. Never an error."""
+        """Reserve disk space: this file can grow to this size even on a full disk, if the file system supports that.
+        Never an error."""
 
     async def forget(self, path: str) -> None:
-        """Close what is open under this path, or below it: what is read next is what stands there."""
+        """Close what is open under this path, or below it: the next read opens what is there then."""
 
     async def list(self, folder: str) -> list[str]:
         """Names in it, sorted; empty if there is no such folder."""
@@ -128,7 +129,7 @@ class Disk(Protocol):
         """With its parents, each made durable."""
 
     async def truncate(self, path: str, size: int) -> None:
-        """Cut and sync."""
+        """Truncate and sync."""
 
     async def rename(self, source: str, target: str) -> None:
         """Atomic; replaces the target. Durable only after `sync_folder` of the target's folder."""
@@ -170,13 +171,13 @@ class Bus(Protocol):
         server takes so little that the bound on pending bytes is reached."""
 
     def send_now(self, commands: bytes) -> None:
-        """The same for what nothing follows in this turn of the event loop: it leaves at once, with what waits."""
+        """As `send`, for the last commands of a turn of the event loop: they leave at once, with those that wait."""
 
     def push(self) -> None:
-        """What was sent and still waits for the end of this turn leaves now."""
+        """Write what was sent in this turn of the event loop now, and not at its end."""
 
     def hold(self, held: bool) -> None:
-        """Take no messages for a while. NATS keeps what it can and then cuts us off, so not for long."""
+        """While held, read no messages. NATS buffers some, and then disconnects us as a slow consumer: not for long."""
 
     def drained(self) -> Awaitable[None]:
         """Done when the pending bytes are below the low-water mark (at once, mostly), or the connection is lost."""
@@ -203,7 +204,7 @@ class Call(Protocol):
 
     async def receive_frames(self) -> bytes | None:
         """All framed requests that have arrived, perhaps ending in the middle of one; None at the half-close. The
-        client gets room to send more only at the next call of this."""
+        client gets window for them at the next call of this."""
 
     def send_headers(self) -> None: ...
 

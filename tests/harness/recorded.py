@@ -25,7 +25,7 @@ from bascule.wire.envelope import MAGIC, MsgType
 from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
-from bascule.wire.repair import decode_question, decode_told
+from bascule.wire.repair import decode_answer, decode_question
 from bascule.wire.replication import decode_part, decode_request, decode_response
 from tests.harness.history import History, Spoken, Turmoil
 from tests.harness.metadata_walks import Walk
@@ -53,7 +53,7 @@ FIXED: dict[str, Callable[[bytes], Any]] = {
     "REPLICATION_REQUEST": decode_request,
     "REPLICATION_RESPONSE": decode_part,
     "LEADER_EPOCH_OFFSET_REQUEST": decode_question,
-    "LEADER_EPOCH_OFFSET_RESPONSE": decode_told,
+    "LEADER_EPOCH_OFFSET_RESPONSE": decode_answer,
 }
 
 

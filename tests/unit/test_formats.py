@@ -255,7 +255,7 @@ CODECS: dict[str, Callable[[Said], bytes]] = {
     "REPLICATION_REQUEST": lambda said: replication.encode_request(replication.decode_request(said.content)),
     "REPLICATION_RESPONSE": of_replication,
     "LEADER_EPOCH_OFFSET_REQUEST": lambda said: repair.encode_question(repair.decode_question(said.content)),
-    "LEADER_EPOCH_OFFSET_RESPONSE": lambda said: repair.encode_told(repair.decode_told(said.content)),
+    "LEADER_EPOCH_OFFSET_RESPONSE": lambda said: repair.encode_answer(repair.decode_answer(said.content)),
     **dict.fromkeys(PROTOBUF, of_protobuf),
     **dict.fromkeys(RAFT, lambda said: raft.encode_message(raft.decode_message(said.content))),
 }

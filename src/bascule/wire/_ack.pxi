@@ -26,7 +26,7 @@ cdef struct Pending:
 
 
 cdef const uint8_t *next_pending(const uint8_t *at, const uint8_t *end, Pending *pending) noexcept nogil:
-    # The next entry; NULL if it is cut off.
+    # The next entry; NULL if it is truncated.
     cdef uint64_t left = <uint64_t>(end - at)
     if left < PENDING_BYTES:
         return NULL
@@ -149,7 +149,7 @@ cdef inline bint is_awaited(int32_t policy) noexcept nogil:
 
 
 cdef int put_local(Groups *groups, const Span *token, const Pending *pending, const Span *prefix) except -1 nogil:
-    # An pending ack as the framed answer of the call that `token` names.
+    # A pending ack as the framed answer of the call that `token` names.
     cdef Group *group = groups_find(groups, 0, token)
     cdef Out *out = &group.out
     cdef uint64_t ack
@@ -239,7 +239,7 @@ cdef int encode_pending(Acker *acker, const uint8_t *at, const uint8_t *end) exc
         at = next_pending(at, end, &pending)
         if at == NULL:
             with gil:
-                raise ValueError("the pending acks are cut off: the last entry runs past the end")
+                raise ValueError("the pending acks are truncated: the last entry runs past the end")
         pending.committed = acker.committed
         if pending.subject.size == 0:
             pending.subject = acker.subject
@@ -286,7 +286,7 @@ def encode_acks(
 
 
 cdef bint is_of_gone(const Span *inbox, const Span *prefix, dict gone) except -1:
-    # Does the inbox belong to a gRPC call that is over? Its token is what follows the last dot, up to the stream.
+    # Does the inbox belong to a gRPC call that has ended? Its token is what follows the last dot, up to the stream.
     cdef Span token
     cdef const uint8_t *mark
     if inbox.size <= prefix.size or not starts_with(inbox, prefix):
@@ -302,7 +302,7 @@ cdef bint is_of_gone(const Span *inbox, const Span *prefix, dict gone) except -1
 
 
 cdef int keep_entries(Out *kept, const uint8_t *at, const uint8_t *end, const Span *prefix, dict gone) except -1:
-    # Publishers use one inbox for many messages, so the last verdict is kept.
+    # Publishers use one inbox for many messages, so the last result is cached.
     cdef Pending entry
     cdef Span inbox
     cdef const uint8_t *following
@@ -312,7 +312,7 @@ cdef int keep_entries(Out *kept, const uint8_t *at, const uint8_t *end, const Sp
     while at < end:
         following = next_pending(at, end, &entry)
         if following == NULL:
-            raise ValueError("the pending acks are cut off: the last entry runs past the end")
+            raise ValueError("the pending acks are truncated: the last entry runs past the end")
         if inbox.data == NULL or not same(&inbox, &entry.inbox):
             inbox = entry.inbox
             over = is_of_gone(&inbox, prefix, gone)
@@ -325,7 +325,7 @@ cdef int keep_entries(Out *kept, const uint8_t *at, const uint8_t *end, const Sp
 
 
 def drop_gone(object pending, bytes prefix not None, dict gone not None):
-    """Pending acks without those for calls that are over: inboxes that begin with `prefix`, by their token in `gone`."""
+    """Pending acks without those of calls that have ended: inboxes with `prefix`, whose token is in `gone`."""
     cdef Py_buffer view
     cdef Span start = span_of(prefix)
     cdef Out kept
@@ -400,7 +400,7 @@ def ack_responses(object batch):
         while at < end:
             at = next_delivered(at, end, &message)
             if at == NULL:
-                raise ValueError("the batch is cut off: its last entry runs past its end")
+                raise ValueError("the batch is truncated: its last entry runs past its end")
             answer_ack(&groups, &streams, &message)
         return take_forwarded(&groups, &streams)
     finally:

@@ -48,7 +48,7 @@ cdef tuple decode_one(const Span *body, Text *texts):
     cdef Parsed parsed
     cdef Span *fields = parsed.fields
     if not parse(body, MESSAGE, &parsed, MAX_DEPTH):
-        raise ValueError("a frame holds no valid Message: it was cut, damaged, or is of another type")
+        raise ValueError("a frame holds no valid Message: it is truncated, damaged, or of another type")
     return (
         <int64_t>fields[1].size,
         decode_bytes(&fields[2]),

@@ -1,7 +1,7 @@
 # Groups: things sorted by key (a subscription, a gRPC stream, an ack token) in the order the keys first came.
 #
 # A run with one key costs one comparison. Few keys are searched from the newest; many get a hash table. Keys may be
-# chosen by strangers, so hashes are seeded per process: nobody can pick keys that fall into one chain.
+# chosen by clients, so hashes are seeded per process: nobody can pick keys that fall into one chain.
 
 cdef extern from *:
     """

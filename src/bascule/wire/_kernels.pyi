@@ -1,4 +1,4 @@
-"""The compiled twin has the functions of the pure one, and a way for tests to take the CRC's slower road."""
+"""The compiled twin has the functions of the pure one, and a switch for tests that selects the slower CRC."""
 
 from bascule.wire._pure import ack_responses as ack_responses
 from bascule.wire._pure import crc32c as crc32c

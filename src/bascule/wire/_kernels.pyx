@@ -7,7 +7,7 @@ How it works. Every function opens its input once as a flat buffer, walks it wit
 Loops that touch no Python object drop the interpreter lock when the input is large enough to make it worth it.
 
 Rules. Input is hostile: every read is checked against the end of its buffer before it happens, lengths are
-unsigned 64-bit while they are added, nothing recurses. What the packed formats look like is said in `kernels`;
+unsigned 64-bit while they are added, nothing recurses. `kernels` describes the packed formats;
 which protobuf is accepted follows upb, the parser behind the `protobuf` package.
 
 The parts, in the order they build on each other: bytes, CRC, protobuf, groups (messages sorted by key); then the
@@ -30,7 +30,7 @@ cdef uint64_t MAX_SUBJECT = limits.MAX_SUBJECT_BYTES
 cdef uint64_t MAX_CORRELATION_ID = limits.MAX_CORRELATION_ID_BYTES
 cdef uint64_t MAX_RECORD = limits.MAX_RECORD_BYTES
 cdef enum:
-    # Below this much input the interpreter lock is kept: giving it up costs more than the work.
+    # Below this much input the interpreter lock is not released: that costs more than the work.
     UNLOCK_FROM_BYTES = 32768
 
 include "_bytes.pxi"

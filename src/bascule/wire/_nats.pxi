@@ -72,7 +72,7 @@ cdef inline bint read_decimal(const Span *text, uint64_t *value) noexcept nogil:
 
 
 cdef inline int split_arguments(const uint8_t *at, const uint8_t *end, Span *arguments, int most) noexcept nogil:
-    # Words between runs of blanks; `most` + 1 if there are more than that.
+    # Arguments between runs of blanks; `most` + 1 if there are more than that.
     cdef int count = 0
     while True:
         while at < end and is_blank(at[0]):
@@ -102,9 +102,9 @@ cdef int grow_array(void **items, uint64_t *room, uint64_t item_size) except -1 
 cdef int read_delivery(Reader *reader, const uint8_t *line, const uint8_t *stop, bint headers) except -1 nogil:
     # A MSG or HMSG whose arguments stand in line..stop; reader.at is just after the line. Gives 1 if the payload is
     # not whole yet; says what is wrong in reader.problem.
-    cdef Span words[5]
+    cdef Span arguments[5]
     cdef int most = 5 if headers else 4
-    cdef int count = split_arguments(line, stop, words, most)
+    cdef int count = split_arguments(line, stop, arguments, most)
     cdef uint64_t sid = 0
     cdef uint64_t total = 0
     cdef uint64_t skipped = 0
@@ -113,10 +113,10 @@ cdef int read_delivery(Reader *reader, const uint8_t *line, const uint8_t *stop,
     if count > most or count < most - 1:
         reader.problem = NATS_ARGUMENTS
         return 0
-    if not read_decimal(&words[1], &sid) or not read_decimal(&words[count - 1], &total):
+    if not read_decimal(&arguments[1], &sid) or not read_decimal(&arguments[count - 1], &total):
         reader.problem = NATS_NUMBER
         return 0
-    if headers and not read_decimal(&words[count - 2], &skipped):
+    if headers and not read_decimal(&arguments[count - 2], &skipped):
         reader.problem = NATS_NUMBER
         return 0
     if total > reader.max_payload or total > 0xFFFFFFFFU:
@@ -125,7 +125,7 @@ cdef int read_delivery(Reader *reader, const uint8_t *line, const uint8_t *stop,
     if skipped > total:
         reader.problem = NATS_HEADERS
         return 0
-    if words[0].size > 0xFFFF or (count == most and words[2].size > 0xFFFF):
+    if arguments[0].size > 0xFFFF or (count == most and arguments[2].size > 0xFFFF):
         reader.problem = NATS_SUBJECT
         return 0
     if <uint64_t>(reader.end - reader.at) < total + 2:
@@ -138,9 +138,9 @@ cdef int read_delivery(Reader *reader, const uint8_t *line, const uint8_t *stop,
         grow_array(<void **>&reader.deliveries, &reader.delivery_room, sizeof(Delivery))
     delivery = &reader.deliveries[reader.delivery_count]
     reader.delivery_count += 1
-    delivery.subject = words[0]
+    delivery.subject = arguments[0]
     if count == most:
-        delivery.reply = words[2]
+        delivery.reply = arguments[2]
     else:
         delivery.reply.data = stop
         delivery.reply.size = 0

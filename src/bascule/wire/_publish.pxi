@@ -1,6 +1,6 @@
 # Publish: gRPC-framed PublishRequests into PUB commands that carry Message envelopes.
 #
-# Where a message goes is a question to a Python dict, so the answers are kept for the length of a call: the last one
+# Where a message goes is looked up in a Python dict, so the results are cached for the length of a call: the last one
 # in front, the others in a small table that a stream and partition are hashed into.
 
 cdef enum:
@@ -154,7 +154,7 @@ cdef bint put_publish(Router *router, const Route *route, const Span *body, cons
 
 
 cdef bint route_one(Router *router, const Span *body, const Parsed *parsed, dict routes) except -1:
-    # False if the request needs Python's active_clock.
+    # False if Python has to handle the request.
     cdef Span stream = parsed.fields[3]
     cdef int32_t policy = <int32_t>parsed.fields[8].size
     cdef bint awaited = policy == 0 or policy == 1

@@ -1,6 +1,6 @@
 """The kernels in plain Python: for machines where the compiled twin was not built, and to judge it.
 
-The functions live in `wire.pure`, one noun per module; `wire.kernels` describes the formats they share.
+The functions are in `wire.pure`, one noun per module; `wire.kernels` describes the formats they share.
 Clarity comes first here and speed second, yet nothing copies more than a batch at a time.
 """
 

@@ -34,7 +34,7 @@ cdef struct Delivered:
 
 
 cdef const uint8_t *next_delivered(const uint8_t *at, const uint8_t *end, Delivered *message) noexcept nogil:
-    # The next entry of a batch; NULL if it is cut off.
+    # The next entry of a batch; NULL if it is truncated.
     cdef uint64_t left = <uint64_t>(end - at)
     cdef uint64_t subject
     cdef uint64_t reply
@@ -158,7 +158,7 @@ cdef int put_pending(
 
 
 cdef inline bint can_be_acked(Encoder *encoder, const Parsed *parsed) noexcept nogil:
-    # Publishers use one inbox for many messages, so the last verdict is kept.
+    # Publishers use one inbox for many messages, so the last result is cached.
     cdef const Span *inbox = &parsed.fields[10]
     if inbox.size == 0 or parsed.fields[11].size > MAX_CORRELATION_ID:
         return False
@@ -193,7 +193,7 @@ cdef int put_record(
     Encoder *encoder, const Delivered *message, const Span *key, const Span *value, const Span *headers,
     int64_t timestamp,
 ) except -1 nogil:
-    # One record at the end of encoder.records; `headers` is NULL or the message whose headers are kept. Gives 0, and
+    # One record at the end of encoder.records; `headers` is NULL or the message whose headers are copied. Gives 0, and
     # leaves nothing behind, if the record would be longer than a log takes.
     cdef Out *out = &encoder.records
     cdef uint64_t begin = out.size
@@ -290,7 +290,7 @@ cdef int encode_all(Encoder *encoder, const uint8_t *at, const uint8_t *end) exc
     cdef int64_t count = count_delivered(at, end)
     if count < 0:
         with gil:
-            raise ValueError("the batch is cut off: its last entry runs past its end")
+            raise ValueError("the batch is truncated: its last entry runs past its end")
     out_reserve(&encoder.records, <uint64_t>(end - at) + <uint64_t>count * (encoder.tail.size + 40))
     while at < end:
         at = next_delivered(at, end, &message)

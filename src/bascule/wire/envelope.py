@@ -1,4 +1,4 @@
-"""The envelope around everything that Liftbridge-compatible programs say to each other over NATS.
+"""The envelope of all messages between Liftbridge-compatible programs over NATS.
 
 Eight bytes: magic, version 0, length of the header, flags, type of the message. With flag bit 0 a CRC-32C of
 the payload follows and the header takes twelve bytes. Nobody writes the checksum today; everybody checks it.
@@ -47,7 +47,7 @@ def encode(message_type: MsgType, payload: bytes, crc: bool = False) -> bytes:
 
 
 def encode_checked(message_type: MsgType, pieces: list[bytes]) -> list[bytes]:
-    """The envelope with its checksum, and the payload behind it in pieces: whoever joins them copies it once."""
+    """The envelope with its checksum, and the payload behind it in pieces: joining them copies the payload once."""
     checksum = 0
     for piece in pieces:
         checksum = crc32c(piece, checksum)
@@ -55,7 +55,7 @@ def encode_checked(message_type: MsgType, pieces: list[bytes]) -> list[bytes]:
 
 
 def decode_checked(data: bytes, expected: MsgType) -> memoryview | None:
-    """The payload of what brokers tell each other about promises: without a checksum it is not believed."""
+    """The payload of a message between brokers about promised ends: one without a checksum is ignored."""
     if len(data) < CRC_HEADER_BYTES or data[:8] != MAGIC + bytes((0, CRC_HEADER_BYTES, _CRC_FLAG, expected)):
         return None
     payload = memoryview(data)[CRC_HEADER_BYTES:]
@@ -63,5 +63,5 @@ def decode_checked(data: bytes, expected: MsgType) -> memoryview | None:
 
 
 def decode(data: bytes, expected: MsgType) -> bytes | None:
-    """The payload, not yet parsed; None if this is no sound envelope of the expected type."""
+    """The payload, not yet parsed; None if this is no valid envelope of the expected type."""
     return content(data, expected)

@@ -1,8 +1,8 @@
 """How many fields a protobuf message has, without decoding it.
 
-A decoder makes an object for each entry of a map: 4 MiB of empty entries take it a tenth of a second, and everybody
-else waits. Counting stops at a bound, so it costs little whatever the message holds. Nothing is judged here: the count
-of bytes that are no message ends where they cease to be one, and the decoder says so.
+A decoder makes an object for each entry of a map: 4 MiB of empty entries block the event loop for a tenth of a second.
+Counting stops at a bound, so it costs little whatever the message holds. It does not validate: counting stops at the
+first malformed field, and the decoder reports the error.
 """
 
 from bascule.wire.pure.protobuf import BYTES, FIXED32, FIXED64, VARINT, MalformedError, read_short, read_varint

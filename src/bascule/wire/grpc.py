@@ -65,7 +65,7 @@ def trailers_only(status: Status, message: str) -> bytes:
 
 
 def http_refusal(http_status: int, status: Status, message: str) -> bytes:
-    """An answer for whoever does not speak gRPC here: an HTTP status, and the same in gRPC's terms."""
+    """The response to a request that is not gRPC: an HTTP status, and the same as a gRPC status."""
     return literal_block(
         [
             (":status", str(http_status)),
@@ -167,7 +167,7 @@ def is_grpc(content_type: str | None) -> bool:
 
 
 def unknown_method(path: str, known_paths: Iterable[str]) -> Unimplemented:
-    """The words grpc-go has for a path nobody serves."""
+    """The error texts of grpc-go for an unknown path."""
     service, slash, method = path.removeprefix("/").rpartition("/")
     if not path.startswith("/") or not slash:
         return Unimplemented(f'malformed method name: "{path}"')

@@ -5,7 +5,7 @@ stays here runs once per connection, subscription or single message, so it is pl
 CR LF in a subject would run commands on our own connection, and a line the server refuses costs the connection.
 
 Subjects are bytes: NATS takes nearly any. Sizes are checked by whoever knows the connection's `max_payload`,
-because a server cuts the connection of a client that exceeds it.
+because a server ends the connection of a client that exceeds it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TLS_OF_SCHEME = {"nats": False, "tls": True}
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What CONNECT says about who we are. Never part of a log line: `repr` hides the secrets."""
+    """The credentials in CONNECT. Never part of a log line: `repr` hides the secrets."""
 
     user: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -139,7 +139,7 @@ class Info:
 
     @classmethod
     def parse(cls, argument: bytes) -> Info:
-        """The argument of INFO. What has the wrong type or no sense counts as not said."""
+        """The argument of INFO. A field of the wrong type, or with an impossible value, counts as absent."""
         try:
             said = json.loads(argument)
         except (ValueError, RecursionError):
@@ -171,7 +171,7 @@ class ServerError(Enum):
     """What a `-ERR` means for the connection."""
 
     AUTH = "auth"
-    """We are not who we should be; the connection ends."""
+    """The server does not accept our credentials; the connection ends."""
     PERMISSION = "permission"
     """One subscription or message was refused; the connection goes on."""
     SLOW_CONSUMER = "slow consumer"
@@ -289,7 +289,7 @@ def _is_host(name: str) -> bool:
 
 
 def _without_secrets(url: str) -> str:
-    """Nothing of what stands before the last `@`, but for the scheme."""
+    """The URL without anything before the last `@`, except for the scheme."""
     scheme, separator, _ = url.partition("://")
     _, at, place = url.rpartition("@")
     if not at:

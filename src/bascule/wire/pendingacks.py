@@ -1,5 +1,5 @@
-"""Pending acks as Python sees them: off the hot path, where a failure turns them all into errors; and what brokers tell
-each other of calls that ended before their acks came.
+"""Pending acks off the hot path, where a failure turns them all into errors; and the message between brokers that names
+calls which ended before their acks came.
 """
 
 import struct
@@ -16,7 +16,7 @@ _MAX_TOKEN_BYTES = 64
 
 
 def encode_gone(tokens: list[bytes]) -> bytes:
-    """Tokens of calls that are over, with a checksum: a wrong bit must not drop the acks of another one."""
+    """Tokens of calls that have ended, with a checksum: a wrong bit must not drop the acks of another call."""
     body = b" ".join(tokens)
     return _CRC.pack(crc32c(body)) + body
 

@@ -3,10 +3,10 @@
 A message is: format version, checksum of all that follows, kind, source, target, term, then the fields of its kind in
 the order of the dataclass. The checksum is there because one wrong bit in a term or a match could never be undone.
 Integers are unsigned, little-endian, 64 bits; strings have a length of 16 bits, byte strings of 32. The indexes of an
-append's entries are not written: they follow `prev_index` without a gap, so no bytes can say otherwise.
+append's entries are not written: they follow `prev_index` without a gap.
 
-Decoding trusts nothing: a wrong length, an unknown kind, a name that is no name, bytes left over, anything raises
-PeerError and nothing else. A newer format version is refused with that reason.
+Decoding trusts nothing: a wrong length, an unknown kind, an invalid name, trailing bytes, anything raises PeerError and
+nothing else. A newer format version is refused with that reason.
 """
 
 import struct
@@ -61,7 +61,7 @@ class _Reader:
         return bool(value)
 
     def number(self) -> int:
-        """Below 2^63: a counter has room to go on from whatever a peer says."""
+        """Below 2^63: so a counter never overflows, whatever value a peer sends."""
         value = int.from_bytes(self.take(8), "little")
         if value >> 63:
             raise PeerError(f"a number of {value} is no index, term or length")
@@ -86,7 +86,7 @@ class _Reader:
         end = self._position + length
         piece = self._data[self._position : end]
         if len(piece) != length:
-            raise PeerError(f"cut short: {length} bytes expected, {len(piece)} are there")
+            raise PeerError(f"truncated: {length} bytes expected, {len(piece)} are there")
         self._position = end
         return piece
 
@@ -98,11 +98,11 @@ class _Reader:
         for index in range(prev_index + 1, prev_index + 1 + count):
             start = position + _ENTRY.size
             if start > len(data):
-                raise PeerError("cut short within an entry")
+                raise PeerError("truncated within an entry")
             term, kind, length = _ENTRY.unpack_from(data, position)
             position = start + length
             if position > len(data) or kind >= len(_KINDS) or term >> 63:
-                raise PeerError(f"entry {index} is cut short, of an unknown kind ({kind}) or of term {term}")
+                raise PeerError(f"entry {index} is truncated, of an unknown kind ({kind}) or of term {term}")
             entry = Entry(index, term, _KINDS[kind], data[start:position])
             if entry.kind is EntryKind.MEMBERSHIP:
                 decode_membership(entry.data)
@@ -210,7 +210,7 @@ def encode_message(message: Message) -> bytes:
         case TimeoutNow():
             kind, body = 9, b""
         case _:
-            raise TypeError(f"{type(message).__name__} has no place on the wire")
+            raise TypeError(f"{type(message).__name__} is not a message between servers")
     head = bytes((kind,)) + _text(message.source) + _text(message.target) + _number(message.term)
     content = head + body
     return bytes((MESSAGE_VERSION,)) + _U32.pack(crc32c(content)) + content
@@ -271,7 +271,7 @@ def _vote_reply(reader: _Reader, source: str, target: str, term: int) -> Message
 def _snapshot_request(reader: _Reader, source: str, target: str, term: int) -> Message:
     snapshot, offset, total = _read_snapshot(reader), reader.number(), reader.number()
     if offset + len(snapshot.data) > total or total > limits.MAX_CHECKPOINT_BYTES or snapshot.term > term:
-        raise PeerError(f"a snapshot's chunk at {offset} of {total} bytes cannot be")
+        raise PeerError(f"a snapshot's chunk at {offset} of {total} bytes is impossible")
     return SnapshotRequest(source, target, term, snapshot, offset, total)
 
 
@@ -296,7 +296,7 @@ _READERS: dict[int, Callable[[_Reader, str, str, int], Message]] = {
 }
 
 
-# --- what a server keeps --------------------------------------------------------------------------------------
+# --- what a server stores -------------------------------------------------------------------------------------
 
 
 def encode_stored(hard_state: HardState | None, snapshot: Snapshot | None, entries: list[Entry]) -> bytes:

@@ -1,13 +1,13 @@
-"""What Raft is about: entries, snapshots, memberships, and what peers say to each other. Plain values, no behaviour
-beyond set arithmetic; `wire.raft` turns them into bytes, `core.raft` decides, `log.raftlog` keeps.
+"""The values of Raft: entries, snapshots, memberships, and the messages between servers. They have no behaviour beyond
+set arithmetic; `wire.raft` encodes them, `core.raft` decides, `log.raftlog` stores.
 
-A server is an id and an *incarnation*: a token it draws, and stores, when it starts without any stored state, whether
-it founds a cluster or joins one. A membership names both. So a server that lost its state is another server for every
-question of trust: its earlier life may have given votes, or confirmed entries, that it no longer knows of. It takes
-part again only when the membership names its new incarnation.
+A server is an id and an *incarnation*: a token that it draws and stores when it starts without any stored state,
+whether it founds a cluster or joins one. A membership names both. So a server that lost its state is a new server: it
+may have given votes, or confirmed entries, that it no longer knows of. It takes part again only when the membership
+names its new incarnation.
 
-A cluster has an id, drawn when it is founded, that every membership of it carries: servers of two clusters have nothing
-to say to each other, whatever they are called.
+A cluster has an id, drawn when it is founded, that every membership of it carries: servers of two clusters ignore each
+other, even if they have the same names.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What must survive a crash before anything is said that depends on it. `commit` may lag behind: it is learned
+    """What must be stored before any message is sent that depends on it. `commit` may lag behind: the leader sends it
     again."""
 
     term: int = 0
@@ -88,7 +88,7 @@ class Membership:
         return server in self.voters and self.incarnation_of(server) == incarnation
 
     def with_voter(self, server: str, incarnation: str | None = None) -> "Membership":
-        """A learner keeps the incarnation it was let in with unless another is named."""
+        """A learner keeps the incarnation it was added with unless another is named."""
         base = self.without(server)
         known = self.incarnation_of(server) if incarnation is None else incarnation
         incarnations = base._with_incarnation(server, known)
@@ -158,11 +158,12 @@ class VoteRequest(Message):
     last_index: int
     last_term: int
     incarnation: str = ""
-    """Of the target, as the candidate's membership has it: in another life it has no vote in this election."""
+    """Of the target, as the candidate's membership has it: another incarnation has no vote in this election."""
     pre: bool = False
-    """Would you vote for me? Asked before the term is raised, so that a server cut off disturbs nobody on return."""
+    """A pre-vote: asked before the term is raised, so that a partitioned server does not disturb the leader when it is
+    back."""
     transfer: bool = False
-    """The leader itself asked for this election: its lease does not count."""
+    """The leader itself asked for this election (TimeoutNow): its lease does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +192,14 @@ class AppendReply(Message):
     prev_index: int = 0
     """Of the request that was rejected, so that a stale rejection is recognised."""
     incarnation: str = ""
-    """Of the sender: what another life of it had stored says nothing about this one."""
+    """Of the sender: what an earlier incarnation had stored says nothing about this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
     commit: int
     commit_term: int
-    """Of the entry at `commit`: only a follower that has this very entry may take everything up to it as committed."""
+    """The term of the entry at `commit`: only a follower that has this entry may commit everything up to it."""
     round: int
     """The reply confirms leadership for the reads that wait for this round."""
 

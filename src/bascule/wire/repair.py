@@ -1,8 +1,8 @@
-"""What replicas ask each other outside of replication: where do you stand, and what do you have from here to there.
+"""Requests between replicas outside of replication: for the log end of another replica, and for its records in a range.
 
-A question names a range of offsets, perhaps an empty one. The answer says how far the asked log goes, and carries a
-piece of the first records in the range: a record may be larger than a NATS message, so the asker says how many bytes of
-them it has already. Both carry a checksum of their own: on what they say a leader is chosen.
+A question names a range of offsets, perhaps an empty one. The answer has the log end of the other replica, and a piece
+of the first records in the range: a record may be larger than a NATS message, so the question says how many bytes of
+them the asking replica has already. Both carry a checksum of their own, because leaders are chosen by them.
 """
 
 import struct
@@ -21,31 +21,31 @@ class Question(NamedTuple):
     partition: int
     start: int
     end: int
-    """Of the offsets wanted; the same as `start` if only the log_end is."""
+    """Exclusive end of the wanted offsets; the same as `start` if only the log end is wanted."""
     skip: int
-    """Bytes of the records from `start` on that are here already."""
+    """Bytes of the records from `start` on that the asking replica has already."""
     asker: str
 
 
 class LogEnd(NamedTuple):
-    """How far a log goes. Of two logs the larger one has everything that was ever committed, if either has: the rule
-    by which Raft chooses its leaders."""
+    """The end of a log, compared by epoch first. Of two logs the larger one has everything that was ever committed, if
+    either has: the rule by which Raft chooses its leaders."""
 
     last_epoch: int
     end: int
 
 
-class Told(NamedTuple):
+class LogAnswer(NamedTuple):
     here: bool
-    """Whether the asked broker has opened that partition."""
+    """Whether the answering broker has opened that partition."""
     sound: bool
-    """Whether it has everything there ever was in the range."""
+    """Whether its log is undamaged in the range; anywhere, if the range is empty."""
     log_end: LogEnd
     total: int
-    """Bytes of the records this answer is about; 0: there are none in the range."""
+    """Bytes of all the records that the answer has a piece of; 0 if there are none in the range."""
     piece: bytes
     certain: bool = False
-    """Whether that log is sure to have everything it promised."""
+    """Whether that log is known to have everything it promised: it is not suspect."""
 
 
 def encode_question(question: Question) -> bytes:
@@ -61,14 +61,15 @@ def decode_question(data: bytes) -> Question:
         raise PeerError(f"a question of a replica cannot be decoded: {error}") from error
 
 
-def encode_told(told: Told) -> bytes:
-    return _sealed(_ANSWER.pack(told.here, told.sound, told.certain, *told.log_end, told.total) + told.piece)
+def encode_answer(answer: LogAnswer) -> bytes:
+    head = _ANSWER.pack(answer.here, answer.sound, answer.certain, *answer.log_end, answer.total)
+    return _sealed(head + answer.piece)
 
 
-def decode_told(data: bytes) -> Told:
+def decode_answer(data: bytes) -> LogAnswer:
     body = _opened(data, _ANSWER.size)
     here, sound, certain, last_epoch, end, total = _ANSWER.unpack_from(body)
-    return Told(here, sound, LogEnd(last_epoch, end), total, body[_ANSWER.size :], certain)
+    return LogAnswer(here, sound, LogEnd(last_epoch, end), total, body[_ANSWER.size :], certain)
 
 
 def _sealed(body: bytes) -> bytes:
@@ -78,5 +79,5 @@ def _sealed(body: bytes) -> bytes:
 def _opened(data: bytes, least: int) -> bytes:
     body = data[: -_CRC.size]
     if len(body) < least or _CRC.unpack(data[-_CRC.size :])[0] != crc32c(body):
-        raise PeerError("what a replica said about its log did not arrive whole")
+        raise PeerError("a message of a replica about its log is truncated, or its checksum is wrong")
     return body

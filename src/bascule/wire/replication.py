@@ -1,22 +1,22 @@
-"""What brokers say to each other about records: fetch requests and their answers, in envelopes of type 2 and 3.
+"""Replication messages: fetch requests and fetch responses, in envelopes of type 2 and 3.
 
-A follower broker asks one leader broker for all the partitions it follows there, in one request: per partition how far
-it has come (`end`), how much of that it promises to keep (`promised_end`), the epoch of its last record, and whether
-its disk is failing: then it gets nothing, and leaves the in-sync set at once instead of being waited for. Only
-partitions whose position changed are named; `full` says that this is all of them (after a reconnect, or a change of
-leaders). Requests name the last full one and are counted from it: a leader that has had all of them knows that whatever
-is not named stands where it stood, and one that misses one knows that it does not.
+A follower broker sends one request to a leader broker for all the partitions it follows there. For each partition the
+request has the log end (`end`), the promised end, the epoch of the last record, and whether the follower's disk is
+failing: then the follower gets nothing, and the leader takes it out of the ISR at once. A request names only the
+partitions whose position changed; a `full` one (after a reconnect, or a change of leaders) names all of them. Requests
+name the last full one and are counted from it. So a leader that received all of them knows that the positions of other
+partitions have not changed, and a leader that missed one notices.
 
-A response is one run of bytes, cut into parts that fit a NATS message: a record is larger than the message it came
-from, and one of exactly the largest size must still replicate. Responses are numbered, and a request says which was the
-last one taken: the leader may then send more without being asked, and a number or a part that is missing means: ask for
-everything again.
+A response is one run of bytes, split into parts that fit a NATS message: a record is larger than the message it stores,
+and a record of the largest possible size must still replicate. Responses are numbered, and a request names the last
+one that was processed: the leader may then send more without a request. If a number or a part is missing, the follower
+requests everything again.
 
-Both name the lives of both: a request is believed by the very life of the leader it was meant for. Who does not know it
-yet is told by an empty response with the number 0, and asks again. So what a follower promised in an earlier life,
-played back to a leader that has not heard of that life, promises nothing.
+Requests and responses name the sessions of both brokers. A leader accepts only a request that names its own session. A
+follower that does not know it yet learns it from an empty response with the number 0, and asks again. So a delayed
+request from before a restart of the follower or of the leader promises nothing.
 
-Answers carry records exactly as they stand in the log. Everything else is fixed-width little-endian: a request for a
+Answers carry records exactly as the log has them. Everything else is fixed-width little-endian: a request for a
 thousand partitions is one `bytes.join`, not a thousand protobuf messages.
 """
 
@@ -34,28 +34,28 @@ _ANSWER = struct.Struct("<QIBQQQQQQQI")
 
 
 class Position(NamedTuple):
-    """Where a follower stands in one partition."""
+    """The position of a follower in one partition."""
 
     stream_index: int
     """The stream's creation index: a re-created stream of the same name is another stream."""
     partition: int
     leader_epoch: int
-    """The leader's term this follower believes in."""
+    """The newest leader epoch that the follower knows."""
     end: int
     promised_end: int
     last_epoch: int
-    """Of the follower's last record: where the logs may have parted."""
+    """The epoch of the follower's last record: the leader finds with it where the logs diverge."""
     failing: bool = False
-    """Its disk takes nothing more for now."""
+    """Its disk takes no writes for now."""
 
 
 class Kind(IntEnum):
     DATA = 0
-    """Records from the asked position on (perhaps none, only news of the high watermark)."""
+    """Records from the requested position on; perhaps none, and only a new high watermark."""
     DIVERGED = 1
-    """The logs parted: cut back to `epoch_end`, the end of `epoch` in the leader's log, and ask again."""
+    """The logs diverge: truncate to `epoch_end`, the end of `epoch` in the leader's log, and fetch again."""
     REFUSED = 2
-    """Not the leader, or of another term: wait for the metadata to say who is."""
+    """Not the leader, or of another leader epoch: wait for the metadata."""
 
 
 class Answer(NamedTuple):
@@ -65,10 +65,10 @@ class Answer(NamedTuple):
     leader_epoch: int
     hw_end: int
     leader_end: int
-    """The leader's end when it answered: a follower that later reaches it has caught up."""
+    """The leader's log end when it answered: a follower that later reaches it has caught up."""
     asked_end: int
     asked_epoch: int
-    """Where the follower stood when it asked: an answer that comes late, or twice, must not be taken for a new one."""
+    """The follower's position in its request: a late or repeated answer must not be taken for a new one."""
     epoch: int
     epoch_end: int
     records: bytes
@@ -76,16 +76,16 @@ class Answer(NamedTuple):
 
 class FetchRequest(NamedTuple):
     session: int
-    """One life of one follower: what an earlier one said or was told is not this one's."""
+    """The session of the follower: messages to or from an earlier session do not count for this one."""
     leader_session: int
-    """The life of the leader that this is said to; 0 if it is not known yet."""
+    """The session of the leader that the request is for; 0 if it is not known yet."""
     request_id: int
     full_id: int
-    """Of the last full one; its own if it is full."""
+    """The id of the last full request; the request's own id if it is full."""
     report: int
-    """How many there were to this leader since the last full one, this one counted; 0 if it is full."""
+    """The number of requests to this leader since the last full one, with this one; 0 if it is full."""
     taken: int
-    """The number of the last response that was taken; 0 if none was."""
+    """The number of the last response that the follower processed; 0 if there is none."""
     follower: str
     full: bool
     positions: list[Position]
@@ -97,9 +97,9 @@ class FetchPart(NamedTuple):
     session: int
     leader_session: int
     request_id: int
-    """Of the newest request the leader knew."""
+    """The id of the newest request that the leader has received."""
     number: int
-    """Of the response, counted from 1 on; 0 says only which life of the leader to ask."""
+    """The number of the response, from 1 on; 0 only names the session of the leader."""
     part: int
     parts: int
     piece: bytes | memoryview
@@ -142,7 +142,7 @@ def decode_response(data: bytes | memoryview) -> list[Answer]:
             index, partition, kind, *numbers, length = _ANSWER.unpack_from(data, position)
             position += _ANSWER.size
             if position + length > len(data):
-                raise ValueError("its records are cut short")
+                raise ValueError("its records are truncated")
             records = bytes(data[position : position + length])
             answers.append(Answer._make((index, partition, Kind(kind), *numbers, records)))
             position += length

@@ -16,8 +16,8 @@ _MAX_STREAM_SUBJECT_BYTES = MAX_SUBJECT_BYTES - len(f".{MAX_PARTITIONS - 1}")
 _NOT_IN_NAMES = ("/", "\\", "*", ">")
 _WHOLE_NAMES_REFUSED = (".", "..")
 RESERVED_IDS = ("admin", "bootstrap", "info", "join", "propagate", "status")
-"""Words that stand in internal subjects where the id of a broker does, `<namespace>.raft.metadata.<id>`: a broker with
-such an id would take what is said to the whole cluster for messages to itself."""
+"""Tokens that internal subjects have in the place of a broker id, `<namespace>.raft.metadata.<id>`: a broker with such
+an id would take messages to the whole cluster for messages to itself."""
 
 
 def usable_subject(subject: bytes) -> bool:
@@ -32,7 +32,7 @@ def usable_subject(subject: bytes) -> bool:
 
 
 def usable_token(name: str) -> bool:
-    """It can stand in a subject between two periods, as the ids of servers do."""
+    """It can be one token of a subject, as the ids of servers are."""
     token = name.encode("utf-8", "surrogatepass")
     return len(token) <= MAX_ID_BYTES and b"." not in token and usable_subject(token)
 

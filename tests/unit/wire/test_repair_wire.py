@@ -6,29 +6,29 @@ from hypothesis import strategies as st
 
 from bascule.errors import PeerError
 from bascule.wire.repair import (
+    LogAnswer,
     LogEnd,
     Question,
-    Told,
+    decode_answer,
     decode_question,
-    decode_told,
+    encode_answer,
     encode_question,
-    encode_told,
 )
 
 u64 = st.integers(0, (1 << 64) - 1)
 questions = st.builds(Question, u64, st.integers(0, (1 << 32) - 1), u64, u64, u64, st.text(max_size=20))
-answers = st.builds(Told, st.booleans(), st.booleans(), st.builds(LogEnd, u64, u64), u64, st.binary(max_size=100))
+answers = st.builds(LogAnswer, st.booleans(), st.booleans(), st.builds(LogEnd, u64, u64), u64, st.binary(max_size=100))
 
 
 @given(questions, answers)
-def test_what_is_said_is_what_is_heard(question: Question, told: Told) -> None:
+def test_what_is_said_is_what_is_heard(question: Question, told: LogAnswer) -> None:
     assert decode_question(encode_question(question)) == question
-    assert decode_told(encode_told(told)) == told
+    assert decode_answer(encode_answer(told)) == told
 
 
 @given(questions, answers, st.integers(0, 1 << 16))
-def test_a_flipped_bit_or_a_cut_is_noticed(question: Question, told: Told, where: int) -> None:
-    for data, decode in ((encode_question(question), decode_question), (encode_told(told), decode_told)):
+def test_a_flipped_bit_or_a_cut_is_noticed(question: Question, told: LogAnswer, where: int) -> None:
+    for data, decode in ((encode_question(question), decode_question), (encode_answer(told), decode_answer)):
         flipped = bytearray(data)
         flipped[where % len(data)] ^= 1 << where % 8
         for wrong in (bytes(flipped), data[: where % len(data)]):

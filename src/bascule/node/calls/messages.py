@@ -18,7 +18,7 @@ from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.pendingacks import decode_gone, encode_gone
 from bascule.wire.raft import decode_message, encode_message
 from bascule.wire.raft_messages import Message as RaftMessage
-from bascule.wire.repair import Question, Told, decode_question, decode_told, encode_question, encode_told
+from bascule.wire.repair import LogAnswer, Question, decode_answer, decode_question, encode_answer, encode_question
 from bascule.wire.replication import FetchPart, FetchRequest, decode_part, decode_request
 
 T = TypeVar("T")
@@ -110,7 +110,7 @@ ORDER = Method(
 
 FETCH_REQUEST: Decoded[FetchRequest] = Decoded("a fetch request", MsgType.REPLICATION_REQUEST, decode_request)
 FETCH_PART: Decoded[FetchPart] = Decoded("a part of a fetch response", MsgType.REPLICATION_RESPONSE, decode_part)
-OTHER_LOG: Method[Question, Told] = Method(
+OTHER_LOG: Method[Question, LogAnswer] = Method(
     Message(
         "a question of another replica",
         MsgType.LEADER_EPOCH_OFFSET_REQUEST,
@@ -118,7 +118,7 @@ OTHER_LOG: Method[Question, Told] = Method(
         encode_question,
     ),
     Message(
-        "an answer of another replica", MsgType.LEADER_EPOCH_OFFSET_RESPONSE, _from_bytes(decode_told), encode_told
+        "an answer of another replica", MsgType.LEADER_EPOCH_OFFSET_RESPONSE, _from_bytes(decode_answer), encode_answer
     ),
 )
 ENDED_CALLS: Message[list[bytes]] = Message("a list of calls that ended", None, _ended_calls, encode_gone)

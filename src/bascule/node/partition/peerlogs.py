@@ -18,7 +18,7 @@ from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import OTHER_LOG
 from bascule.node.replication.feeds import Members
 from bascule.node.runtime.jobs import Jobs
-from bascule.wire.repair import LogEnd, Question, Told
+from bascule.wire.repair import LogAnswer, LogEnd, Question
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ ANSWERED_AT_ONCE = 1024
 """Past this, questions go unanswered, and are asked again."""
 READ_BYTES = 1024 * 1024
 OVERHEAD_BYTES = 256
-_ABSENT = Told(False, False, LogEnd(0, 0), 0, b"")
+_ABSENT = LogAnswer(False, False, LogEnd(0, 0), 0, b"")
 
 
 class OpenReplica(Protocol):
@@ -86,7 +86,7 @@ class PeerLogs:
             records += told.piece
         return records
 
-    async def _range(self, broker: str, key: Key, start: int, end: int, skip: int) -> Told:
+    async def _range(self, broker: str, key: Key, start: int, end: int, skip: int) -> LogAnswer:
         told = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
         if told.total > READ_BYTES + MAX_RECORD_BYTES:
             raise PeerError(f"{broker} says that {told.total} bytes come at once: that cannot be")
@@ -96,7 +96,7 @@ class PeerLogs:
             raise PeerLacks(f"{broker} does not have all of offsets {start} to {end - 1} either")
         return told
 
-    async def _ask(self, broker: str, question: Question) -> Told:
+    async def _ask(self, broker: str, question: Question) -> LogAnswer:
         timeout_s = RECORDS_S if question.end > question.start else LOG_END_S
         reason = "it has not been heard of"
         for _ in range(TRIES):
@@ -115,24 +115,24 @@ class PeerLogs:
         """Strangers are not answered."""
         return question.asker in self._members()
 
-    async def _tell(self, question: Question) -> Told | None:
+    async def _tell(self, question: Question) -> LogAnswer | None:
         try:
             return await self._look(question)
         except LogError as error:
             logger.warning("no answer to %s: %s", question.asker, error)
             return None
 
-    async def _look(self, question: Question) -> Told:
+    async def _look(self, question: Question) -> LogAnswer:
         replica = self._find((question.stream_index, question.partition))
         if replica is None:
             return _ABSENT
         log = replica.log
         log_end = LogEnd(log.last_epoch, log.promised_end)
         if question.start >= question.end:
-            return Told(True, not log.damaged, log_end, 0, b"", replica.certain)
+            return LogAnswer(True, not log.damaged, log_end, 0, b"", replica.certain)
         reader = log.reader(question.start, uncommitted=True, heals=False)
         records = await reader.read(READ_BYTES, question.end) or b""
         sound = not reader.skipped and not log.segments.lacks(question.start, question.end)
         room = max(1, self._calls.max_payload - OVERHEAD_BYTES)
         piece = records[question.skip : question.skip + room] if sound else b""
-        return Told(True, sound, log_end, len(records), piece)
+        return LogAnswer(True, sound, log_end, len(records), piece)

@@ -1,7 +1,7 @@
-"""Budgets: how much of what costs us something, but moves no data, a peer may send.
+"""Budgets: how many frames that cost us work, but move no data, a peer may send.
 
-A budget is a bucket that holds `burst` tokens and refills at `rate` a second. An honest peer never sees the
-bottom; a flood does within a read or two, and the connection ends with ENHANCE_YOUR_CALM.
+A budget is a token bucket with `burst` tokens that refills at `rate` a second. An honest peer never empties it; a
+flood empties it within a read or two, and the connection ends with ENHANCE_YOUR_CALM.
 """
 
 from bascule.errors import Http2Error

@@ -5,10 +5,10 @@ Bytes in -> events out: `receive` takes what a read gave and returns what it mea
 The machine knows nothing of gRPC: it moves header lists and bytes.
 
 Rules. A violation that concerns one stream resets that stream; one that leaves the two ends with different ideas
-of the connection (HPACK, windows, frame borders) ends it, with GOAWAY. What moves no data is paid for from a
-budget. Frames for streams that are gone are dropped: mostly they crossed our own RST_STREAM on the way. Window
-credit is given back by the code above (`grant`), when it has dealt with the bytes; what a stream leaves behind
-is given back when it goes, so a connection never starves on streams that are no more.
+of the connection (HPACK, windows, frame borders) ends it, with GOAWAY. Frames that move no data count against a
+budget. Frames for closed streams are dropped: mostly they crossed our own RST_STREAM. The caller returns window
+credit (`grant`) when it has processed the bytes; the rest of a stream's credit is returned when the stream is closed,
+so that closed streams never use up the window of the connection.
 
 Left out on purpose: server push (refused), priorities (read and ignored), HTTP/1.1 upgrade.
 """
@@ -91,7 +91,7 @@ class Connection:
 
     @property
     def finished(self) -> bool:
-        """Nothing will ever be said again: once the output is written, the socket can be closed."""
+        """There will be no more output: once what is queued is written, the socket can be closed."""
         return not self._outbox and (self.error is not None or (self.going_away and not self.streams))
 
     def take(self, most: int) -> tuple[bytes, list[int]]:
@@ -242,7 +242,7 @@ class Connection:
         self.error = error
 
     def _receive_preface(self, buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
-        """A server speaks only after it: whoever is not an HTTP/2 client can then be told so in its own words."""
+        """A server sends nothing before it: a client of another protocol can then get an answer in that protocol."""
         got = bytes(buffer[start : min(end, start + len(frames.PREFACE))])
         if not frames.PREFACE.startswith(got):
             raise _protocol_error("this is not HTTP/2: the connection preface is missing")
@@ -516,7 +516,7 @@ class Connection:
         stream.announced -= count
         return stream.announced == 0 or (stream.announced > 0 and not end_stream)
 
-    # --- the life of a stream -------------------------------------------------------------------------------
+    # --- streams end ----------------------------------------------------------------------------------------
 
     def _credit_connection(self, flow: int) -> None:
         increment = self._window.grant(flow)
@@ -524,7 +524,7 @@ class Connection:
             self._outbox.credit(0, increment)
 
     def _settle(self, stream: Stream) -> None:
-        """What came in on this stream needs no answer any more: the connection gets its window back."""
+        """The bytes received on this stream need no processing any more: return their window to the connection."""
         if stream.unacknowledged:
             self._credit_connection(stream.unacknowledged)
             stream.unacknowledged = 0

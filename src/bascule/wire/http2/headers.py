@@ -1,11 +1,11 @@
-"""Header lists: HPACK (by the `hpack` library) with bounds around it, and the rules of RFC 9113 section 8.
+"""Header lists: HPACK (by the `hpack` library) with bounds, and the rules of RFC 9113 section 8.
 
 Two ways to encode. Requests use the dynamic table, so they are encoded at the moment they are written out: HPACK
 is only right if blocks arrive in the order they were encoded. Responses are `literal_block`s, which touch no table:
 they can be prepared once, or dropped unsent, without harm.
 
-Clients repeat themselves, so both halves remember the blocks they have seen since their table last changed: the
-same list has the same block until then, and the other way round.
+Clients send the same headers again and again, so both halves cache the blocks they have seen since their table last
+changed: until then the same list has the same block, and the same block the same list.
 
 A header list over the bound but under four times it is decoded, because skipping it would desynchronise the
 tables, and then refused for its stream alone; a longer one ends the connection.

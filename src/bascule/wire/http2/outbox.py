@@ -1,8 +1,8 @@
-"""What a connection has to say, and in which order.
+"""The output of a connection, and its order.
 
-Answers to the peer's control frames and window updates go ahead of everything. Then the streams that have
-something to say take turns, each at most a quantum of data at a time, within their own window, the connection's
-window and the peer's frame size. A stream without window leaves the round until the peer widens it; a stream that
+Answers to the peer's control frames and window updates go ahead of everything. Then the streams that have output
+take turns, each with at most a quantum of data at a time, within their own window, the connection's window and the
+peer's frame size. A stream without window leaves the round until the peer widens it; a stream that
 only lacks the connection's window waits in `_starved`. Heads and trailers need no window and are never held up by
 another stream's data.
 """
@@ -46,7 +46,7 @@ class Outbox:
         self._credits[stream_id] = self._credits.get(stream_id, 0) + increment
 
     def offer(self, stream: Stream) -> None:
-        """The stream has something new to say, or a wider window to say it."""
+        """The stream has new output, or a wider window for it."""
         if stream.ready or stream.local_closed:
             return
         data_can_go = stream.queued_bytes and stream.send_window > 0
@@ -56,7 +56,7 @@ class Outbox:
             self._ready[stream.id] = stream
 
     def widen(self, increment: int) -> None:
-        """The connection's window grows: who waited for it joins the round again."""
+        """The connection's window grows: streams that waited for it join the round again."""
         self.window = widen(self.window, increment, "the connection")
         if self._starved and self.window > 0:
             self._ready.update(self._starved)
@@ -70,13 +70,13 @@ class Outbox:
             stream.ready = False
 
     def forget(self, stream: Stream) -> None:
-        """The stream is gone, with all it had to say."""
+        """The stream is gone, with all its output."""
         stream.drop_queued()
         self.withdraw(stream)
         self._credits.pop(stream.id, None)
 
     def silence(self) -> None:
-        """The connection ends: streams say nothing more."""
+        """The connection ends: streams send nothing more."""
         self._ready.clear()
         self._starved.clear()
         self._credits.clear()

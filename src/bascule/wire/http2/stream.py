@@ -1,7 +1,7 @@
 """One HTTP/2 stream: what is still to be sent on it, and what came in without being dealt with yet.
 
-What goes out is, in this order: a head (HEADERS), bytes (DATA, cut wherever windows and frames want it), and an
-end (END_STREAM on the last DATA frame, or trailers).
+Output is, in this order: a head (HEADERS), bytes (DATA, split as windows and frame sizes demand), and an end
+(END_STREAM on the last DATA frame, or trailers).
 """
 
 from bascule import limits

@@ -1,4 +1,4 @@
-"""The descriptor pool our generated messages live in, apart from the process-wide one.
+"""The descriptor pool of our generated messages, apart from the process-wide one.
 
 Every Liftbridge client defines package `proto`; two of them in the default pool collide.
 """

@@ -1,4 +1,4 @@
-"""From a batch off NATS to records for the log, and the acks they will be pending."""
+"""From a batch of NATS messages to records for the log, and to their pending acks."""
 
 from __future__ import annotations
 

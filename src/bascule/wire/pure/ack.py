@@ -29,7 +29,7 @@ _ASYNC_ERRORS = {
 _UNKNOWN_ERROR = bytes_field(0x12, b"unknown error")
 
 Replies = list[tuple[bytes, bytes, int]]
-"""Token of the waiting call, gRPC frames for it, how many of them somebody waits for: not errors of policy NONE."""
+"""Token of the waiting call, gRPC frames for it, how many acks in them are waited for: not errors of policy NONE."""
 Forwarded = list[tuple[bytes, bytes, bytes, int]]
 """The same, with the stream that sent the acks behind the token."""
 
@@ -97,7 +97,7 @@ def encode_acks(
 
 
 def drop_gone(pending: Buffer, prefix: bytes, gone: dict[bytes, None]) -> bytes:
-    """Pending acks without those of calls that are over: inboxes that begin with `prefix`, by their token in `gone`."""
+    """Pending acks without those of calls that have ended: inboxes with `prefix`, whose token is in `gone`."""
     left: list[bytes] = []
     data = bytes(pending)
     position = 0

@@ -1,4 +1,4 @@
-"""HTTP/2 frames and gRPC messages: cut, merged and written, without a look at what they mean."""
+"""HTTP/2 frames and gRPC messages: split, merged and written, whatever they mean."""
 
 from __future__ import annotations
 

@@ -64,13 +64,13 @@ def _message_line(verb: bytes, argument: bytes, max_payload: int) -> tuple[int, 
     numbers = {b"MSG": 1, b"HMSG": 2}.get(verb)
     if numbers is None:
         raise NatsProtocolError(f"the NATS server sent an unknown verb: {verb[:32]!r}")
-    words = [word for word in argument.replace(b"\t", b" ").split(b" ") if word]
-    if len(words) not in (numbers + 2, numbers + 3):
-        raise NatsProtocolError(f"the NATS server sent a {verb.decode()} line with {len(words)} arguments")
-    subject, sid = words[0], _number(words[1])
-    reply = words[2] if len(words) == numbers + 3 else b""
-    length = _number(words[-1])
-    skip = _number(words[-2]) if numbers == 2 else 0
+    arguments = [item for item in argument.replace(b"\t", b" ").split(b" ") if item]
+    if len(arguments) not in (numbers + 2, numbers + 3):
+        raise NatsProtocolError(f"the NATS server sent a {verb.decode()} line with {len(arguments)} arguments")
+    subject, sid = arguments[0], _number(arguments[1])
+    reply = arguments[2] if len(arguments) == numbers + 3 else b""
+    length = _number(arguments[-1])
+    skip = _number(arguments[-2]) if numbers == 2 else 0
     if length > max_payload:
         raise NatsProtocolError(f"the NATS server sent a payload of {length} bytes; at most {max_payload} are allowed")
     if skip > length:
@@ -80,10 +80,10 @@ def _message_line(verb: bytes, argument: bytes, max_payload: int) -> tuple[int, 
     return sid, subject, reply, skip, length
 
 
-def _number(word: bytes) -> int:
-    if not word.isdigit() or len(word) > _MAX_DIGITS:
-        raise NatsProtocolError(f"the NATS server sent {word[:32]!r} where a number belongs")
-    return int(word)
+def _number(text: bytes) -> int:
+    if not text.isdigit() or len(text) > _MAX_DIGITS:
+        raise NatsProtocolError(f"the NATS server sent {text[:32]!r} where a number belongs")
+    return int(text)
 
 
 def messages(batch: Buffer) -> Iterator[tuple[bytes, bytes, bytes]]:

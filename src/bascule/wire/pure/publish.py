@@ -21,7 +21,7 @@ from bascule.wire.pure.protobuf import (
 
 Routes = dict[bytes, list[tuple[bytes, int, bytes] | None]]
 """Stream name -> per partition: NATS subject, flags (0 plain, 1 optimistic concurrency, more: ask Python), and what
-is put behind the inbox, so that an ack tells which stream was asked."""
+is appended to the inbox, so that an ack names the stream that was published to."""
 
 _PUBLISH = 0
 _LEADER, _ALL = 0, 1

@@ -28,7 +28,7 @@ from bascule.wire.nats import messages as messages_of
 from bascule.wire.nats import pub
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Heartbeat
-from bascule.wire.repair import LogEnd, Question, Told
+from bascule.wire.repair import LogAnswer, LogEnd, Question
 from tests.harness.members import three, within
 
 NODE = Path(bascule.__file__).parent / "node"
@@ -47,7 +47,7 @@ MESSAGES: list[tuple[Message[Any], Any]] = [
     (messages.ORDER.question, pb.PropagatedRequest(op=pb.STOP_BROKER)),
     (messages.ORDER.answer, pb.PropagatedResponse(op=pb.STOP_BROKER)),
     (OTHER_LOG.question, Question(7, 0, 3, 9, 0, "b")),
-    (OTHER_LOG.answer, Told(True, True, LogEnd(4, 9), 3, b"abc", True)),
+    (OTHER_LOG.answer, LogAnswer(True, True, LogEnd(4, 9), 3, b"abc", True)),
     (RAFT, Heartbeat("b", "a", 3, 7, 0, 0)),
     (messages.ENDED_CALLS, [b"u1", b"s2"]),
 ]
