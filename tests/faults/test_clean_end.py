@@ -120,7 +120,7 @@ def test_a_log_is_vouched_for_once_what_it_caught_up_with_is_promised() -> None:
     run(scenario())
 
 
-def test_a_torn_tail_leaves_a_replica_unsure_until_it_is_vouched_for() -> None:
+def test_a_torn_tail_leaves_a_replica_suspect_until_it_is_verified() -> None:
     async def scenario() -> None:
         disk = await stopped(False, replicated=True)
         disk.crash()
@@ -128,12 +128,12 @@ def test_a_torn_tail_leaves_a_replica_unsure_until_it_is_vouched_for() -> None:
         disk.put(path, disk.content(path) + b"\0\0\0\1 the rest of a write")
         for _ in range(3):
             _, bench = await opened(disk, replicated=True)
-            assert (bench.log.tail, bench.log.end) == (Tail.UNSURE, COUNT)
+            assert (bench.log.tail, bench.log.end) == (Tail.SUSPECT, COUNT)
             disk.crash()
         ends, bench = await opened(disk, replicated=True)
         await stop_ends(ends, bench)  # in good order, but nobody has looked at the others
         ends, bench = await opened(disk, replicated=True)
-        assert bench.log.tail is Tail.UNSURE
+        assert bench.log.tail is Tail.SUSPECT
         bench.log.record.verify()
         await stop_ends(ends, bench)
         assert (await opened(disk, replicated=True))[1].log.tail is Tail.SURE
@@ -299,7 +299,7 @@ def test_whatever_happens_to_the_promised_ends_the_log_opens_with_everything() -
             _, again = await opened(harmed, replicated=True)
             assert again.log.tail is bench.log.tail
         # Cut before the log's name was on record the file says nothing about it; but the page cache does.
-        assert dict.fromkeys(tails) == dict.fromkeys([Tail.UNSURE, Tail.SURE])
+        assert dict.fromkeys(tails) == dict.fromkeys([Tail.SUSPECT, Tail.SURE])
 
     run(scenario())
 

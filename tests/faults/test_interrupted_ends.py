@@ -96,7 +96,7 @@ def test_a_start_on_damage_that_is_cut_short_anywhere_does_not_forget_it(clean: 
     assert every_last_call(prepare, check) > 10
 
 
-def test_a_start_on_a_torn_tail_that_is_cut_short_anywhere_stays_unsure() -> None:
+def test_a_start_on_a_torn_tail_that_is_interrupted_anywhere_stays_suspect() -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk = await stopped(False, replicated=True)
         disk.crash()
@@ -109,7 +109,7 @@ def test_a_start_on_a_torn_tail_that_is_cut_short_anywhere_stays_unsure() -> Non
         return disk, act
 
     async def check(disk: MemoryDisk) -> None:
-        assert (await opened(disk, replicated=True))[1].log.tail is Tail.UNSURE
+        assert (await opened(disk, replicated=True))[1].log.tail is Tail.SUSPECT
 
     assert every_last_call(prepare, check) > 10
 
@@ -175,7 +175,7 @@ def test_a_log_that_is_cut_right_behind_a_damaged_record_ends_before_that() -> N
         assert (bench.log.end, list(bench.log.damaged)) == (1, [])
         disk.crash(None)
         _, bench = await opened(disk, replicated=True)
-        assert bench.log.tail is Tail.UNSURE, "the record had been promised: another replica has to be asked"
+        assert bench.log.tail is Tail.SUSPECT, "the record had been promised: another replica has to be asked"
         assert bench.log.end == 1
         for number in (1, 2):
             await bench.store([body(number)])

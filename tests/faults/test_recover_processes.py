@@ -51,6 +51,7 @@ def test_a_cluster_goes_on_from_one_folder_and_its_old_members_are_refused(tmp_p
         told = json.loads(recover(left, "--json").stdout)
         assert (told["done"], told["broker_id"], told["others"]) == (False, "c", ["a", "b"])
         assert any(name.startswith("orders") for name in told["whole"]), told
+        assert {"doubtful", "gone"} <= told.keys(), "scripts read them"
         left.start()
         assert poll(lambda: "waiting for the cluster" in left.logs(), SETTLE_S), "only told: nothing was changed"
         left.kill9()

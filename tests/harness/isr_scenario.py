@@ -82,10 +82,10 @@ class IsrScenario(CommandRunner):
         self._apply(HandOver(broker, self._living))
 
     def do_starts(self, broker: str, *words: str) -> None:
-        """`doubts`: its log may lack something. `unclean`: after a crash under relaxed sync."""
+        """`suspect`: its log may lack something. `unclean`: after a crash under relaxed sync."""
         self._alive = tuple(dict.fromkeys((*self._alive, broker)))
-        doubtful = (("s", 0),) if "doubts" in words else ()
-        self._apply(BrokerStarted(broker, "unclean" in words, doubtful, self._living))
+        suspect = (("s", 0),) if "suspect" in words else ()
+        self._apply(BrokerStarted(broker, "unclean" in words, suspect, self._living))
 
     def do_loses_disk(self, broker: str) -> None:
         self._alive = tuple(each for each in self._alive if each != broker)

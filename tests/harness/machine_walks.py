@@ -242,7 +242,7 @@ def liveness_edges(walks: int = 100, length: int = 60) -> set[Edge]:
         def state(machine: Liveness = machine) -> str:
             if "b" not in machine._sessions:
                 return "unknown"
-            return "dead" if not machine.alive("b") else "unsure" if machine.unsure("b") else "alive"
+            return "dead" if not machine.alive("b") else "undecided" if machine.undecided("b") else "alive"
 
         for _ in range(length):
             now += chance.choice((1, LAG // 2, 2 * LAG))

@@ -163,7 +163,7 @@ def test_a_time_after_the_newest_message_is_no_error(broker: BrokerProcess, stre
     assert b"has nothing there yet" in done.stderr
 
 
-def test_a_refused_message_leaves_no_doubt_about_the_others_unsaid(broker: BrokerProcess, stream: str) -> None:
+def test_a_refused_message_says_what_became_of_the_others(broker: BrokerProcess, stream: str) -> None:
     lines = b"before\n" + b"x" * 1_100_000 + b"\nafter\n"
     error = bascule(broker, "pub", "--create", stream, stdin=lines, code=1).stderr.decode()
     confirmed = int(error.split("(")[1].split()[0])

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 """Partitions of a kind that are listed for people; JSON has them all."""
+_KEYS = {"out_of_sync": "doubtful"}
+"""By field, its key in JSON where that is another one: scripts read it."""
 
 
 @click.command(
@@ -35,7 +37,8 @@ def recover(data_dir: str, accept_loss: bool, as_json: bool) -> None:
     """
     found = asyncio.run(_recover(data_dir, accept_loss))
     if as_json:
-        print_json({**asdict(found), "done": accept_loss})
+        fields = {_KEYS.get(name, name): value for name, value in asdict(found).items()}
+        print_json({**fields, "done": accept_loss})
         return
     for line in _lines(found):
         click.echo(line)
@@ -68,10 +71,11 @@ def _lines(found: Recovery) -> list[str]:
         f"every change of the metadata after number {found.index} is lost, if there was one",
         f"partitions this broker was in sync with, as far as it knows, and which it leads: {len(found.whole)}",
     ]
-    if found.doubtful:
+    if found.out_of_sync:
         lines.append(
             f"partitions it holds and was not in sync with, so that acked messages may be missing: "
-            f"{_listed(found.doubtful)}; nobody leads them until `bascule cluster elect STREAM PARTITION --accept-loss`"
+            f"{_listed(found.out_of_sync)}; nobody leads them until "
+            f"`bascule cluster elect STREAM PARTITION --accept-loss`"
         )
     if found.gone:
         lines.append(f"partitions it does not hold, which are lost: {_listed(found.gone)}")

@@ -137,7 +137,7 @@ def _overrides(flags: dict[str, str | bool | tuple[str, ...] | None]) -> dict[st
 
 
 def announce(config: Config) -> None:
-    """What starts, and every doubt about the settings."""
+    """What starts, and every warning about the settings."""
     logger.info(
         "bascule %s starting: kernels %s, Python %s, namespace %s",
         __version__,

@@ -65,7 +65,7 @@ class Liveness:
         session = self._sessions.get(broker)
         return now - session.since if session is not None and session.boot and not session.dead else None
 
-    def unsure(self, broker: str) -> bool:
+    def undecided(self, broker: str) -> bool:
         """Counted as alive, but only because we are new: nothing has been heard of it yet."""
         session = self._sessions.get(broker)
         return session is not None and not session.dead and not session.boot

@@ -77,9 +77,9 @@ class EndRecord:
         "promised",
         "shown",
         "stale",
+        "suspect",
         "tail",
         "torn_from",
-        "unsure",
     )
 
     def __init__(self, ledger: "Ledger | None", folder: str, number: int = 0) -> None:
@@ -90,7 +90,7 @@ class EndRecord:
         self.named = False
         """In the file, so that the number alone will do."""
         self.promised = self.shown = 0
-        self.unsure = False
+        self.suspect = False
         self.stale = False
         """The last promises before a power loss may be missing on record, and nobody has vouched for the log since."""
         self.exact = False
@@ -107,7 +107,7 @@ class EndRecord:
     def known(self) -> Known:
         complete = self._ledger is None or self._ledger.was_complete
         exact = self.exact and not self.stale
-        return Known(self.promised, self.shown, self.unsure, self.clean, complete, exact)
+        return Known(self.promised, self.shown, self.suspect, self.clean, complete, exact)
 
     def taken_by(self, holder: Holder) -> None:
         """The log is open: from now on it speaks for itself."""
@@ -156,19 +156,19 @@ class EndRecord:
             self.torn_from = None
             self.changed()
 
-    async def found(self, promised: int, unsure: bool) -> None:
+    async def found(self, promised: int, suspect: bool) -> None:
         """A start found this out about the log, and is about to remove what it has it from. Durable on return."""
         self.promised = max(self.promised, promised)
-        self.unsure = self.unsure or unsure
+        self.suspect = self.suspect or suspect
         self._cache(self.promised)
         await self._store()
 
-    def doubt(self) -> None:
+    def mark_suspect(self) -> None:
         """Whether the log has all that it had promised is not known. On record soon, and until somebody vouches for it:
         a clean shutdown does not."""
         if self.tail is Tail.SURE:
-            self.tail = Tail.UNSURE
-        self.unsure = True
+            self.tail = Tail.SUSPECT
+        self.suspect = True
         if self._ledger is not None:
             self._ledger.due(self)
 
@@ -216,7 +216,7 @@ class EndRecord:
             return
         self._verified_end = None
         self.tail = Tail.SURE
-        self.promised, self.unsure, self.stale = self.holder.promised_end, False, False
+        self.promised, self.suspect, self.stale = self.holder.promised_end, False, False
         self._cache(self.promised)
         if self._ledger is not None:
             self._ledger.due(self)
@@ -226,12 +226,12 @@ class EndRecord:
         end = self.holder.promised_end if self.holder is not None else 0
         _log.error("%s: ends at offset %d, but everything below %d was promised", self.folder, end, promised)
         self.tail = Tail.SHORT
-        await self.found(promised, unsure=False)
+        await self.found(promised, suspect=False)
 
     def reset(self) -> None:
         """The log begins anew, with nothing."""
         self.promised = self.shown = 0
-        self.unsure, self.stale, self.clean = False, False, None
+        self.suspect, self.stale, self.clean = False, False, None
         self._cache(0)
 
     async def forget(self) -> None:

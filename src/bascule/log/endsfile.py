@@ -13,7 +13,7 @@ from bascule.wire import kernels
 _BATCH = struct.Struct("<4sII")  # magic, length, CRC of what follows
 _MAGIC = b"BSPE"
 _ENTRY = struct.Struct("<BBIqq")  # kind, flags, number of the log, promised end, shown end
-_UNSURE, _STALE = 1, 2  # flags
+_SUSPECT, _STALE = 1, 2  # flags
 _NAME = struct.Struct("<H")
 _BEGIN, _LOG, _SET, _DROP = 1, 2, 3, 4
 """The first entry of a file, which says whether it is complete, and its generation; a log with its name; a log by
@@ -26,7 +26,7 @@ class Stored(NamedTuple):
     number: int
     promised: int
     shown: int
-    unsure: bool
+    suspect: bool
     stale: bool
 
 
@@ -49,7 +49,7 @@ def encode_begin(complete: bool, generation: int) -> bytes:
 
 def encode_log(stored: Stored, folder: str | None) -> bytes:
     """With its folder the first time it is in a file; by its number alone after that."""
-    flags = _UNSURE * stored.unsure | _STALE * stored.stale
+    flags = _SUSPECT * stored.suspect | _STALE * stored.stale
     entry = _ENTRY.pack(_SET if folder is None else _LOG, flags, stored.number, stored.promised, stored.shown)
     if folder is None:
         return entry
@@ -100,7 +100,7 @@ def _take_batch(found: Contents, content: bytes, position: int, end: int, names:
         elif kind == _DROP:
             found.logs.pop(names.pop(number, ""), None)
         elif number in names:
-            stored = Stored(number, promised, shown, bool(flags & _UNSURE), bool(flags & _STALE))
+            stored = Stored(number, promised, shown, bool(flags & _SUSPECT), bool(flags & _STALE))
             found.logs[names[number]] = stored
 
 

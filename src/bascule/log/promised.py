@@ -89,14 +89,14 @@ class PromisedEnds:
         for folder, end in (clean or {}).items():
             record = self.record(folder)
             record.clean, record.promised = end, end.end
-            record.unsure = record.stale = False
+            record.suspect = record.stale = False
 
     def _take(self, found: Contents) -> None:
         self._generation, self._next_number = found.generation, found.next_number
         for folder, stored in found.logs.items():
             record = self._records[folder] = EndRecord(self, folder, stored.number)
             record.promised, record.shown = stored.promised, stored.shown
-            record.unsure, record.stale = stored.unsure, stored.stale
+            record.suspect, record.stale = stored.suspect, stored.stale
 
     async def _take_cached(self) -> None:
         """What the process before had promised up to its end, if that is known."""
@@ -292,7 +292,7 @@ class PromisedEnds:
         due, dropped = self._due, self._dropped
         self._due, self._dropped = {}, []
         self._size = None
-        records = [each for each in self._records.values() if each.promised or each.shown or each.unsure]
+        records = [each for each in self._records.values() if each.promised or each.shown or each.suspect]
         for record in self._records.values():
             record.named = False
         try:
@@ -315,7 +315,7 @@ async def _encoded(records: list[EndRecord]) -> list[bytes]:
     """Their entries, made in slices: there may be ten thousand."""
     entries = []
     for count, record in enumerate(records, 1):
-        stored = Stored(record.number, record.promised, record.shown, record.unsure, record.stale)
+        stored = Stored(record.number, record.promised, record.shown, record.suspect, record.stale)
         entries.append(endsfile.encode_log(stored, None if record.named else record.folder))
         record.named = True
         if count % _SLICE == 0:

@@ -76,8 +76,8 @@ async def recover(disk: Disk, clock: Clock, folder: str, replicated: bool, recor
         except Unrecorded as found:
             await record.found(found.end, found.torn)
             continue
-        if replicated and record.tail is Tail.UNSURE and not record.unsure:
-            record.doubt()
+        if replicated and record.tail is Tail.SUSPECT and not record.suspect:
+            record.mark_suspect()
         if replicated and record.tail is Tail.LIKELY and not record.stale:
             record.found_stale()
         return segments
@@ -166,9 +166,9 @@ class Recovery:
     def _check_recorded(self, end: int) -> None:
         """The log ends there; whatever says otherwise is on record before it goes."""
         known = self._known
-        unsure = self._torn and self._replicated and not (known.unsure or known.exact) and known.clean is None
-        if unsure or end < self._evidence > known.promised:
-            raise Unrecorded(self._evidence if end < self._evidence else 0, unsure)
+        suspect = self._torn and self._replicated and not (known.suspect or known.exact) and known.clean is None
+        if suspect or end < self._evidence > known.promised:
+            raise Unrecorded(self._evidence if end < self._evidence else 0, suspect)
 
     def _judge_end(self, segments: list[Segment]) -> None:
         known = self._known
@@ -193,7 +193,7 @@ class Recovery:
             same = (last.base, mark.last_epoch) == (clean.base, clean.last_epoch)
             same = same and (self._repaired or mark.size == clean.size) and (not all(crcs) or crcs[0] == crcs[1])
             if not same:
-                self.tail = Tail.UNSURE
+                self.tail = Tail.SUSPECT
                 _log.error("%s: not the file that the last clean shutdown left, though as long", last.path)
 
     async def _recover(self, base: int, limit: int | None) -> Segment:

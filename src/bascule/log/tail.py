@@ -10,7 +10,7 @@ class Tail(Enum):
     LIKELY = "likely"
     """It has everything that is on record as promised, but the last promises before a power loss may not be: this
     replica leads once it was compared with another one."""
-    UNSURE = "unsure"
+    SUSPECT = "suspect"
     """Something was torn off at the end: promised records may be among it, other replicas must be asked."""
     SHORT = "short"
     """It ends before what is known to have been promised: other replicas have more, or it is lost."""
@@ -35,7 +35,7 @@ class Known(NamedTuple):
     promised: int = 0
     shown: int = 0
     """Everything below was committed or shown: these offsets are not given to other records."""
-    unsure: bool = False
+    suspect: bool = False
     """Something was torn off by an earlier start, and nobody has vouched for the log since."""
     clean: CleanEnd | None = None
     complete: bool = True
@@ -51,8 +51,8 @@ def judge(known: Known, end: int, torn: bool, empty: bool) -> Tail:
         return Tail.SHORT
     if known.clean is not None:
         return Tail.SURE  # what was torn off stood behind the end that is known
-    if known.unsure or not (known.complete or empty):
-        return Tail.UNSURE
+    if known.suspect or not (known.complete or empty):
+        return Tail.SUSPECT
     if known.exact or empty:
         return Tail.SURE  # the same
-    return Tail.UNSURE if torn else Tail.LIKELY
+    return Tail.SUSPECT if torn else Tail.LIKELY

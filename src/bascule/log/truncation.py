@@ -38,8 +38,8 @@ class Truncation:
     async def _lower_record(self, end: int) -> None:
         """What is on record about the log's end is durable on return, before anything is cut."""
         if await _takes_promised(self._segments, end):
-            self._record.doubt()
-            await self._record.found(0, unsure=True)
+            self._record.mark_suspect()
+            await self._record.found(0, suspect=True)
         await self._record.lower(_least_end(self._segments, end))
 
     async def _cut_segments(self, end: int) -> None:

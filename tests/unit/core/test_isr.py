@@ -120,18 +120,18 @@ def test_a_lost_disk_is_in_no_set(leader: bool) -> None:
 
 
 def test_a_damaged_log_leaves_even_if_the_others_are_away_where_two_must_be_in_sync() -> None:
-    doubts = BrokerStarted("a", False, (("s", 0),), ("a",))
+    started = BrokerStarted("a", False, (("s", 0),), ("a",))
     metadata = led()
-    assert sets(do(metadata, doubts)) == ("b", "bc", ""), "they have everything, and are waited for"
+    assert sets(do(metadata, started)) == ("b", "bc", ""), "they have everything, and are waited for"
     metadata = led()
     do(metadata, BrokerDied("c", ("a", "b")), BrokerDied("b", ("a",)))
-    assert sets(do(metadata, doubts)) == ("b", "b", "")
+    assert sets(do(metadata, started)) == ("b", "b", "")
     assert sets(do(metadata, BrokerStarted("b", False, (("s", 0),), ("b",)))) == ("b", "b", ""), "the last one stays"
     metadata = led(1)
-    item = do(metadata, doubts)
+    item = do(metadata, started)
     assert sets(item) == ("a", "abc", ""), "where one is enough it may be all there is"
     assert item.leader_epoch == metadata.index
-    assert sets(do(metadata, replace(doubts, alive=("a", "c")))) == ("c", "bc", "")
+    assert sets(do(metadata, replace(started, alive=("a", "c")))) == ("c", "bc", "")
 
 
 def test_an_unclean_start_under_relaxed_sync_waits_for_nobody_who_is_away_and_is_never_eligible() -> None:
@@ -186,7 +186,7 @@ def test_an_election_with_loss_names_what_was_seen_and_may_choose_a_member_that_
         BrokerStarted("c", True, (), ("a", "b", "c")),
         RemoveBroker("c", ""),
     ],
-    ids=["its disk was lost", "it began a life", "a doubtful one", "an unclean one", "it was removed"],
+    ids=["its disk was lost", "it began a life", "a suspect log", "an unclean one", "it was removed"],
 )
 @pytest.mark.parametrize("eligible", [True, False])
 def test_what_was_asked_for_a_replica_before_something_befell_it_comes_too_late(event: Command, eligible: bool) -> None:

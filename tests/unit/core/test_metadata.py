@@ -188,14 +188,14 @@ def test_nobody_waits_for_a_broker_that_has_handed_over() -> None:
     assert all(item.leader != "a" and sorted(item.isr) == ["b", "c"] for item in partitions)
 
 
-def test_who_starts_leads_under_new_epochs_and_leaves_only_the_sets_it_doubts() -> None:
+def test_who_starts_leads_under_new_epochs_and_leaves_only_the_sets_of_suspect_logs() -> None:
     metadata = replicated()
     before = metadata.streams["orders"].partitions
     led = [item.id for item in before if item.leader == "a"]
     metadata.apply(2, BrokerStarted("a", False, (("orders", led[0]),)))
-    doubted, other = (metadata.streams["orders"].partitions[number] for number in led)
-    assert doubted.leader != "a"
-    assert "a" not in doubted.isr
+    suspect, other = (metadata.streams["orders"].partitions[number] for number in led)
+    assert suspect.leader != "a"
+    assert "a" not in suspect.isr
     assert (other.leader, other.leader_epoch, other.isr) == ("a", 2, before[other.id].isr)
     assert [item for item in metadata.streams["orders"] if item.id not in led] == [
         item for item in before if item.id not in led

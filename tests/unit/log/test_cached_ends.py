@@ -81,7 +81,7 @@ def test_a_record_promised_the_moment_before_a_kill_is_missed(mode: str, replica
     run(scenario())
 
 
-def test_what_was_never_promised_may_be_torn_without_making_anybody_unsure() -> None:
+def test_what_was_never_promised_may_be_torn_without_making_a_log_suspect() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         bench = await named(disk)

@@ -47,7 +47,7 @@ def test_a_cut_takes_every_file_at_the_end_that_has_no_record() -> None:
         assert [offset for offset, _ in await bench.read_all()] == [0, 1, 2, 3]
         disk.crash()
         bench = await open_bench(disk, SEGMENT_BYTES, ends=await start_ends(disk), replicated=True)
-        assert (bench.log.end, bench.log.tail, await missing(bench.log)) == (4, Tail.UNSURE, [])
+        assert (bench.log.end, bench.log.tail, await missing(bench.log)) == (4, Tail.SUSPECT, [])
 
     run(scenario())
 

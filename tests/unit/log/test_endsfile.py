@@ -10,8 +10,8 @@ from bascule.log.endsfile import (
     whole_batches_end,
 )
 
-FIRST = Stored(1, promised=10, shown=8, unsure=False, stale=False)
-SECOND = Stored(2, promised=20, shown=0, unsure=True, stale=True)
+FIRST = Stored(1, promised=10, shown=8, suspect=False, stale=False)
+SECOND = Stored(2, promised=20, shown=0, suspect=True, stale=True)
 BEGIN = encode_batch([encode_begin(True, 7), encode_log(FIRST, "streams/a@1/0"), encode_log(SECOND, "raft")])
 
 

@@ -56,7 +56,7 @@ def test_a_torn_tail_is_cut_set_aside_and_its_offset_used_again(caplog: pytest.L
         disk.put(segment(0), disk.content(segment(0)) + torn)
         bench = await open_bench(disk)
         assert bench.log.end == 10
-        assert bench.log.tail is Tail.UNSURE
+        assert bench.log.tail is Tail.SUSPECT
         assert await bench.read_all() == numbered(*range(10))
         assert aside(disk) == [torn]
         await bench.store(bodies(10, 1))
@@ -75,7 +75,7 @@ def test_a_tail_of_zeros_is_cut_and_not_kept() -> None:
         bench = await open_bench(disk)
         assert await bench.read_all() == numbered(*range(10))
         assert aside(disk) == []
-        assert bench.log.tail is Tail.UNSURE
+        assert bench.log.tail is Tail.SUSPECT
         await bench.close()
         assert (await open_bench(disk)).log.tail is Tail.LIKELY
 

@@ -134,11 +134,11 @@ PartitionName = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class BrokerStarted:
     """A broker that just started leads only under new epochs, and leaves the in-sync sets of the partitions whose log
-    it doubts, as far as they have another member. What was asked for its last life comes too late."""
+    is suspect, where they have another member. A change that its last boot asked for is refused."""
 
     broker: str
-    doubts_all: bool
-    doubtful: tuple[PartitionName, ...] = ()
+    all_suspect: bool
+    suspect: tuple[PartitionName, ...] = ()
     alive: tuple[str, ...] = ()
 
 

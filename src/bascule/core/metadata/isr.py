@@ -5,7 +5,7 @@ last member stays listed, alive or not: it names whom to wait for.
 
 *Eligible* is who is not in sync and still has everything that was committed: its leaving took the ISR below the
 minimum, or it left while the ISR was below. Nothing is committed from then on until the ISR has reached the minimum
-again, and with that the eligible are forgotten. Never eligible is who may lack something: a lost disk, a log in doubt,
+again, and with that the eligible are forgotten. Never eligible is who may lack something: a lost disk, a suspect log,
 one that gave way. The idea is Kafka's (KIP-966, eligible leader replicas).
 
 What holds after every command: whoever is in sync or eligible has everything that was ever committed, as long as it
@@ -32,7 +32,7 @@ class Departure(Enum):
     """With everything it promised: dead, stopped, silent, too slow, or its disk takes nothing more."""
     UNCLEAN = "unclean"
     """After a start that may have lost something, though nothing is known to be missing (relaxed sync)."""
-    DOUBTFUL = "doubtful"
+    SUSPECT = "suspect"
     """Something it promised is missing, or damaged."""
     LOST = "lost"
     """With nothing: its disk was lost, or it is no replica any more."""
@@ -92,7 +92,7 @@ def leave(
 def _absent_successors(rest: tuple[str, ...], eligible: tuple[str, ...], how: Departure, least: int) -> tuple[str, ...]:
     """Who is named leader although it is away, because it has what the one that leaves may lack. Where one replica is
     enough to commit the one that leaves may be all there ever is: it stays, and compares its log before it leads."""
-    if how is Departure.LOST or (how is Departure.DOUBTFUL and least > 1):
+    if how is Departure.LOST or (how is Departure.SUSPECT and least > 1):
         return rest or eligible
     return ()
 
@@ -104,7 +104,7 @@ def enter(item: Partition, broker: str, least: int, now: Circumstances) -> Parti
 
 
 def give_way(item: Partition, replica: str, least: int, now: Circumstances) -> Partition:
-    """The leader lets `replica` lead, which has more; itself it is in doubt then. Or it leads on, under a new epoch."""
+    """The leader lets `replica` lead, which has more; its own log is suspect. Or it leads on, under a new epoch."""
     others = tuple(each for each in item.isr if each not in (item.leader, replica))
     eligible = tuple(each for each in item.eligible if each != item.leader)
     return _with_sets(item, (replica, *others), eligible, least, now, replica, now.epoch)

@@ -85,24 +85,24 @@ def fail_over(streams: Mapping[str, Stream], broker: str, how: Departure, now: C
 def broker_started(
     streams: Mapping[str, Stream],
     broker: str,
-    doubtful: Collection[tuple[str, int]],
+    suspect: Collection[tuple[str, int]],
     unclean: bool,
     now: Circumstances,
 ) -> Changed:
     """The partitions that change when `broker` starts. It keeps its place, for it has what it promised, except where it
-    finds its log `doubtful`, or after an `unclean` end of its last life everywhere. What it leads it leads under a new
+    finds its log `suspect`, or after an `unclean` end of its last life everywhere. What it leads it leads under a new
     epoch. Where it is not in sync the partition has another epoch too: what was asked for its last life is void.
     """
     leaders_of = count_leaders(streams)
-    doubted = dict.fromkeys(doubtful)
+    suspected = dict.fromkeys(suspect)
     changed: Changed = {}
     for name in sorted(streams):
         least = minimum(streams[name].config)
         for item in streams[name]:
             if broker not in item.replicas:
                 continue
-            if (name, item.id) in doubted:
-                moved = leave(item, broker, Departure.DOUBTFUL, least, now, leaders_of)
+            if (name, item.id) in suspected:
+                moved = leave(item, broker, Departure.SUSPECT, least, now, leaders_of)
             elif unclean:
                 moved = leave(item, broker, Departure.UNCLEAN, least, now, leaders_of)
             elif item.leader == broker:

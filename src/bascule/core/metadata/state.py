@@ -167,8 +167,8 @@ class Metadata:
                 return self._move(fail_over(self.streams, broker, Departure.WHOLE, self._now(alive)))
             case DiskLost(broker, alive):
                 return self._move(fail_over(self.streams, broker, Departure.LOST, self._now(alive)))
-            case BrokerStarted(broker, doubts_all, doubtful, alive):
-                return self._move(broker_started(self.streams, broker, doubtful, doubts_all, self._now(alive)))
+            case BrokerStarted(broker, all_suspect, suspect, alive):
+                return self._move(broker_started(self.streams, broker, suspect, all_suspect, self._now(alive)))
             case ShrinkIsr() | ExpandIsr() | ChangeLeader() | GiveWay():
                 return self._change_sets(command)
             case _:
@@ -182,7 +182,7 @@ class Metadata:
         item, least = stream.partitions[command.partition], minimum(stream.config)
         match command:
             case ShrinkIsr(replica=replica, lacks=lacks):
-                how = Departure.DOUBTFUL if lacks else Departure.WHOLE
+                how = Departure.SUSPECT if lacks else Departure.WHOLE
                 # Nobody else comes to lead by that: how much each leads is not counted.
                 moved = leave(item, replica, how, least, self._now(), Counter())
                 # It shall not be in sync, whatever was asked before: that comes too late now.

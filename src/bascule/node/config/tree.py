@@ -2,7 +2,7 @@
 
 `load` puts four sources on top of each other: flags over environment over file over defaults. The names,
 defaults and meanings of the settings are in `settings`, one field here for each. Wrong settings raise
-ConfigError; doubtful ones are collected in `warnings`, to be logged once logging is set up. Nothing here
+ConfigError; questionable ones are collected in `warnings`, to be logged once logging is set up. Nothing here
 opens a file but the configuration file itself; `check_files` looks at the others when a broker is about to
 start.
 """
@@ -229,15 +229,15 @@ def load(
     own unless given."""
     environ = os.environ if environ is None else environ
     file, warnings = read_file(os.fspath(path)) if path is not None else ({}, [])
-    variables, doubts = read_environment(environ)
+    variables, more = read_environment(environ)
     given = file | variables | _read_overrides(overrides or {})
     values: dict[str, Any] = {
         setting.key: parse(setting, given.get(setting.key, Raw(setting.default, "default"))) for setting in SETTINGS
     }
     key = encryption_key(environ)
-    warnings += doubts
+    warnings += more
     warnings += _plain_durations(given, values)
-    warnings += _doubts(values, given, key)
+    warnings += _warnings_about(values, given, key)
     _settle(values, given, environ)
     _check(values)
     tree: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
@@ -319,7 +319,7 @@ def _plain_durations(given: Mapping[str, Raw], values: Mapping[str, Any]) -> lis
     ]
 
 
-def _doubts(values: Mapping[str, Any], given: Mapping[str, Raw], key: bytes) -> list[str]:
+def _warnings_about(values: Mapping[str, Any], given: Mapping[str, Raw], key: bytes) -> list[str]:
     warnings = []
     if values["listen"] is not None and not values["listen"].host:
         warnings.append("listen has no host and is ignored: set port, or a listen such as 0.0.0.0:9292")

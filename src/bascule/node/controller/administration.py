@@ -97,7 +97,7 @@ class Administration:
 
     async def _be_sure_of(self, *brokers: str) -> None:
         """A new controller counts everybody as alive for a session: too long for who asks about the dead."""
-        while self._live.active and any(map(self._live.unsure, brokers)):
+        while self._live.active and any(map(self._live.undecided, brokers)):
             await asyncio.sleep(POLL_S)
 
     # --- removing --------------------------------------------------------------------------------------------

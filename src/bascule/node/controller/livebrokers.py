@@ -63,9 +63,9 @@ class LiveBrokers:
         """For how many ns this life of it has been heard; None if it is silent, or was never heard."""
         return self._liveness.heard_for(broker, self._clock.monotonic_ns())
 
-    def unsure(self, broker: str) -> bool:
+    def undecided(self, broker: str) -> bool:
         """Whether it lives shows within a session; or it is dead, and that is being recorded."""
-        return self._liveness.unsure(broker) or broker in self.fencing
+        return self._liveness.undecided(broker) or broker in self.fencing
 
     def alive(self, broker: str) -> bool:
         return broker == self._raft.raft.id or self._liveness.alive(broker)

@@ -208,13 +208,13 @@ class Cluster:
                 f"this broker may be cut off from the cluster, and cannot tell what is newest: {error}; try again"
             ) from error
 
-    async def broker_started(self, doubtful: tuple[PartitionName, ...], doubts_all: bool = False) -> None:
+    async def broker_started(self, suspect: tuple[PartitionName, ...], all_suspect: bool = False) -> None:
         """What this broker led in an earlier life it leads under new epochs: what it had written and not synced may be
-        on other replicas, so that it must never write under those epochs again. It leaves the in-sync sets of what it
-        doubts, if others are in them. Returns when that is so, however long it takes."""
+        on other replicas, so that it must never write under those epochs again. It leaves the in-sync sets of the
+        partitions whose log is suspect, if others are in them. Returns when that is so, however long it takes."""
         own = self.broker_id
         waiting = Waiting(self._clock, "waiting for the cluster")
-        started = BrokerStarted(own, doubts_all or self.joined, doubtful)
+        started = BrokerStarted(own, all_suspect or self.joined, suspect)
         while any(own in item.replicas for stream in self.metadata.streams.values() for item in stream):
             try:
                 await self._client.broker_started(started)

@@ -95,7 +95,7 @@ class ReplicaManager:
     def _add(self, replica: Replica) -> None:
         if not self.caught_up and (self.unclean or self._cluster.joined):
             # What was promised was not synced, or is gone with the disk: no end is sure, and none is known to be short.
-            replica.doubt()
+            replica.mark_suspect()
         self._replicas.add(replica)
         self._grow()
 
@@ -104,13 +104,13 @@ class ReplicaManager:
         if not self._grown:
             self._on_grown()
 
-    async def doubtful(self) -> tuple[PartitionName, ...]:
+    async def suspect_partitions(self) -> tuple[PartitionName, ...]:
         """The partitions here whose log may lack something it had promised."""
         streams = list(self._metadata.streams.values())
         await self.open_what_can_be()
         if self._cluster.joined:
             for opened in self._replicas.values():
-                opened.doubt()
+                opened.mark_suspect()
         return tuple(
             (stream.name, item.id)
             for stream in streams

@@ -1,4 +1,4 @@
-"""The logs of other replicas: how far they go, and records out of them, for a replica that lacks or doubts its own.
+"""The logs of other replicas: how far they go, and records out of them, for a replica whose log is short or suspect.
 
 Every broker answers for every replica it has open, whatever its role there. It never reads past damage of its own: then
 it says that it does not have everything. Records in an answer stand as they are in the log.

@@ -203,9 +203,9 @@ class Replica:
         """It has everything it promised."""
         return self.verification.certain
 
-    def doubt(self) -> None:
+    def mark_suspect(self) -> None:
         """Nothing is known about the end of its log."""
-        self.verification.doubt()
+        self.verification.mark_suspect()
 
     @property
     def unhealed(self) -> list[Segment]:
@@ -307,7 +307,7 @@ class Replica:
             await self.log.truncate(end, shown_too=self._given_up)
             if self.log.end < wanted:  # damage went too, and with it what may have been promised
                 self.verification.withdraw()
-                self.verification.doubt()
+                self.verification.mark_suspect()
             self.epochs.cut(self.log.end)
             self._saved_epoch = 0
 

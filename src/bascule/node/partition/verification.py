@@ -31,7 +31,7 @@ class Verification:
         """Something may be missing that was there before."""
         self.verified = False
 
-    def doubt(self) -> None:
+    def mark_suspect(self) -> None:
         """Nothing is known about the end of the log, whatever it looks like. A clean shutdown does not change that."""
-        self.tail = Tail.UNSURE
-        self._log.record.doubt()
+        self.tail = Tail.SUSPECT
+        self._log.record.mark_suspect()

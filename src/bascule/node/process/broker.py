@@ -106,14 +106,14 @@ class Broker:
         """Roles only once the cluster has spoken: what this broker led before may be another's by now."""
         environment, manager = self.environment, self.manager
         await self.cluster.caught_up()
-        doubtful = await manager.doubtful()
+        suspect = await manager.suspect_partitions()
         if manager.unclean and self.replicas:
             logger.warning(
                 "relaxed sync (%s), and the last run did not end with a clean shutdown: this broker is in sync with "
                 "nothing it shares until it has caught up",
                 environment.scheduler.mode,
             )
-        await self.cluster.broker_started(doubtful, manager.unclean)
+        await self.cluster.broker_started(suspect, manager.unclean)
         manager.caught_up = True
         await self.changes.skip_history()
         await set_aside_unclaimed(environment.ports.disk, environment.ports.clock, self._folders())

@@ -42,7 +42,7 @@ class Recovery:
     """Whose disks count as lost."""
     whole: tuple[str, ...]
     """Partitions of which this broker has everything that was acked, as far as it knows."""
-    doubtful: tuple[str, ...]
+    out_of_sync: tuple[str, ...]
     """It holds them and was not in sync: nobody leads until somebody accepts what is missing."""
     gone: tuple[str, ...]
     """It does not hold them."""
@@ -99,11 +99,11 @@ def _memberships(snapshot: Snapshot, entries: list[Entry]) -> list[Membership]:
 
 def _describe(metadata: Metadata, own: str, membership: Membership, cluster: str, index: int) -> Recovery:
     others = dict.fromkeys(server for server in membership.everyone if server != own)
-    kinds: dict[str, list[str]] = {"whole": [], "doubtful": [], "gone": []}
+    kinds: dict[str, list[str]] = {"whole": [], "out_of_sync": [], "gone": []}
     for name in sorted(metadata.streams):
         for item in metadata.streams[name]:
             others.update(dict.fromkeys(each for each in item.replicas if each != own))
-            kind = "whole" if own in (*item.isr, *item.eligible) else "doubtful" if own in item.replicas else "gone"
+            kind = "whole" if own in (*item.isr, *item.eligible) else "out_of_sync" if own in item.replicas else "gone"
             kinds[kind].append(name_of(name, item.id))
     return Recovery(
         own,
@@ -111,7 +111,7 @@ def _describe(metadata: Metadata, own: str, membership: Membership, cluster: str
         cluster,
         tuple(sorted(others)),
         tuple(kinds["whole"]),
-        tuple(kinds["doubtful"]),
+        tuple(kinds["out_of_sync"]),
         tuple(kinds["gone"]),
         index,
     )

@@ -277,16 +277,16 @@ class PartitionName(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ...) -> None: ...
 
 class BrokerStartedOp(_message.Message):
-    __slots__ = ("broker", "doubtsAll", "doubtful", "alive")
+    __slots__ = ("broker", "allSuspect", "suspect", "alive")
     BROKER_FIELD_NUMBER: _ClassVar[int]
-    DOUBTSALL_FIELD_NUMBER: _ClassVar[int]
-    DOUBTFUL_FIELD_NUMBER: _ClassVar[int]
+    ALLSUSPECT_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     broker: str
-    doubtsAll: bool
-    doubtful: _containers.RepeatedCompositeFieldContainer[PartitionName]
+    allSuspect: bool
+    suspect: _containers.RepeatedCompositeFieldContainer[PartitionName]
     alive: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, broker: _Optional[str] = ..., doubtsAll: bool = ..., doubtful: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., alive: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, broker: _Optional[str] = ..., allSuspect: bool = ..., suspect: _Optional[_Iterable[_Union[PartitionName, _Mapping]]] = ..., alive: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReplicaOp(_message.Message):
     __slots__ = ("stream", "partition", "replica")

@@ -525,12 +525,12 @@ def test_ways_to_sync(text: str, mode: str, interval_ns: int) -> None:
     assert config.streams.sync.relaxed
 
 
-def test_an_idle_wait_above_the_lag_time_is_doubted() -> None:
+def test_an_idle_wait_above_the_lag_time_is_warned_of() -> None:
     config = load(None, HOME, {"clustering.replica.max.lag.time": "5s"})
     assert "clustering.replica.max.idle.wait" in config.warnings[0]
 
 
-def test_a_duration_without_a_unit_is_doubted(tmp_path: Path) -> None:
+def test_a_duration_without_a_unit_is_warned_of(tmp_path: Path) -> None:
     config = from_text(tmp_path, "clustering.replica.fetch.timeout: 15\n")
     assert config.clustering.replica_fetch_timeout_ns == 15
     assert "write a unit, such as 15s" in config.warnings[0]

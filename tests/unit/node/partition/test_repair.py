@@ -217,7 +217,7 @@ def end(member: Member) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "clean", "doubts"),
+    ("mode", "clean", "expected"),
     [
         (GROUP, False, False),
         (RELAXED, False, True),
@@ -225,15 +225,15 @@ def end(member: Member) -> None:
         (SyncMode("os"), True, True),
     ],
 )
-def test_a_start_doubts_what_the_last_life_may_have_lost(
-    mode: SyncMode, clean: bool, doubts: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_start_suspects_what_the_last_run_may_have_lost(
+    mode: SyncMode, clean: bool, expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[bool] = []
     broker_started = Cluster.broker_started
 
-    async def spy(self: Cluster, doubtful: tuple[PartitionName, ...], doubts_all: bool = False) -> None:
-        seen.append(doubts_all)
-        await broker_started(self, doubtful, doubts_all)
+    async def spy(self: Cluster, suspect: tuple[PartitionName, ...], all_suspect: bool = False) -> None:
+        seen.append(all_suspect)
+        await broker_started(self, suspect, all_suspect)
 
     async def main() -> None:
         members = await loaded(mode=mode)
@@ -248,7 +248,7 @@ def test_a_start_doubts_what_the_last_life_may_have_lost(
         assert "clean-shutdown" not in victim.disk.paths()
 
     run(main())
-    assert seen == [doubts]
+    assert seen == [expected]
 
 
 async def live_through(seed: int, mode: SyncMode) -> None:

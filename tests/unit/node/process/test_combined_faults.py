@@ -52,13 +52,13 @@ def test_a_clean_stop_makes_no_log_sure_of_which_too_little_was_on_record() -> N
         await stored(disk)
         await disk.remove(cleanshutdown.FILE)
         await disk.remove(promised.FILE)
-        assert [await tail_of_a_life(disk) for _ in range(3)] == [Tail.UNSURE] * 3
+        assert [await tail_of_a_life(disk) for _ in range(3)] == [Tail.SUSPECT] * 3
 
     run(main())
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
-def test_another_file_than_a_clean_shutdown_left_stays_in_doubt(clean: bool) -> None:
+def test_another_file_than_a_clean_shutdown_left_stays_suspect(clean: bool) -> None:
     async def main() -> None:
         disk, other = MemoryDisk(), MemoryDisk()
         await stored(disk)
@@ -67,10 +67,10 @@ def test_another_file_than_a_clean_shutdown_left_stays_in_doubt(clean: bool) -> 
             await bench.store([b"%d" % (9 - number)])
         await bench.close()
         disk.put(FIRST, other.content(FIRST))
-        assert await tail_of_a_life(disk) is Tail.UNSURE
+        assert await tail_of_a_life(disk) is Tail.SUSPECT
         if not clean:
             await disk.remove(cleanshutdown.FILE)
-        assert await tail_of_a_life(disk) is Tail.UNSURE
+        assert await tail_of_a_life(disk) is Tail.SUSPECT
 
     run(main())
 
@@ -84,7 +84,7 @@ def test_a_clean_stop_does_not_stand_for_what_it_did_not_vouch_for() -> None:
         disk.cut_off(FIRST, len(disk.content(FIRST)) // 2)
         assert await tail_of_a_life(disk) is Tail.SHORT
         await disk.remove(promised.FILE)
-        assert [await tail_of_a_life(disk) for _ in range(2)] == [Tail.UNSURE] * 2
+        assert [await tail_of_a_life(disk) for _ in range(2)] == [Tail.SUSPECT] * 2
 
     run(main())
 
@@ -158,7 +158,7 @@ def test_no_index_is_written_behind_the_back_of_a_cut(monkeypatch: pytest.Monkey
     run(main())
 
 
-def test_a_replica_whose_broker_lost_power_under_relaxed_sync_stays_in_doubt_after_a_clean_stop() -> None:
+def test_a_replica_whose_broker_lost_power_under_relaxed_sync_stays_suspect_after_a_clean_stop() -> None:
     """Nobody had vouched for it when it was stopped."""
 
     async def main() -> None:

@@ -114,7 +114,7 @@ def test_a_replica_that_was_not_in_sync_waits_for_consent() -> None:
             member.kill()
         asked.cancel()
         told = await recovered(victim)
-        assert told.doubtful == ("s/0",)
+        assert told.out_of_sync == ("s/0",)
         await victim.start()
         await asyncio.sleep(10.0)
         assert victim.broker.cluster.metadata.streams["s"].partitions[0].leader == ""
