@@ -12,6 +12,7 @@ MALLOC_TRIM_BYTES = 32 * MIB  # free memory at the top of the malloc arena that 
 MALLOC_MMAP_BYTES = 4 * MIB  # larger allocations are mapped, and returned to the system when they are freed
 JOB_FIRST_PAUSE_S = 0.1  # before a background job that failed is started again; doubled each time
 JOB_MAX_PAUSE_S = 30.0
+METRIC_LABEL_VALUES = 200  # values of the label of one metric; what comes beyond them is counted as "other"
 JOB_STEADY_S = 30.0  # after a job has run for so long, the pause begins with the first one again
 
 # names and subjects

@@ -14,6 +14,7 @@ from bascule.limits import RAFT_MAX_SERVERS
 from bascule.node.controller.controller import CHANGING, Controller
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.metrics import Metrics
 from bascule.sim.cluster import Cluster
 from bascule.sim.host import Host
 from bascule.sim.scenario import scenario
@@ -170,7 +171,8 @@ def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     administration: Any = SimpleNamespace(refusal=lambda broker, incarnation: "")
     proposals: Any = SimpleNamespace(raft=raft)
     calls: Any = SimpleNamespace(subjects=nothing)
-    controller = Controller(proposals, nothing, administration, nothing, calls, *[nothing] * 5, *[Jobs(print)])
+    jobs = Jobs(print, Metrics())
+    controller = Controller(proposals, nothing, administration, nothing, calls, *[nothing] * 5, *[jobs])
     request = pb.RaftJoinRequest(nodeID="c", incarnation="first life")
     assert controller._join(request) == CHANGING
     log.commit = 7
@@ -188,7 +190,8 @@ def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
         proposals: Any = SimpleNamespace(raft=raft, propose=propose)
         calls: Any = SimpleNamespace(subjects=nothing)
         live = LiveBrokers(raft, nothing, nothing)
-        controller = Controller(proposals, live, nothing, nothing, calls, *[nothing] * 5, *[Jobs(print)])
+        jobs = Jobs(print, Metrics())
+        controller = Controller(proposals, live, nothing, nothing, calls, *[nothing] * 5, *[jobs])
         for life in range(3 * RAFT_MAX_SERVERS):
             await controller._record_loss("c", f"life {life}")
         assert len(controller._disks_lost) == RAFT_MAX_SERVERS

@@ -78,6 +78,7 @@ class RefusedError(Exception):
 class Publisher:
     def __init__(self, environment: Environment, refusal: RefusalReason) -> None:
         self._routes = environment.routes
+        self._refused = environment.refused
         self._refusal = refusal
         self._bus = environment.ports.publishes
         self._inboxes = environment.inboxes
@@ -87,11 +88,11 @@ class Publisher:
 
     async def publish(self, request: api.PublishRequest, call: Call) -> api.PublishResponse:
         if not request.stream:
-            raise InvalidArgument("no stream provided")
+            raise self._counted(InvalidArgument("no stream provided"))
         try:
             subject, suffix = self._route_of(request)
         except RefusedError as refused:
-            raise refused.error from None
+            raise self._counted(refused.error) from None
         message = _message_of(request, subject)
         ack = await self._publish_and_wait(subject, suffix, message, call)
         if ack is None:
@@ -117,9 +118,11 @@ class Publisher:
     ) -> api.PublishToSubjectResponse:
         subject = request.subject.encode()
         if not usable_subject(subject):
-            raise InvalidArgument(
-                f"Subject is invalid: a message goes to one subject of at most {MAX_SUBJECT_BYTES} bytes, "
-                "without blanks, control characters, wildcards or empty tokens"
+            raise self._counted(
+                InvalidArgument(
+                    f"Subject is invalid: a message goes to one subject of at most {MAX_SUBJECT_BYTES} bytes, "
+                    "without blanks, control characters, wildcards or empty tokens"
+                )
             )
         message = api.Message(
             key=request.key,
@@ -131,7 +134,7 @@ class Publisher:
             ackPolicy=request.ackPolicy,
         )
         if len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES:
-            raise InvalidArgument(_LONG_CORRELATION_ID)
+            raise self._counted(InvalidArgument(_LONG_CORRELATION_ID))
         ack = await self._publish_and_wait(subject, b"", message, call)
         return api.PublishToSubjectResponse(ack=ack)
 
@@ -141,7 +144,9 @@ class Publisher:
         """The first ack that answers; None at once if the caller asked for none or set no deadline (as clients
         expect). Then the message names no inbox of ours: nobody would be there for the ack."""
         if message.ackInbox and not usable_subject(message.ackInbox.encode()):
-            raise InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
+            raise self._counted(
+                InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
+            )
         if message.ackPolicy == api.NONE or call.time_remaining() is None:
             self._send(subject, message)
             return None
@@ -190,6 +195,11 @@ class Publisher:
             self._bus.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload))
         except BusUnavailable as error:
             raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
+
+    def _counted(self, refusal: BasculeError) -> BasculeError:
+        """Every publish that this API refuses passes here."""
+        self._refused.add(refusal.status.name.lower())
+        return refusal
 
     def _route_of(self, request: api.PublishRequest) -> tuple[bytes, bytes]:
         """The subject and the suffix of the ack inbox, after the checks every publish passes, in the protocol's
@@ -265,7 +275,7 @@ class Publisher:
         try:
             check_fields(data)
         except InvalidArgument as error:  # its correlation id is somewhere in what is not decoded
-            session.refuse(api.PublishRequest(), Code.BAD_REQUEST, str(error))
+            session.refuse(api.PublishRequest(), Code.BAD_REQUEST, str(self._counted(error)))
             return
         self._publish_singly(session, inbox, api.PublishRequest.FromString(data))
 
@@ -277,8 +287,8 @@ class Publisher:
             self._send(subject, message)
             session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
         except RefusedError as refused:
-            session.refuse(request, refused.code, str(refused))
-        except BasculeError as error:
+            session.refuse(request, refused.code, str(self._counted(refused.error)))
+        except BasculeError as error:  # NATS is away, or does not take it: what becomes of it is not known
             session.refuse(request, Code.INTERNAL, str(error))
 
 

@@ -25,6 +25,7 @@ from bascule.node.calls.messages import Decoded, Message, Method
 from bascule.node.calls.subjects import Subjects
 from bascule.node.runtime.countedlog import CountedLog
 from bascule.node.runtime.jobs import Tasks
+from bascule.node.runtime.metrics import Metrics
 from bascule.ports import Bus, Random, Subscription
 from bascule.wire.envelope import CRC_HEADER_BYTES, decode_checked, encode
 from bascule.wire.nats import NatsMessage, messages, pub
@@ -55,29 +56,31 @@ class Handler(Generic[T]):
 class Ignored:
     """What cannot be decoded: counted by kind, and logged in one way."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: Metrics) -> None:
+        self.counter = metrics.counter(
+            "bascule_malformed_messages_total", "Messages between brokers that cannot be decoded", label="kind"
+        )
         self._logs: dict[str, CountedLog] = {}
 
     def count(self, name: str, reason: object) -> None:
         log = self._logs.get(name)
         if log is None:
-            log = self._logs[name] = CountedLog(logger)
+            log = self._logs[name] = CountedLog(logger, self.counter, name)
         log.count(f"{name} that cannot be decoded is ignored: {reason}")
-
-    @property
-    def totals(self) -> dict[str, int]:
-        return {name: log.total for name, log in sorted(self._logs.items())}
 
 
 class Calls:
-    def __init__(self, broker_id: str, subjects: Subjects, bus: Bus, random: Random, purpose: str = "") -> None:
+    def __init__(
+        self, broker_id: str, subjects: Subjects, bus: Bus, random: Random, metrics: Metrics, purpose: str = ""
+    ) -> None:
         """`purpose` tells the inboxes of one connection of a broker from those of another."""
         self.broker_id = broker_id
         self.subjects = subjects
-        self.ignored = Ignored()
+        self.ignored = Ignored(metrics)
         self._bus = bus
         self._random = random
-        self._too_large = CountedLog(logger)
+        unsent = metrics.counter("bascule_unsent_messages_total", "Messages to brokers that are larger than NATS takes")
+        self._too_large = CountedLog(logger, unsent)
         self._inbox = subjects.answers(broker_id, purpose)
         self._waiting: dict[bytes, tuple[Message[Any], asyncio.Future[Any]]] = {}
 

@@ -14,6 +14,7 @@ from bascule.node.membership.lease import Lease
 from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.routes import Routes
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.metrics import Counter, Metrics
 from bascule.node.runtime.ports import Ports
 from bascule.ports import Clock
 
@@ -34,6 +35,11 @@ class Environment:
     ends: PromisedEnds
     jobs: Jobs
     """The background work of this broker."""
+    metrics: Metrics
+    """Its counters and gauges."""
+    refused: Counter
+    """Messages that were published and not stored, by reason: the API counts those that it does not send to NATS, the
+    leader of a partition those that came by NATS."""
     after_clean_shutdown: bool
     """The last life stopped in good order, with everything it had promised synced."""
 

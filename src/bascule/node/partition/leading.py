@@ -76,7 +76,8 @@ class Leading:
         self._closed = False
         self._machine = self._make_machine()
         self._known_epoch = replica.partition.epoch
-        self._too_large, self._readonly = CountedLog(logger), CountedLog(logger)
+        self._too_large = CountedLog(logger, environment.refused, "too_large")
+        self._readonly = CountedLog(logger, environment.refused, "readonly")
         self._lease = environment.lease
         self._noted = -1
         self._ends: list[tuple[int, int]] = []
@@ -238,24 +239,34 @@ class Leading:
 
     def _take(self, batch: bytes, count: int) -> None:
         now = self._environment.ports.clock.time_ns()
-        if self._machine.readonly:
-            self._readonly.count(
-                f"{self._name} is readonly: messages that come by NATS are dropped, {count} now", count
-            )
-        else:
+        if not self._machine.readonly:
             self._replica.received(now)
         if self._noted != self._lease.asked:
             self._note_end()
         self._feeds.prepare()  # before the append: what is to be replicated leaves before the group commit begins
         effects = self._machine.arrived(batch, now, not self._lease.over())
-        if len(batch) > self._machine.identity.max_message_bytes:
-            self._count_too_large(batch, count, effects)
+        refused = count - sum([effect.count for effect in effects if isinstance(effect, Append)])
+        if refused:
+            self._count_refused(batch, count, refused)
         self._execute(effects)
 
-    def _count_too_large(self, batch: bytes, count: int, effects: list[Effect]) -> None:
+    def _count_refused(self, batch: bytes, count: int, refused: int) -> None:
         """Whoever sent one without an ack inbox learns nothing, so the log of the broker must say it."""
-        if count == sum(effect.count for effect in effects if isinstance(effect, Append)):
-            return  # the common case: all of it was stored, and nothing is looked at one by one
+        if self._machine.readonly:
+            self._readonly.count(
+                f"{self._name} is readonly: messages that come by NATS are dropped, {count} now", count
+            )
+            return
+        too_large = 0
+        if len(batch) > self._machine.identity.max_message_bytes:
+            too_large = self._count_too_large(batch)
+        if refused > too_large:
+            reason = "log_failed" if self._machine.failed else "cut_off" if self._lease.over() else "not_acceptable"
+            self._environment.refused.add(reason, refused - too_large)
+
+    def _count_too_large(self, batch: bytes) -> int:
+        """Each message is looked at, which is rare: something was not stored, and the batch is larger than one may
+        be."""
         most = self._machine.identity.max_message_bytes
         sizes = [len(message.payload) for message in messages(batch) if len(message.payload) > most]
         if sizes:
@@ -266,6 +277,7 @@ class Leading:
                 f"told; {total} since this broker leads the partition",
                 len(sizes),
             )
+        return len(sizes)
 
     def _note_end(self) -> None:
         self._noted = self._lease.asked

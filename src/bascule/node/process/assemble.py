@@ -49,6 +49,7 @@ from bascule.node.process.broker import Broker
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.metrics import Metrics
 from bascule.node.runtime.ports import Address, Ports, Process
 from bascule.ports import Bus, Clock, Disk, Random
 from bascule.wire.kernels import crc32c
@@ -95,13 +96,14 @@ class _Ties:
 async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> Broker:
     _check_assertions()
     recovered = await _recover(ports, settings.sync)
-    jobs = Jobs(process.on_fatal)
-    ties = _ties(settings, recovered, ports, process, jobs)
+    metrics = Metrics()
+    jobs = Jobs(process.on_fatal, metrics)
+    ties = _ties(settings, recovered, ports, process, jobs, metrics)
     subjects = ties.calls.subjects
     replicas = Replicas(ties.own, ties.store)
     routes = Routes()
     bus = ports.replication
-    calls = Calls(ties.own, subjects, bus, ports.random, "repair")
+    calls = Calls(ties.own, subjects, bus, ports.random, metrics, "repair")
     feeds = Feeds(calls, bus, ties.active_clock, ties.session, replicas.get, ties.members, ports.publishes.push, jobs)
     fetchers = _fetchers(settings, calls, bus, ties.session)
     peer_logs = PeerLogs(ties.own, calls, replicas.get, ties.members, ties.alive, jobs)
@@ -112,12 +114,16 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
         scheduler=_scheduler(settings, ports, fetchers, process),
         routes=routes,
         inboxes=Inboxes(
-            Calls(ties.own, subjects, ports.publishes, ports.random), ports.publishes, ports.random, routes
+            Calls(ties.own, subjects, ports.publishes, ports.random, metrics), ports.publishes, ports.random, routes
         ),
-        pending=PendingAcksBound(),
+        pending=_pending_acks(metrics),
         lease=Lease(ports.clock, lambda: ties.raft.alone),
         ends=recovered.ends,
         jobs=jobs,
+        metrics=metrics,
+        refused=metrics.counter(
+            "bascule_refused_messages_total", "Messages that were published and not stored", label="reason"
+        ),
         after_clean_shutdown=recovered.clean is not None and recovered.clean.everything,
     )
     brokers = BrokerAdmin(
@@ -158,19 +164,27 @@ async def _recover(ports: Ports, mode: SyncMode) -> _Recovered:
     return _Recovered(clean, ends, storage, *await _open_storage(storage, disk, ends, ports.random))
 
 
-def _ties(settings: BrokerSettings, recovered: _Recovered, ports: Ports, process: Process, jobs: Jobs) -> _Ties:
+def _ties(
+    settings: BrokerSettings, recovered: _Recovered, ports: Ports, process: Process, jobs: Jobs, metrics: Metrics
+) -> _Ties:
     own, snapshot = settings.broker_id, recovered.snapshot
     metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
     store = MetadataStore(metadata)
     raft = _raft(own, recovered.hard_state, snapshot, recovered.entries, ports.random)
     subjects = Subjects(settings.namespace, raft.membership.cluster)
-    calls = Calls(own, subjects, ports.control, ports.random)
+    calls = Calls(own, subjects, ports.control, ports.random, metrics)
     driver = RaftDriver(raft, recovered.storage, calls, store, settings.snapshot_threshold, process.on_fatal)
     boot = ports.random.token()
     active_clock = ActiveClock(ports.clock)
     peers = Peers(calls, active_clock, _describe(own, boot, ports.address, store, raft), process.on_fatal, jobs)
     incarnation = recovered.hard_state.incarnation
     return _Ties(own, incarnation, _session(boot), calls, driver, store, peers, active_clock)
+
+
+def _pending_acks(metrics: Metrics) -> PendingAcksBound:
+    pending = PendingAcksBound()
+    metrics.gauge("bascule_pending_ack_bytes", "Acks whose condition is not met yet", lambda: pending.nbytes)
+    return pending
 
 
 def _scheduler(settings: BrokerSettings, ports: Ports, fetchers: Fetchers, process: Process) -> SyncScheduler:

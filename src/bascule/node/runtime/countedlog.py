@@ -1,23 +1,29 @@
 """A log line that may be due as often as others like: written once, and then every ten seconds with the number of those
 that were left out. Anyone who reaches the NATS server can send anything as often as they like; the log of a broker must
-neither hide that nor be filled by it.
+neither hide that nor be filled by it. What is counted is a metric too.
 """
 
 import asyncio
 import logging
 
+from bascule.node.runtime.metrics import Counter
+
 QUIET_S = 10.0
 
 
 class CountedLog:
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, counter: Counter, value: str = "") -> None:
+        """`value` of the label that the counter has, if it has one."""
         self._logger = logger
+        self._counter = counter
+        self._value = value
         self._quiet_until = 0.0
         self._unsaid = 0
         self.total = 0
 
     def count(self, text: str, number: int = 1) -> None:
         self.total += number
+        self._counter.add(self._value, number)
         now = asyncio.get_running_loop().time()
         if now < self._quiet_until:
             self._unsaid += number

@@ -15,12 +15,12 @@ There are four kinds of work:
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from bascule.errors import BasculeError
 from bascule.limits import JOB_FIRST_PAUSE_S, JOB_MAX_PAUSE_S, JOB_STEADY_S
+from bascule.node.runtime.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +31,9 @@ NEVER_RETRIED = "a failed assertion is never retried: start this broker again, a
 
 
 class Jobs:
-    def __init__(self, on_fatal: Callable[[str], None]) -> None:
+    def __init__(self, on_fatal: Callable[[str], None], metrics: Metrics) -> None:
         """`on_fatal` ends the process, with the reason it is given."""
-        self.failures: Counter[str] = Counter()
+        self.failures = metrics.counter("bascule_job_failures_total", "Background work that failed", label="job")
         """By the name of the work."""
         self._on_fatal = on_fatal
         self._running: dict[asyncio.Task[None], None] = {}
@@ -83,7 +83,7 @@ class Jobs:
     def note_failure(self, name: str, error: BaseException, consequence: str) -> None:
         """Errors of the cluster and of the disk explain themselves; any other one is a bug, and the log has its
         traceback (which the simulator counts as a violation)."""
-        self.failures[name] += 1
+        self.failures.add(name)
         expected = isinstance(error, BasculeError | OSError)
         reason = str(error) if expected else repr(error)
         logger.error("%s failed: %s; %s", name, reason, consequence, exc_info=None if expected else error)

@@ -14,6 +14,7 @@ from bascule.limits import GRPC_SMALL_REQUEST_BYTES, METADATA_NAMES, METADATA_PI
 from bascule.node.api import descriptions
 from bascule.node.api.descriptions import Answer, Descriptions
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.metrics import Metrics
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.loop import run
@@ -75,7 +76,7 @@ def test_what_is_said_is_what_the_protobuf_library_would_say_whatever_was_kept_b
     async def main() -> None:
         metadata = metadata_of(5, 450)
         replicas: dict[Any, Any] = {(1, 0): _Replica(0, 0, 0, 0), (2, 7): _Replica(1, 300, 10**18, 10**18 + 5)}
-        asked = Descriptions(lambda: metadata, replicas.get, Jobs(print))
+        asked = Descriptions(lambda: metadata, replicas.get, Jobs(print, Metrics()))
         for change in range(4):
             if change == 1:
                 replicas[2, 7] = _Replica(301, 301, 10**18, 10**18 + 6)
@@ -137,7 +138,7 @@ def test_everybody_who_asks_at_once_shares_one_description(monkeypatch: pytest.M
 
     async def main() -> None:
         metadata = metadata_of(1000)
-        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print))
+        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print, Metrics()))
         answers = await asyncio.gather(*(asked.of(("s0",) if n % 2 else ()) for n in range(50)))
         assert len({id(answer) for answer in answers}) == 2
         assert len(encoded) == 1000
@@ -152,7 +153,7 @@ def test_everybody_who_asks_at_once_shares_one_description(monkeypatch: pytest.M
 def test_an_answer_is_of_one_version_and_never_older_than_its_question() -> None:
     async def main() -> None:
         metadata = metadata_of(4 * METADATA_SLICE_ENTRIES)
-        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print))
+        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print, Metrics()))
         first = asyncio.ensure_future(asked.of(()))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -170,7 +171,7 @@ def test_an_answer_is_of_one_version_and_never_older_than_its_question() -> None
 def test_an_answer_names_streams_of_one_version() -> None:
     async def main() -> None:
         metadata = metadata_of(METADATA_SLICE_ENTRIES, METADATA_SLICE_ENTRIES, 3)
-        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print))
+        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print, Metrics()))
         first = asyncio.ensure_future(asked.of(("s0", "s1", "s2")))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -189,7 +190,7 @@ def test_ten_thousand_partitions_are_described_in_slices_with_turns_for_others_b
     async def main() -> None:
         metadata = metadata_of(10_000)
         replicas: Any = {(1, n): _Replica(n + 1, n + 1, 10**18, 10**18) for n in range(0, 10_000, 2)}
-        asked = Descriptions(lambda: metadata, replicas.get, Jobs(print))
+        asked = Descriptions(lambda: metadata, replicas.get, Jobs(print, Metrics()))
         answers = asyncio.gather(*(asked.of(()) for _ in range(50)))
         turns = 0
         while not answers.done():
@@ -204,7 +205,7 @@ def test_ten_thousand_partitions_are_described_in_slices_with_turns_for_others_b
 def test_an_answer_leaves_as_fast_as_its_client_takes_it() -> None:
     async def main() -> None:
         metadata = metadata_of(10_000)
-        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print))
+        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print, Metrics()))
         answer = await asked.of(())
         call = MemoryCall(None)
         call.taking = False
@@ -226,7 +227,7 @@ def test_clients_that_do_not_take_their_answers_hold_a_bounded_number_of_bytes(
 ) -> None:
     async def main() -> None:
         metadata = metadata_of(1000, 1000)
-        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print))
+        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print, Metrics()))
         answer, other = await asked.of(("s0",)), await asked.of(("s1",))
         monkeypatch.setattr(descriptions, "METADATA_HELD_BYTES", answer.size + other.size // 2)
         calls = [MemoryCall(None) for _ in range(3)]
@@ -251,7 +252,7 @@ def test_clients_that_do_not_take_their_answers_hold_a_bounded_number_of_bytes(
 def test_a_client_that_never_takes_its_answer_is_not_waited_for_without_end() -> None:
     async def main() -> None:
         metadata = metadata_of(1000)
-        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print))
+        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print, Metrics()))
         call = MemoryCall(None)
         call.taking = False
         with pytest.raises(ResourceExhausted):
@@ -265,7 +266,7 @@ def test_an_answer_over_the_bound_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     async def main() -> None:
         metadata = metadata_of(1000, 5)
         monkeypatch.setattr(descriptions, "METADATA_ANSWER_BYTES", 10_000)
-        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print))
+        asked = Descriptions(lambda: metadata, lambda key: None, Jobs(print, Metrics()))
         with pytest.raises(ResourceExhausted, match="fewer streams"):
             await asked.of(())
         assert len(message_of(await asked.of(("s1",))).streamMetadata) == 1

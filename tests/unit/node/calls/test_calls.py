@@ -20,6 +20,7 @@ from bascule.node.calls.messages import HEARTBEAT, HEARTBEATS_WANTED, OTHER_LOG,
 from bascule.node.calls.subjects import Subjects
 from bascule.node.runtime.countedlog import CountedLog
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.metrics import Metrics
 from bascule.sim.host import SeededRandom
 from bascule.testing.bus import MemoryBus, MemoryNats
 from bascule.testing.loop import run
@@ -55,7 +56,7 @@ MESSAGES: list[tuple[Message[Any], Any]] = [
 
 def calls_of(nats: MemoryNats, name: str) -> tuple[Calls, MemoryBus]:
     bus = nats.connect(name)
-    return Calls(name, Subjects("ns", "x"), bus, SeededRandom(name)), bus
+    return Calls(name, Subjects("ns", "x"), bus, SeededRandom(name), Metrics()), bus
 
 
 async def flushed() -> None:
@@ -90,7 +91,7 @@ def test_what_is_sent_arrives_and_with_any_wrong_bit_it_is_ignored(message: Mess
             await asyncio.sleep(0)
         await flushed()
         assert taken == [value]
-        assert a.ignored.totals == {message.name: 2 * len(payload)}
+        assert a.ignored.counter.values == {message.name: 2 * len(payload)}
 
     run(main())
 
@@ -124,7 +125,7 @@ def test_each_kind_goes_to_its_handler_and_others_to_none(caplog: pytest.LogCapt
         await flushed()
         assert [word for word in taken if word != "after"] == ["b", "reply"]
         assert taken[-1] == "after"
-        assert a.ignored.totals == {"a heartbeat": 2, "a heartbeat, or a request for heartbeats": 2}
+        assert a.ignored.counter.values == {"a heartbeat": 2, "a heartbeat, or a request for heartbeats": 2}
 
     run(main())
     assert lines(caplog) == [
@@ -144,7 +145,7 @@ def test_a_message_that_its_function_refuses_is_counted_too() -> None:
         a.handle(b"here", Handler(HEARTBEAT, refuse))
         b.send(b"here", HEARTBEAT, pb.ServerInfoResponse(id="b"))
         await flushed()
-        assert a.ignored.totals == {"a heartbeat": 1}
+        assert a.ignored.counter.values == {"a heartbeat": 1}
 
     run(main())
 
@@ -176,7 +177,7 @@ def test_a_function_that_fails_keeps_no_other_message_from_being_taken(caplog: p
 
 def test_a_flood_that_cannot_be_decoded_is_one_line_every_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
-        log = CountedLog(logging.getLogger("bascule.test"))
+        log = CountedLog(logging.getLogger("bascule.test"), Metrics().counter("bascule_lines_total", "Lines"))
         for _ in range(21):
             for _ in range(1000):
                 log.count("it is ignored")
@@ -264,7 +265,7 @@ def test_the_first_answer_that_decodes_counts() -> None:
 
         bus.subscribe(a.subjects.status("b"), on_batch)
         assert await ask(a, 1)
-        assert a.ignored.totals == {"an answer about a stream": 3}
+        assert a.ignored.counter.values == {"an answer about a stream": 3}
 
     run(main())
 
@@ -278,7 +279,7 @@ def test_a_question_without_a_subject_to_answer_to_is_ignored() -> None:
         a.send(a.subjects.status("b"), STREAM_STATUS.question, pb.PartitionStatusRequest(creationIndex=3))
         await flushed()
         assert asked == []
-        assert b.ignored.totals == {"a question about a stream": 1}
+        assert b.ignored.counter.values == {"a question about a stream": 1}
 
     run(main())
 
@@ -295,7 +296,7 @@ def test_answers_that_take_a_while_are_bounded_and_end_with_the_broker(caplog: p
             await asyncio.sleep(0.5)
             return pb.PartitionStatusResponse(exists=True)
 
-        jobs = Jobs(lambda reason: None)
+        jobs = Jobs(lambda reason: None, Metrics())
         tasks = jobs.tasks("an answer", 2)
         handler = b.answering_later(STREAM_STATUS, slowly, tasks, admits=lambda question: question.creationIndex > 0)
         b.handle(b.subjects.status("b"), handler)
@@ -326,7 +327,7 @@ def test_an_answer_is_not_begun_by_a_broker_that_has_closed() -> None:
             begun.append(question.creationIndex)
             return pb.PartitionStatusResponse(exists=True)
 
-        jobs = Jobs(lambda reason: None)
+        jobs = Jobs(lambda reason: None, Metrics())
         handler = b.answering_later(STREAM_STATUS, slowly, jobs.tasks("an answer", 2), admits=lambda question: True)
         b.handle(b.subjects.status("b"), handler)
         await jobs.close()

@@ -137,7 +137,7 @@ def test_a_lag_watcher_that_fails_works_again(what: str, caplog: pytest.LogCaptu
             return real(*args)
 
         setattr(leader.broker.lag_watch, what, fails_once)
-        await until(lambda: leader.broker.environment.jobs.failures.total() == 1)
+        await until(lambda: sum(leader.broker.environment.jobs.failures.values.values()) == 1)
         for member in members.values():  # the controller does not know that it is dead; its leader finds out
             member.broker.controller.live.expired = list  # type: ignore[method-assign]
         victim = next(member for member in members.values() if member is not leader)

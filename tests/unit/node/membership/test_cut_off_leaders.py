@@ -9,6 +9,7 @@ import pytest
 from bascule.errors import FailedPrecondition, Status
 from bascule.node.membership.lease import LEASE_S, LEASE_WAIT_S, Lease
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.metrics import Metrics
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, decode, encode
@@ -376,7 +377,7 @@ def test_an_unexpected_error_does_not_end_the_lease_for_good(caplog: pytest.LogC
             if errors:
                 raise errors.pop()
 
-        jobs = Jobs(lambda reason: None)
+        jobs = Jobs(lambda reason: None, Metrics())
         jobs.run("the lease", partial(lease.keep, current, lambda: None), "this broker takes no writes")
         await asyncio.sleep(LEASE_S + 2.0)
         assert not errors

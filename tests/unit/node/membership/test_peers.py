@@ -8,6 +8,7 @@ from bascule.node.calls.subjects import Subjects
 from bascule.node.membership.activeclock import ActiveClock
 from bascule.node.membership.peers import DOUBLES, HEARTBEAT_S, SESSION_S, Peer, Peers
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.metrics import Metrics
 from bascule.sim.host import SeededRandom
 from bascule.testing.bus import MemoryNats
 from bascule.wire.nats import NatsMessage
@@ -22,8 +23,8 @@ def make(now: Now) -> tuple[Peers, list[str]]:
         return Peer("b0", "here", 1, "own-boot", 0, 0, leaving)
 
     bus = MemoryNats().connect("control")  # nothing is heard over it: the tests speak to the peers directly
-    calls = Calls("b0", Subjects("ns"), bus, SeededRandom("b0"))
-    peers = Peers(calls, ActiveClock(now), describe, reasons.append, Jobs(reasons.append))
+    calls = Calls("b0", Subjects("ns"), bus, SeededRandom("b0"), Metrics())
+    peers = Peers(calls, ActiveClock(now), describe, reasons.append, Jobs(reasons.append, Metrics()))
     peers._on_heard = lambda peer: None
     peers._started_at = now.ns
     return peers, reasons

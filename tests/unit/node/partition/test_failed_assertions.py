@@ -34,7 +34,7 @@ def wrong(*_: object, **__: object) -> NoReturn:
 
 
 def failures(member: Member) -> int:
-    return sum(count for name, count in member.broker.environment.jobs.failures.items() if "assertion" in name)
+    return sum(count for name, count in member.broker.environment.jobs.failures.values.items() if "assertion" in name)
 
 
 def machine(replica: Replica) -> Any:

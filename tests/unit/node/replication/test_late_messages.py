@@ -13,6 +13,7 @@ from bascule.node.calls.subjects import Subjects
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.metrics import Metrics
 from bascule.sim.host import SeededRandom
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.wire.envelope import MsgType, encode_checked
@@ -70,14 +71,14 @@ class Asked:
         bus: Any = self.bus
         clock = VirtualClock(loop)
         self.feeds = Feeds(
-            Calls("a", SUBJECTS, bus, SeededRandom("a")),
+            Calls("a", SUBJECTS, bus, SeededRandom("a"), Metrics()),
             bus,
             clock,
             OWN,
             self._find,
             lambda: ("a", "b"),
             lambda: None,
-            Jobs(print),
+            Jobs(print, Metrics()),
         )
         self.feeds.listen()
 
@@ -182,7 +183,7 @@ def test_answers_that_are_not_of_this_conversation_are_not_taken(wrong: str) -> 
     async def main() -> None:
         bus: Any = Bus()
         following = Following()
-        fetchers = Fetchers(Calls("b", SUBJECTS, bus, SeededRandom("b")), bus, 3.0, OWN, 15.0)
+        fetchers = Fetchers(Calls("b", SUBJECTS, bus, SeededRandom("b"), Metrics()), bus, 3.0, OWN, 15.0)
         fetchers.listen()
         fetchers.follow(following)
 

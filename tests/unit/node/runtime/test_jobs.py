@@ -12,6 +12,7 @@ import bascule
 from bascule.errors import LogError
 from bascule.limits import JOB_FIRST_PAUSE_S, JOB_MAX_PAUSE_S, JOB_STEADY_S
 from bascule.node.runtime.jobs import Jobs
+from bascule.node.runtime.metrics import Metrics
 from bascule.testing.loop import run
 from tests.harness.paths import ROOT
 
@@ -66,7 +67,7 @@ def with_jobs(test: Test) -> list[str]:
     reasons: list[str] = []
 
     async def main() -> None:
-        jobs = Jobs(reasons.append)
+        jobs = Jobs(reasons.append, Metrics())
         await test(jobs)
         await jobs.close()
         assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing outlives the broker"
@@ -82,7 +83,7 @@ def test_a_job_that_raises_runs_again_and_its_failure_is_logged_and_counted(capl
         jobs.run("the cleaner", failing.work, "nothing is cleaned")
         await asyncio.sleep(1.0)
         assert len(failing.began_at) == 2
-        assert jobs.failures == {"the cleaner": 1}
+        assert jobs.failures.values == {"the cleaner": 1}
 
     assert with_jobs(test) == []
     (record,) = caplog.records
@@ -138,7 +139,7 @@ def test_a_failed_assertion_is_never_retried_and_says_what_is_lost(caplog: pytes
         jobs.run("the cleaner", failing.work, "old messages are not deleted")
         await asyncio.sleep(10 * JOB_MAX_PAUSE_S)
         assert len(failing.began_at) == 1
-        assert jobs.failures == {"the cleaner": 1}
+        assert jobs.failures.values == {"the cleaner": 1}
 
     assert with_jobs(test) == [], "the other jobs go on"
     (record,) = caplog.records
@@ -220,7 +221,7 @@ def test_a_timer_that_raises_is_set_again(caplog: pytest.LogCaptureFixture) -> N
         jobs.every("heartbeats", 0.25, failing.call, "others take this broker for dead")
         await asyncio.sleep(0.3)
         assert len(failing.began_at) == 7
-        assert jobs.failures == {"heartbeats": 1}
+        assert jobs.failures.values == {"heartbeats": 1}
 
     assert with_jobs(test) == []
     assert "heartbeats failed: RuntimeError('an error of ours'); it runs again in 0.25 s" in caplog.text
@@ -234,7 +235,7 @@ def test_a_timer_that_keeps_raising_slows_down_and_one_that_asserts_stays_down(
     async def test(jobs: Jobs) -> None:
         jobs.every("heartbeats", 0.25, failing.call, "others take this broker for dead")
         await asyncio.sleep(20 * JOB_MAX_PAUSE_S)
-        assert jobs.failures == {"heartbeats": 13}
+        assert jobs.failures.values == {"heartbeats": 13}
 
     with_jobs(test)
     growing = [min(JOB_FIRST_PAUSE_S * 2**number, JOB_MAX_PAUSE_S) for number in range(12)]
@@ -253,7 +254,7 @@ def test_work_of_single_calls_is_bounded_counted_and_never_tried_again(caplog: p
         await asyncio.sleep(1.0)
         answers.start(Failing().work())  # the one that failed is over
         assert len(failing.began_at) == 1
-        assert jobs.failures == {"an answer": 1}
+        assert jobs.failures.values == {"an answer": 1}
 
     with_jobs(test)
     assert "an answer failed" in caplog.text
@@ -264,7 +265,7 @@ def test_who_waits_for_work_is_told_its_error_and_the_log_is_not(caplog: pytest.
         task = jobs.tasks("a change", 2, answered=True).start(Failing(RuntimeError("refused")).work())
         with pytest.raises(RuntimeError, match="refused"):
             await task
-        assert not jobs.failures
+        assert not jobs.failures.values
 
     with_jobs(test)
     assert not caplog.records
@@ -284,7 +285,7 @@ def test_a_close_ends_everything_and_nothing_begins_after_it() -> None:
         return work()
 
     async def main() -> None:
-        jobs = Jobs(steps.append)
+        jobs = Jobs(steps.append, Metrics())
         jobs.run("job", lambda: note("job"), "nothing")
         jobs.run("pausing", Failing(*[RuntimeError("again")] * 9).work, "nothing")
         jobs.vital("vital", note("vital"))
