@@ -150,7 +150,7 @@ def _in_protocol(name: str) -> bool:
     return any(name in path.read_text() for path in SOURCE.rglob("*.proto"))
 
 
-@pytest.mark.parametrize("heading", ["Told apart once", "Terms"])
+@pytest.mark.parametrize("heading", ["Ids and epochs", "Terms"])
 def test_what_the_glossary_names_is_there(heading: str) -> None:
     table = list(rows(heading, GLOSSARY))
     assert len(table) > 5

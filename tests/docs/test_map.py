@@ -131,7 +131,7 @@ def test_every_invariant_that_is_checked_is_explained() -> None:
 
 
 def test_every_family_of_faults_is_one_of_the_simulators() -> None:
-    known = {"control", "harsh weather", "–", *{family.name for family in families(3)}}
+    known = {"control", "harsh network", "–", *{family.name for family in families(3)}}
     assert {row[2] for row in rows("Faults", GUARANTEES)} <= known
 
 
