@@ -135,6 +135,13 @@ def test_every_family_of_faults_is_one_of_the_simulators() -> None:
     assert {row[2] for row in rows("Faults", GUARANTEES)} <= known
 
 
+def test_each_bug_says_what_it_cost_and_what_shows_it() -> None:
+    table = rows("Track record", ROOT / "docs" / "track-record.md")
+    assert len(table) > 200
+    assert [row for row in table if len(row) != 6 or not all(row)] == []
+    assert [row[0] for row in table] == sorted((row[0] for row in table), reverse=True), "the newest is first"
+
+
 def test_what_shows_a_bug_again_is_there() -> None:
     """`pytest file -k words`: each word is in the name of a test, of a case, or of a scenario."""
     record = (ROOT / "docs" / "track-record.md").read_text()
