@@ -1,8 +1,8 @@
 """One gRPC call on the server's side, as a handler sees it.
 
-A handler is a coroutine: when it returns, the call ends OK; when it raises, with the error's status. The other
-way round, when the client cancels, its deadline passes or its connection goes, the call ends first and the handler's
-task is cancelled. Whatever a handler does after its call has ended raises Cancelled and reaches nobody.
+A handler is a coroutine: when it returns, the call ends OK; when it raises, with the error's status. When the client
+cancels, its deadline passes or its connection is lost, the call ends first and the handler's task is cancelled. What a
+handler sends or receives after its call has ended raises Cancelled.
 
 Messages travel in bulk as framed bytes (`receive_frames`, `write`, `send`): their cost is per batch. `receive` is
 the convenience for calls with one request.
@@ -93,15 +93,15 @@ class Call:
         self._over()
 
     def stop(self, status: Status, message: str) -> None:
-        """End the call from outside, without waiting for its handler or for a slow reader: what is queued is
-        cut after the message that is under way."""
+        """End the call from outside, without waiting for its handler or for a slow reader: what is queued is dropped,
+        except for the rest of a message that is half sent."""
         self._connection.trim(self._stream_id, grpc.message_border)
         self.finish(status, message)
         if self.task is not None:
             self.task.cancel()
 
     def abandon(self) -> None:
-        """The client is gone: nothing can be said to it any more."""
+        """The client is gone: nothing can be sent to it any more."""
         self.cancelled = True
         self._over()
         if self.task is not None:
@@ -180,14 +180,14 @@ class Call:
         """All framed bytes that have arrived, perhaps ending in the middle of a message; None at the half-close."""
         if self._gzipped or self._messages or self._partial:
             return await self._reframe()
-        self.inbound.settle()
+        self.inbound.return_window()
         await self.inbound.wait()
         if self.ended:
             raise self._gone()
         return None if self.inbound.empty else self.inbound.take()
 
     async def _reframe(self) -> bytes | None:
-        """The same with messages that were split already, or are compressed: framed anew, a bounded lot at a time."""
+        """As `receive_frames`, for messages that were split already or are compressed: framed again, some at a time."""
         while not self._messages:
             if not await self._split_more():
                 return None
@@ -201,7 +201,7 @@ class Call:
 
     async def _split_more(self) -> bool:
         """Wait for more bytes and split them into whole messages; False at the half-close."""
-        self.inbound.settle()
+        self.inbound.return_window()
         await self.inbound.wait()
         if self.ended:
             raise self._gone()

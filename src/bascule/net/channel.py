@@ -1,7 +1,7 @@
 """The calling side: one connection to a gRPC server, and calls on it.
 
-A channel does not reconnect: when its connection is gone or the server says GOAWAY it is `closed`, and whoever
-owns it makes another. A call that finds all of the server's streams taken waits its turn.
+A channel does not reconnect: when its connection is lost or the server sends GOAWAY it is `closed`, and its owner makes
+another. A call waits while all of the server's streams are in use.
 """
 
 import asyncio
@@ -61,9 +61,9 @@ class ClientConnection(Http2Protocol):
                 self.ready.set_result(None)
             self.open_waiting()
         elif isinstance(event, GoAwayReceived):
-            self._no_more(f"the server said GOAWAY: {event.reason or error_name(event.code)}")
+            self._no_more(f"the server sent GOAWAY: {event.reason or error_name(event.code)}")
         elif isinstance(event, ConnectionFailed):
-            self._no_more(f"the server broke HTTP/2: {event.error}")
+            self._no_more(f"the server violated HTTP/2: {event.error}")
             self._fail_open_calls()
 
     def on_drained(self, stream_id: int) -> None:
@@ -102,7 +102,7 @@ WHY_CERTIFICATE = "does the server want a client certificate, or another one?"
 
 
 def _reason(error: OSError) -> str:
-    """asyncio puts addresses into these texts, several if the host has several: said once is enough."""
+    """The reason without the addresses that asyncio adds, one for each address of the host."""
     if f"[Errno {errno.ECONNREFUSED}]" in str(error):
         return "connection refused"
     return error.strerror or str(error)
@@ -125,8 +125,8 @@ class Channel:
         timeout: float = limits.CLIENT_CONNECT_TIMEOUT_S,
         max_message: int = limits.GRPC_MAX_MESSAGE_BYTES,
     ) -> "Channel":
-        """A connection whose server has answered in HTTP/2. Unavailable says why there is none; HungUp, TlsRefused if
-        the server was there and did not want us."""
+        """A connection whose server has answered in HTTP/2. Raises Unavailable with the reason; HungUp or TlsRefused if
+        the server was there and refused us."""
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         connection: ClientConnection | None = None
         kind: type[BasculeError] = Unavailable
@@ -179,10 +179,10 @@ class Channel:
         return call
 
     async def unary(self, path: str, request: bytes, *, timeout: float | None = None) -> bytes:
-        """One message there, one back. RpcError if the call ends otherwise.
+        """One request message, one response message. RpcError if the call ends otherwise.
 
-        A server may refuse a stream unseen, even one within its own bound when the end of another has not quite
-        arrived there; such a call is made again."""
+        A server may refuse a stream without processing it (REFUSED_STREAM), even one within its limit when the end of
+        another stream has not arrived there yet; such a call is made again."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         for retry in range(limits.GRPC_REFUSED_RETRIES):
@@ -243,7 +243,7 @@ class ClientCall:
         """How the call ended; None while it has not."""
         self.message = ""
         self.refused = False
-        """The server did not look at it: making the call again is safe."""
+        """The server did not process it: making the call again is safe."""
         self.inbound = Inbound(channel.connection, 0)
         self._channel = channel
         self._protocol = channel.connection
@@ -258,7 +258,7 @@ class ClientCall:
             self._deadline = self._protocol.loop.time() + timeout
             self._timer = self._protocol.loop.call_later(timeout, self._deadline_passed)
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- start and end --------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """A stream is free: begin."""
@@ -286,7 +286,7 @@ class ClientCall:
             self._timer.cancel()
         if self._stream_id:
             self._protocol.calls.pop(self._stream_id, None)
-            # If our side of the stream is still open, nobody wants the rest of it.
+            # If our side of the stream is still open, the rest of it is not needed.
             self._connection.reset_stream(self._stream_id, ErrorCode.CANCEL)
             self._protocol.flush_soon()
         elif self in self._protocol.waiting:
@@ -355,7 +355,7 @@ class ClientCall:
     async def receive(self) -> bytes | None:
         """All framed bytes that have arrived, perhaps ending in the middle of a message. None when the call has
         ended OK; RpcError when it has ended otherwise."""
-        self.inbound.settle()
+        self.inbound.return_window()
         await self.inbound.wait()
         if not self.inbound.empty:
             return self.inbound.take()

@@ -1,15 +1,15 @@
 """A NATS server of our own: the real `nats-server` binary as a child process that never outlives us.
 
-Life and death. Linux can kill a child when its parent dies, even by SIGKILL (PR_SET_PDEATHSIG), but "parent" means the
+Process. Linux can kill a child when its parent dies, even by SIGKILL (PR_SET_PDEATHSIG), but "parent" means the
 *thread* that forked, and calling it between fork and exec of a program with threads is not safe. So one thread of our
-own starts the child, reads its log and waits for it: it lives exactly as long as the child. And the child begins as a
-tiny Python program that asks for the signal, looks whether its parent is still there (it may have died before the
-request), and then becomes the nats-server by exec, which keeps the request. It has a process group of its own, so
-that Ctrl-C stops the broker first, and the broker, drained, stops the server.
+own starts the child, reads its log and waits for it: the thread ends when the child does. The child begins as a tiny
+Python program that requests the signal, checks that its parent is still there (it may have died before the request),
+and then becomes the nats-server by exec, which keeps the request. It has a process group of its own, so that Ctrl-C
+stops the broker first, and the broker, drained, stops the server.
 
-Ports. The server writes the ports it really listens on to a file named after its process; that serves port 0 and the
-user's own configuration alike, and nobody else's server on the same port can be mistaken for ours. The folder with
-that file is removed as soon as it was read, so nothing stays behind even after SIGKILL.
+Ports. The server writes the ports it listens on to a file named after its process id. That works with port 0 and with
+the user's own configuration, and no other server on the same port can be mistaken for ours. The folder with that file
+is removed as soon as it was read, so nothing stays behind even after SIGKILL.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def dying_with_us(command: Sequence[str]) -> list[str]:
-    """The command of a child that ends when the thread that starts it does, however that ended."""
+    """The command of a child that ends when the thread that starts it ends, however that ends."""
     return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
@@ -93,7 +93,7 @@ def find_binary() -> str:
 
 
 class EmbeddedNats:
-    """`start` it once; `url` is where it listens; `stop` it, or die."""
+    """`start` it once; `url` is where it listens; it ends at `stop`, or with this process."""
 
     def __init__(
         self,
@@ -108,8 +108,8 @@ class EmbeddedNats:
         binary: str | None = None,
         start_timeout_s: float = NATS_START_TIMEOUT_S,
     ) -> None:
-        """`port` 0 is a free one. A `config_path` is the user's own: host, port and max_payload are then its, the
-        port unless `force_port`."""
+        """`port` 0 is a free one. `config_path` is the user's own configuration: host, port and max_payload then come
+        from it, except for the port with `force_port`."""
         self.url = ""
         self._host = host
         self._port = port
@@ -150,7 +150,7 @@ class EmbeddedNats:
         self._ready = True
 
     async def stop(self) -> None:
-        """Ask it to end, and make it if it does not. Fine at any time."""
+        """SIGTERM, and SIGKILL if it does not end. Fine at any time."""
         self._stopping = True
         if self._process is None:
             return
@@ -180,7 +180,7 @@ class EmbeddedNats:
         return dying_with_us([binary, "-c", config, *port, "--ports_file_dir", folder])
 
     def _config(self) -> str:
-        """NATS cannot push back, so ours keeps more for a slow reader, and longer, than it would by itself."""
+        """NATS has no backpressure, so ours buffers more for a slow consumer, and longer, than by default."""
         return (
             f"host: {json.dumps(self._host)}\n"
             f"port: {self._port or -1}\n"
@@ -198,7 +198,7 @@ class EmbeddedNats:
             raise StartError(f"cannot run the embedded NATS server: {error}") from None
 
     async def _wait_listening(self, folder: Path) -> str:
-        """Polls, because files have no other way to say that they are there."""
+        """Polls until the file is there and the server accepts a connection."""
         assert self._process is not None
         ports = f"*_{self._process.pid}.ports"  # the binary's name comes first
         while True:
@@ -238,7 +238,7 @@ class EmbeddedNats:
             self._tell(started.set_exception, error)
             return
         self._process = process
-        if self._stopping:  # between this and the line above nobody can miss the other
+        if self._stopping:  # `stop` may have run before `_process` was set
             process.kill()
         self._tell(started.set_result, None)
         assert process.stdout is not None
@@ -251,7 +251,7 @@ class EmbeddedNats:
     def _tell(self, callback: Callable[..., object], argument: object) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, argument)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
+        except RuntimeError:  # the loop is closed
             pass
 
     def _take_line(self, line: str) -> None:

@@ -1,8 +1,8 @@
 """The gRPC server: listening sockets, connections, and one task for each call.
 
-A server knows paths ("/package.Service/Method") and handlers; what the messages mean is none of its business.
-One connection's injected_error never reaches another: errors of a peer end its connection, errors of a handler end its
-call, and whatever is not HTTP/2 is told so and hung up on.
+A server knows paths ("/package.Service/Method") and handlers, and not what the messages mean. An error on one
+connection never affects another: errors of a peer end its connection, errors of a handler end its call, and a peer that
+does not speak HTTP/2 gets an answer that says so, and is disconnected.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ class ServerConnection(Http2Protocol):
 
 
 async def _run(call: Call, handler: Handler) -> None:
-    """A handler's whole life. Nothing it raises gets past here."""
+    """Run a handler from start to end. Every exception becomes the status of the call."""
     try:
         await handler(call)
     except asyncio.CancelledError:
@@ -202,7 +202,7 @@ class GrpcServer:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    # --- life -----------------------------------------------------------------------------------------------
+    # --- start and stop -------------------------------------------------------------------------------------
 
     async def start(self, host: str | None, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen, and return the port. Without a host: on every address of the machine."""
@@ -216,7 +216,7 @@ class GrpcServer:
         try:
             for sock in sockets:
                 server = await loop.create_server(connection, sock=sock, backlog=limits.ACCEPT_BURST)
-                sock.listen(socket.SOMAXCONN)  # asyncio took the size of its bursts for that of the queue
+                sock.listen(socket.SOMAXCONN)  # asyncio's `backlog` sets both the accept burst and the queue
                 self._servers.append(server)
         except OSError as error:
             for sock in sockets:
@@ -225,7 +225,7 @@ class GrpcServer:
         return bound
 
     def serve(self, methods: Mapping[str, Handler]) -> None:
-        """These instead of the methods so far; open calls go on."""
+        """Replace the methods; open calls go on."""
         self._methods = dict(methods)
 
     def drain(self) -> None:

@@ -1,15 +1,15 @@
 """An HTTP/2 connection on an asyncio transport, for either role.
 
 Reading: all connections of one owner share a read buffer. That is safe because asyncio asks for a buffer, fills it
-and reports it without a pause; what is left of an incomplete frame is kept aside in the meantime. So an idle
+and reports it without other reads in between; the rest of an incomplete frame is copied out of it. So an idle
 connection holds no buffer at all.
 
-Writing: whoever has something to say queues it and asks for a flush; the flush runs once in a turn of the loop and
-makes one write. While the transport is full, nothing is taken from the queues, so control frames still overtake
-data that has not been written.
+Writing: output is queued, and a flush is requested; the flush runs once in a turn of the loop and makes one write.
+While the transport is full, nothing is taken from the queues, so control frames still overtake data that has not been
+written.
 
-Ending: a connection closes when it has nothing more to say, and is cut when the peer does not read (a stalled
-write), does not begin (the handshake), or does not let go.
+Ending: a connection closes when it has no more output. It is aborted when the peer does not read (a stalled write),
+does not finish the handshake, or does not close its side in time.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class ReadBuffer:
 
 
 def tune(sock: socket.socket) -> None:
-    """No waiting for full segments; the kernel finds out about peers that vanished."""
+    """No waiting for full segments (TCP_NODELAY); keepalive probes detect peers that are gone."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     for level, option, value in (
@@ -49,7 +49,7 @@ def tune(sock: socket.socket) -> None:
 
 
 class Http2Protocol(asyncio.BufferedProtocol, ABC):
-    """What server and client connections share. Subclasses say what events mean."""
+    """What server and client connections share. Subclasses handle the events."""
 
     def __init__(self, client: bool, read_buffer: ReadBuffer) -> None:
         self.loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
     def on_lost(self, error: Exception | None) -> None: ...
 
     def on_not_http2(self, first_bytes: bytes) -> bytes:
-        """The last words for a peer that speaks something else."""
+        """The answer to a peer that speaks another protocol, before the connection is closed."""
         return b""
 
     # --- the transport's side -------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
     # --- ending ---------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Write what the transport still holds, then close; cut the connection if that takes too long."""
+        """Write what the transport still holds, then close; abort the connection if that takes too long."""
         if self._closing or self.lost or self.transport is None:
             return
         self._closing = True

@@ -1,7 +1,7 @@
-"""What has arrived on one stream and waits to be asked for, with the rule of credit.
+"""The bytes that have arrived on one stream and are not read yet, and their flow control.
 
-The peer gets window back for bytes only when the *next* ones are asked for: whoever stops asking pushes back on
-the peer, through HTTP/2, at no cost.
+The peer gets window back for bytes only when the *next* ones are read: a reader that stops reading slows the peer down
+by HTTP/2's flow control.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class Inbound:
     def empty(self) -> bool:
         return not self._chunks
 
-    def settle(self) -> None:
+    def return_window(self) -> None:
         """Give the peer window for what was handed out last."""
         if self._handed_out:
             self._protocol.grant(self.stream_id, self._handed_out)
@@ -69,6 +69,6 @@ class Inbound:
         return data
 
     def discard(self) -> None:
-        """The call is over: what nobody will ask for any more is let go."""
+        """The call has ended: drop what will not be read any more."""
         self._chunks.clear()
         self.end()

@@ -1,15 +1,15 @@
-"""`ports.Bus` over a real NATS server: a connection that comes back for ever.
+"""`ports.Bus` over a real NATS server: a connection that reconnects for ever.
 
 A `Connection` owns what outlives a TCP connection: the list of servers, the subscriptions, the state. One `Link` at
-a time does the talking. When it ends, a single task makes another: at once with a little jitter, then with pauses
+a time is the TCP connection. When it ends, a single task makes another: at once with a little jitter, then with pauses
 that double up to two seconds, over all servers in turn, those the cluster announced included. The subscriptions are
 sent again before anything else.
 
-At start the caller must learn what waiting will not heal: wrong credentials, TLS that does not fit, no server in ten
-seconds. Later the same failures are logged and tried again, because a running broker still serves what it stored.
+At start these failures are errors: wrong credentials, TLS settings that do not match, no server in ten seconds. Later
+the same failures are logged and tried again, because a running broker still serves what it stored.
 
-NATS keeps nothing for a client that is away. A message published meanwhile without an ack is gone for us; one that was
-acked had been stored before. The log says so when it happens.
+NATS stores nothing for a client that is disconnected. A message published meanwhile without an ack is lost for us; one
+that was acked had been stored before. The log says so when it happens.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class NatsOptions:
     password: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     tls: ssl.SSLContext | None = None
-    """Given, TLS is required of every server; else it is used with those that ask for it."""
+    """If given, TLS is required of every server; otherwise it is used with servers that require it."""
     discover: bool = True
     """Also use the servers that a server announces."""
     connect_timeout_s: float = NATS_CONNECT_TIMEOUT_S
@@ -60,7 +60,7 @@ class NatsOptions:
 
 
 class _Subscription:
-    """`ports.Subscription`: lives in its connection's table until it is unsubscribed."""
+    """`ports.Subscription`: in its connection's table until it is unsubscribed."""
 
     def __init__(self, connection: "Connection", sid: int, command: bytes, on_batch: OnBatch) -> None:
         self._connection = connection
@@ -159,7 +159,7 @@ class Connection:
         await self._link.ping()
 
     async def close(self) -> None:
-        """Write what is queued and leave. Nothing arrives any more."""
+        """Write what is queued and disconnect. Nothing arrives any more."""
         self._reason = "the connection to NATS was closed"
         self._subscriptions.clear()
         keeper, self._keeper = self._keeper, None
@@ -220,14 +220,14 @@ class Connection:
                     self.name,
                 )
                 return
-            except Exception:  # nobody else would connect again
+            except Exception:  # this task is the only one that reconnects
                 logger.exception("%s: an unexpected error while connecting to NATS; trying again", self.name)
                 await asyncio.sleep(NATS_MAX_RETRY_S)
                 self._lost.set()
 
     async def _reconnect(self) -> None:
-        """A link that did not live long counts as one more failed try: a server that lets us in and throws us out
-        again must not keep us busy."""
+        """A link that ended soon counts as one more failed try: with a server that accepts connections and ends them
+        at once, the pauses must grow too."""
         loop = asyncio.get_running_loop()
         since, said = loop.time(), ""
         if since - self._adopted_at > NATS_MAX_RETRY_S:
@@ -254,14 +254,14 @@ class Connection:
             try:
                 self._adopt(server, await self._dial(server, timeout_s))
                 return []
-            except (OSError, BusUnavailable, UnicodeError) as error:  # UnicodeError: a host name no one can have
+            except (OSError, BusUnavailable, UnicodeError) as error:  # UnicodeError: an impossible host name
                 failures.append((server, error))
                 self._servers.remove(server)
                 self._servers.append(server)
         return failures
 
     async def _dial(self, server: ServerAddress, timeout_s: float) -> Link:
-        """A link that has been let in. Raises OSError, BusUnavailable or Refused."""
+        """A link that the server has accepted. Raises OSError, BusUnavailable or Refused."""
         loop = asyncio.get_running_loop()
         link = Link(self._subscriptions, self._options.ping_interval_s, self._learn, self._on_lost)
         try:
@@ -280,7 +280,7 @@ class Connection:
         return link
 
     async def _secure(self, link: Link, server: ServerAddress, info: Info) -> bool:
-        """TLS if either side insists on it. We never fall back to plain when it was asked for."""
+        """TLS if either side requires it. Never falls back to plain if TLS is configured."""
         wanted = server.tls or self._options.tls is not None
         if not (wanted or info.tls_required):
             return False
@@ -296,7 +296,8 @@ class Connection:
         return Credentials(self._options.user, self._options.password, self._options.token)
 
     def _adopt(self, server: ServerAddress, link: Link) -> None:
-        """Without an await from the check to the end: a subscription made meanwhile is in exactly one of both."""
+        """There is no await in here: a subscription is sent either by this function or by `subscribe`, never by
+        both."""
         if link.lost is not None:
             raise link.lost
         self._link = link
@@ -310,7 +311,7 @@ class Connection:
         link.keep_alive()
 
     def _learn(self, info: Info) -> None:
-        """Servers come and go: those that are no longer announced are forgotten, the configured ones never."""
+        """Update the list of servers: those that are no longer announced are removed, the configured ones never."""
         self._info = info
         if not self._options.discover or self._link is None:
             return

@@ -1,4 +1,4 @@
-"""One life of one TCP connection to a NATS server: bytes in, batches to subscriptions, commands out.
+"""One TCP connection to a NATS server: bytes in, batches to subscriptions, commands out.
 
 Reading: the socket fills a reused buffer of 1 MiB; each read is one kernel call, which splits it into packed batches,
 one per subscription with traffic, and each batch is handed over with one synchronous call. What is left of an
@@ -7,10 +7,10 @@ as it needs, and the usual one is back when it has been read. The bound for what
 not the `max_payload` of this server: in a cluster another server may allow more, and one such message must not end
 every connection we make.
 
-Writing: commands of one turn of the event loop leave in one write. NATS cannot be asked to wait, so what the socket
-does not take is bounded: past the bound `write` refuses.
+Writing: commands of one turn of the event loop leave in one write. NATS has no backpressure, so what the socket does
+not take is bounded: above the bound `write` refuses.
 
-A link lives once. It ends with a reason, every waiter gets that reason, and `Connection` makes another link.
+A link is used once. It ends with a reason, every waiter gets that reason, and `Connection` makes another link.
 """
 
 import asyncio
@@ -41,11 +41,11 @@ SAME_ERROR_INTERVAL_S = 10.0  # one log line for what a server keeps complaining
 
 
 class Refused(BusUnavailable):
-    """This server will not have us as we are: wrong credentials, or TLS that does not fit. Waiting will not help."""
+    """The server refuses us: wrong credentials, or TLS settings that do not match. Trying again does not help."""
 
 
 class WrongCredentials(Refused):
-    """The server knows us not, or no longer."""
+    """The server does not accept our credentials, or no longer."""
 
 
 class Receiver(Protocol):
@@ -67,7 +67,7 @@ class Link(asyncio.BufferedProtocol):
     ) -> None:
         self.info = Info()
         self.lost: BusUnavailable | None = None
-        """Why this link ended; None while it lives."""
+        """Why this link ended; None while it is connected."""
         self._receivers = receivers
         self._ping_interval_s = ping_interval_s
         self._on_info = on_info
@@ -94,7 +94,7 @@ class Link(asyncio.BufferedProtocol):
         self._silent_ticks = 0
         self._last_error = ("", 0.0)
 
-    # --- life ------------------------------------------------------------------------------------------------
+    # --- start and end ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -105,11 +105,11 @@ class Link(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(NATS_HIGH_WATER_BYTES, NATS_LOW_WATER_BYTES)
 
     async def first_info(self) -> Info:
-        """What the server says when a client arrives. Raises BusUnavailable if it says nothing and ends."""
+        """The INFO that a server sends first. Raises BusUnavailable if the connection ends without one."""
         return await self._first_info
 
     async def upgrade(self, context: ssl.SSLContext, server_name: str) -> None:
-        """TLS from here on."""
+        """Upgrade the connection to TLS."""
         assert self._transport is not None
         transport = await self._loop.start_tls(self._transport, self, context, server_hostname=server_name)
         if transport is None:  # the server left in the middle of it
@@ -117,7 +117,7 @@ class Link(asyncio.BufferedProtocol):
         self._use(transport)
 
     def keep_alive(self) -> None:
-        """From here on a silent server is asked whether it lives, and given up if it does not answer."""
+        """From here on a silent server gets a PING, and the link ends if there is no answer."""
         self._ticker = self._loop.call_later(self._ping_interval_s, self._tick)
 
     def _tick(self) -> None:
@@ -132,7 +132,7 @@ class Link(asyncio.BufferedProtocol):
         self.keep_alive()
 
     def hold(self, held: bool) -> None:
-        """Read nothing, for a while: what the server sends piles up there."""
+        """While held, read nothing: messages are buffered by the server."""
         if self._transport is None or held == self._held or self.lost is not None:
             return
         self._held = held
@@ -142,7 +142,7 @@ class Link(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def end(self, reason: BusUnavailable) -> None:
-        """Cut it now. Whatever was queued is gone."""
+        """End it now. What is queued is dropped."""
         self._lose(reason)
         if self._transport is not None:
             self._transport.abort()
@@ -163,17 +163,15 @@ class Link(asyncio.BufferedProtocol):
         what = "the NATS server closed the connection" if exc is None else f"the connection broke: {reason_of(exc)}"
         if isinstance(exc, ssl.SSLError):
             self._lose(Refused(f"the NATS server ended the TLS connection: {reason_of(exc)}"))
-        elif self._end:  # servers no longer say it before they do it
-            self._lose(
-                BusUnavailable(f"{what}, inside a message: it does so to a slow consumer, if it is not dead itself")
-            )
+        elif self._end:  # newer servers send no -ERR before they disconnect a slow consumer
+            self._lose(BusUnavailable(f"{what}, inside a message: we were a slow consumer, or the server died"))
         else:
             self._lose(BusUnavailable(what))
         if not self._closed.done():
             self._closed.set_result(None)
 
     def _lose(self, reason: BusUnavailable) -> None:
-        """Tell everyone who waits, once."""
+        """Fail all waiters with this reason, once."""
         if self.lost is not None:
             return
         self.lost = reason
@@ -266,7 +264,7 @@ class Link(asyncio.BufferedProtocol):
         if kind is ServerError.AUTH:
             self.end(WrongCredentials(f"the NATS server refused our credentials: {text}"))
         elif kind is ServerError.SLOW_CONSUMER:
-            self.end(BusUnavailable(f"the NATS server cut us off, we read too slowly: {text}"))
+            self.end(BusUnavailable(f"the NATS server disconnected us as a slow consumer: {text}"))
         elif kind is ServerError.FATAL:
             self.end(BusUnavailable(f"the NATS server ended the connection: {text}"))
         else:
@@ -287,7 +285,7 @@ class Link(asyncio.BufferedProtocol):
         self._queued_bytes += len(commands)
 
     def write_now(self, commands: bytes) -> None:
-        """The same, without waiting for others to write something too."""
+        """As `write`, but leaves at once."""
         self._check_room(len(commands))
         self._queue.append(commands)
         self._queued_bytes += len(commands)
@@ -307,14 +305,14 @@ class Link(asyncio.BufferedProtocol):
             )
 
     def _write_control(self, command: bytes) -> None:
-        """For what the protocol cannot do without: if even this does not go, the server is as good as dead."""
+        """For commands that the protocol needs: if even these do not fit, the link ends."""
         try:
             self.write(command)
         except BusUnavailable as error:
             self.end(error)
 
     def subscribe(self, commands: bytes) -> None:
-        """SUB and UNSUB: leaving one out would leave the server with another idea of what we want than ours."""
+        """SUB and UNSUB. None may be dropped, or the server's list of our subscriptions would differ from ours."""
         self._write_control(commands)
 
     def ping(self) -> asyncio.Future[None]:
@@ -361,7 +359,7 @@ class Link(asyncio.BufferedProtocol):
 
 
 def reason_of(error: BaseException) -> str:
-    """What a person needs of a failure to connect."""
+    """The reason of a failure to connect, for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"certificate not accepted ({error.verify_message})"
     if isinstance(error, ssl.SSLError):

@@ -1,16 +1,16 @@
-"""TLS on the connections of a server, between the socket's transport and the protocol that speaks inside.
+"""TLS on the connections of a server, between the socket's transport and the protocol inside.
 
-asyncio's own TLS keeps a buffer of 256 KiB for every connection, from before its handshake on, and what it leaves
-behind waits for the garbage collector: 300 KB a connection, and hundreds of megabytes after some rounds of short ones.
-Here all connections of a server share one read buffer, which is safe for the reason given in `http2`, what OpenSSL is
-handed at a time is small, for it keeps buffers as large as the largest piece it ever saw, and a connection that ends
-lets go of everything at once.
+asyncio's own TLS holds a buffer of 256 KiB for every connection, from before its handshake on, and frees it only when
+the garbage collector runs: 300 KB a connection, and hundreds of megabytes after some rounds of short connections. Here
+all connections of a server share one read buffer, which is safe for the reason given in `http2`. OpenSSL gets its input
+in small pieces, because its buffers stay as large as the largest piece. A connection that ends frees everything at
+once.
 
-A handshake costs a thousand times more than what a peer pays to ask for one. So only some are carried on in a turn of
-the event loop, there is a bound on how many are under way, past which the one that has taken longest is given up, and
-each has a time limit, counted from the connection.
+A handshake costs the server a thousand times more than the client. So only some handshakes continue in a turn of the
+event loop, the number under way is bounded (above it, the oldest one is given up), and each has a time limit, counted
+from the connection.
 
-Closing says so to the peer (close_notify) and does not wait for its answer.
+Closing sends close_notify to the peer and does not wait for its answer.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ log = logging.getLogger("bascule.grpc")
 
 
 class Handshakes:
-    """Those under way at one server."""
+    """The handshakes under way at one server."""
 
     def __init__(
         self, context: ssl.SSLContext, inside: Callable[[], Http2Protocol], room: Callable[[int], bool]
@@ -50,7 +50,7 @@ class Handshakes:
             return False
         self._under_way[connection] = None
         if len(self._under_way) > limits.TLS_HANDSHAKES:
-            next(iter(self._under_way)).give_up("too many others ask for one")
+            next(iter(self._under_way)).give_up("too many others are under way")
         return True
 
     def close(self) -> None:
@@ -62,7 +62,7 @@ class Handshakes:
         self._due.pop(connection, None)
 
     def carry_on(self, connection: "SecuredConnection") -> None:
-        """In turn: the peer has said something."""
+        """The peer has sent something: continue when it is this connection's turn."""
         self._due[connection] = None
         if not self._asked:
             self._asked = True
@@ -114,7 +114,7 @@ class SecuredConnection(asyncio.BufferedProtocol):
             self._take(data)
         elif self._tls is not None and self.transport is not None:
             self._incoming.write(data)
-            self.transport.pause_reading()  # a peer is heard when its turn has come
+            self.transport.pause_reading()  # until it is this connection's turn
             self._handshakes.carry_on(self)
 
     def eof_received(self) -> bool:
@@ -148,14 +148,14 @@ class SecuredConnection(asyncio.BufferedProtocol):
             self.transport.resume_reading()
             return
         except ssl.SSLError as error:
-            self._send_outgoing()  # what is wrong, for the peer
+            self._send_outgoing()  # the TLS alert for the peer
             self.give_up(error.reason or str(error))
             return
         self._end_handshake()
         self._send_outgoing()
         self._inside = self._handshakes.inside()
         self._inside.connection_made(SecuredTransport(self, self.transport, self._tls))
-        self._take(memoryview(b""))  # what came with the last word of the handshake
+        self._take(memoryview(b""))  # data that came with the last message of the handshake
         if self.transport is not None:
             self.transport.resume_reading()
 
@@ -163,7 +163,7 @@ class SecuredConnection(asyncio.BufferedProtocol):
         log.debug("a TLS handshake is given up: %s", reason)
         self._end_handshake()
         if self.transport is not None:
-            self.transport.close()  # an alert may be on its way; nothing else is
+            self.transport.close()  # not aborted: an alert may be in the transport's buffer
 
     def _end_handshake(self) -> None:
         if self._timer is not None:
@@ -171,10 +171,10 @@ class SecuredConnection(asyncio.BufferedProtocol):
             self._timer = None
         self._handshakes.end(self)
 
-    # --- what is said ---------------------------------------------------------------------------------------
+    # --- data -----------------------------------------------------------------------------------------------
 
     def _take(self, data: memoryview) -> None:
-        """Decrypt it, and hand over all that was in it at once. The rest of a record stays with OpenSSL."""
+        """Decrypt it, and hand over all that was in it at once. OpenSSL buffers the rest of an incomplete record."""
         position, filled = 0, 0
         target = memoryview(b"")
         while self._tls is not None and self._inside is not None and not self._closing:
@@ -199,10 +199,10 @@ class SecuredConnection(asyncio.BufferedProtocol):
         return self.transport is None or self.transport.is_closing()
 
     def _decrypt(self, target: memoryview) -> int:
-        """0: more of the record is needed. Below 0: the peer says no more."""
+        """0: more of the record is needed. Below 0: the peer sends no more."""
         assert self._tls is not None
         try:
-            return cast(int, self._tls.read(len(target), target)) or self._said_goodbye()
+            return cast(int, self._tls.read(len(target), target)) or self._close_notify_received()
         except ssl.SSLWantReadError:
             return 0
         except ssl.SSLError as error:
@@ -211,7 +211,7 @@ class SecuredConnection(asyncio.BufferedProtocol):
             self.abort()
             return -1
 
-    def _said_goodbye(self) -> int:
+    def _close_notify_received(self) -> int:
         if self._inside is not None:
             self._inside.eof_received()
         self.close()
@@ -249,7 +249,7 @@ class SecuredConnection(asyncio.BufferedProtocol):
             try:
                 self._tls.unwrap()
             except ssl.SSLError:
-                pass  # it waits for the peer's, and we do not
+                pass  # OpenSSL would wait for the peer's close_notify, and we do not
             self._send_outgoing()
         self.transport.close()
 

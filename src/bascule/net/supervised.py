@@ -1,7 +1,7 @@
-"""An embedded NATS server that comes back: started again whenever it ends by itself, always on the port it first had.
+"""An embedded NATS server that is started again whenever it ends by itself, always on the port it first had.
 
-The connections of the broker and of everybody else reconnect to that address by themselves, so nothing else needs to
-know. Tries come at once, then with pauses that double, for ever: until one succeeds the broker serves what it stored.
+The connections of the broker and of all clients reconnect to that address by themselves. It is restarted at once, then
+with pauses that double, for ever: until a start succeeds the broker serves what it stored.
 """
 
 import asyncio
@@ -25,27 +25,27 @@ class MakeNats(Protocol):
 
 
 class SupervisedNats:
-    """`start` it once; `url` never changes after that; `stop` it, or die."""
+    """`start` it once; `url` never changes after that; it ends at `stop`, or with this process."""
 
     def __init__(self, make: MakeNats) -> None:
         self.url = ""
         self._make = make
         self._server: EmbeddedNats | None = None
-        self._reviving: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
         self._pause_s = FIRST_PAUSE_S
         self._started_at = 0.0
 
     async def start(self) -> None:
-        """Raises StartError if the first start fails: the caller is still there to be told."""
+        """Raises StartError if the first start fails."""
         self._server = self._make(None, self._on_death)
         await self._server.start()
         self.url = self._server.url
         self._started_at = asyncio.get_running_loop().time()
 
     async def stop(self) -> None:
-        if self._reviving is not None:
-            self._reviving.cancel()
-            await asyncio.gather(self._reviving, return_exceptions=True)
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
         if self._server is not None:
             await self._server.stop()
 
@@ -56,11 +56,11 @@ class SupervisedNats:
             returncode,
             " / ".join(last_lines) or "none",
         )
-        self._reviving = asyncio.get_running_loop().create_task(self._revive())
+        self._restarting = asyncio.get_running_loop().create_task(self._restart())
 
-    async def _revive(self) -> None:
+    async def _restart(self) -> None:
         loop = asyncio.get_running_loop()
-        if loop.time() - self._started_at > 2 * NATS_RESTART_MAX_S:  # it was well until now
+        if loop.time() - self._started_at > 2 * NATS_RESTART_MAX_S:  # it ran well until now
             self._pause_s = FIRST_PAUSE_S
         port = ServerAddress.parse(self.url).port
         said = ""

@@ -1,6 +1,6 @@
 """TLS contexts for the gRPC port and for channels: TLS 1.2 or newer, ALPN `h2`.
 
-Whatever is wrong with a file is said as one line that names the setting, the file and the way out.
+An error in a file is one line that names the setting, the file and what to do.
 """
 
 import ssl

@@ -148,7 +148,7 @@ class Connection:
         stream.trailers = trailers
         self._outbox.offer(stream)
         if not self.client:
-            self._settle(stream)
+            self._return_window(stream)
 
     def queued_bytes(self, stream_id: int) -> int:
         stream = self.streams.get(stream_id)
@@ -318,7 +318,7 @@ class Connection:
             self.grant(stream_id, flow)
             return
         if not self.client and stream.ending:
-            self._settle(stream)
+            self._return_window(stream)
         else:
             events.append(DataReceived(stream_id, payload, flow, end_stream))
         if end_stream:
@@ -523,7 +523,7 @@ class Connection:
         if increment:
             self._outbox.credit(0, increment)
 
-    def _settle(self, stream: Stream) -> None:
+    def _return_window(self, stream: Stream) -> None:
         """The bytes received on this stream need no processing any more: return their window to the connection."""
         if stream.unacknowledged:
             self._credit_connection(stream.unacknowledged)
@@ -543,7 +543,7 @@ class Connection:
         events.append(StreamReset(stream.id, code, by_peer=False))
 
     def _remove(self, stream: Stream) -> None:
-        self._settle(stream)
+        self._return_window(stream)
         self._outbox.forget(stream)
         stream.local_closed = stream.remote_closed = True
         self.streams.pop(stream.id, None)
