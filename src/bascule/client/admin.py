@@ -1,7 +1,7 @@
-"""Administering a Bascule cluster, through the service it has beside the Liftbridge API.
+"""Administering a Bascule cluster, through its service beside the Liftbridge API.
 
-Answers are the service's messages (`bascule.wire.pb.admin_pb2`). Draining and removing take as long as they take: they
-are asked for again until they are done or the time is up, and asking once more goes on where it stopped.
+Answers are the service's messages (`bascule.wire.pb.admin_pb2`). Draining and removing take long: the request is sent
+again until it is done or the timeout passes, and a later request goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Admin:
     async def drain_broker(
         self, broker: str, *, stop: bool = False, timeout: float = limits.CLIENT_ADMIN_TIMEOUT_S
     ) -> pb.DrainBrokerResponse:
-        """What it leads goes to others in sync; `kept` names what nobody else could take. Not `done` if time was up."""
+        """Move its leaderships to other replicas in sync; `kept` names the partitions that no other replica could
+        take. Not `done` if the timeout passed."""
         request = pb.DrainBrokerRequest(broker=broker, stop=stop)
         deadline = Deadline(timeout)
         while True:
@@ -61,8 +62,8 @@ class Admin:
         timeout: float = limits.CLIENT_ADMIN_TIMEOUT_S,
         on_waiting: Callable[[pb.RemoveBrokerResponse], None] = lambda answer: None,
     ) -> pb.RemoveBrokerResponse:
-        """Others get replicas of what it holds, then it leaves the cluster. Not `done` if time was up: `waiting` says
-        what for."""
+        """Other brokers get its replicas, then it leaves the cluster. Not `done` if the timeout passed: `waiting` names
+        the partitions it waits for."""
         request = pb.RemoveBrokerRequest(broker=broker, force=force)
         deadline = Deadline(timeout)
         while True:
@@ -83,9 +84,10 @@ class Admin:
         eligible: Sequence[str] = (),
         timeout: float = limits.CLIENT_TIMEOUT_S,
     ) -> pb.ElectLeaderResponse:
-        """For a partition none of whose in-sync or eligible replicas lives, or whose leader waits for others: one of
-        those that live leads, and what it lacks is lost. Without `accept_loss` only tells what would happen; `in_sync`
-        and `eligible` of that answer make sure that nobody came back since."""
+        """Unclean election, for a partition without a live replica in sync or eligible, or whose leader waits for
+        others: one of the live replicas leads, and the messages that it lacks are lost. Without `accept_loss` it only
+        says what would happen; with `in_sync` and `eligible` of that answer it is refused if these have changed
+        since."""
         request = pb.ElectLeaderRequest(
             stream=stream,
             partition=partition,
@@ -106,7 +108,7 @@ class Admin:
     async def _ask_other(
         self, broker: str, method: str, request: Message, response: type[Response], deadline: Deadline
     ) -> Response:
-        """Not that broker itself, as long as another one can be reached: it may be gone before it answers."""
+        """Ask another broker than that one, if one can be reached: that one may be gone before it answers."""
 
         async def attempt() -> bytes:
             brokers = (await self._cluster.refresh([], deadline)).brokers.values()
@@ -129,5 +131,5 @@ class Admin:
 
 def _no_bascule() -> Unimplemented:
     return Unimplemented(
-        "this server has no service bascule.Admin: it is no Bascule broker, or one of an older version"
+        "this server has no service bascule.Admin: it is not a Bascule broker, or it has an older version"
     )

@@ -44,7 +44,7 @@ class BlockingClient:
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # an interrupt here must end the work there
+            future.cancel()  # an interrupt of this thread must cancel the work in the client's thread
             raise
 
     def _stop(self) -> None:

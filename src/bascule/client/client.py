@@ -1,9 +1,8 @@
 """A client of a Liftbridge cluster, Bascule's or any other.
 
-`Client.connect` needs one broker that answers; the others are learned from it. Publishing waits for every
-in-sync replica by default, because data worth a stream is worth that wait; say `ack=AckPolicy.LEADER` or
-`NONE` where it is not. Requests are tried again for as long as their timeout allows, if the failure is one
-that passes.
+`Client.connect` needs one broker that answers; it learns the others from it. Publishing waits for every in-sync replica
+by default; with `ack=AckPolicy.LEADER` or `NONE` it does not. Requests are tried again for as long as their timeout
+allows, if the failure is transient.
 """
 
 from __future__ import annotations
@@ -92,8 +91,8 @@ class Client:
         timeout: float = limits.CLIENT_CONNECT_TIMEOUT_S,
         on_wait: OnWait = lambda error, seconds: None,
     ) -> Client:
-        """`servers`: some brokers' addresses, in a list or separated by commas. One is enough. `on_wait` is told why a
-        request does not work yet and for how long it has been tried, each time before it is tried again."""
+        """`servers`: some brokers' addresses, in a list or separated by commas. One is enough. `on_wait` is called
+        before each retry of a request, with the reason and with how long the request has been tried."""
         texts = servers.split(",") if isinstance(servers, str) else list(servers)
         if not texts:
             raise InvalidArgument("no server address was given: connect('localhost:9292')")
@@ -174,7 +173,7 @@ class Client:
     async def fetch_partition_metadata(
         self, stream: str, partition: int = 0, timeout: float = limits.CLIENT_TIMEOUT_S
     ) -> Partition:
-        """As its leader sees it: the high watermark is the true one."""
+        """As its leader knows it, with the leader's high watermark."""
         request = pb.FetchPartitionMetadataRequest(stream=stream, partition=partition).SerializeToString()
         answer = await self._cluster.ask_leader(stream, partition, FETCH_PARTITION_METADATA, request, Deadline(timeout))
         return partition_of(pb.FetchPartitionMetadataResponse.FromString(answer).metadata)
@@ -203,8 +202,8 @@ class Client:
     ) -> Ack:
         """Publish one message and wait for its ack.
 
-        Without a partition the key chooses it, and without a key it is 0. Unconfirmed means that nobody knows
-        whether it was stored.
+        Without a partition the key chooses it, and without a key it is 0. Unconfirmed means that it is not known
+        whether the message was stored.
         """
         if partition is None:
             partition = await self._partition_for(stream, key, timeout)
@@ -230,11 +229,11 @@ class Client:
     ) -> int:
         """Publish values (or `Outgoing`s, with key and headers) pipelined; the number of them, all confirmed.
 
-        `timeout` bounds the wait for the next ack. `on_acks` is told (index, offset) of what was just
-        confirmed, in batches. A PublishError names the refused message; Unconfirmed says how many are safe.
+        `timeout` bounds the wait for the next ack. `on_acks` gets (index, offset) of the messages just confirmed, in
+        batches. A PublishError names the refused message; Unconfirmed says how many are confirmed.
 
-        With `retry_s` a lost connection is no end: what has no ack is sent again, until nothing is confirmed for
-        that long. It may then be stored twice. `on_retry` is told how many, and why.
+        With `retry_s` messages without an ack are sent again after a lost connection, until nothing is confirmed for
+        that long. They may then be stored twice. `on_retry` gets their number, and the reason.
         """
         check_values(values)
         if not retry_s or ack is AckPolicy.NONE:
@@ -245,7 +244,7 @@ class Client:
         async def attempt(values: Values, on_acks: OnAcks) -> int:
             nonlocal lost
             try:
-                if lost:  # what is published while nobody leads waits for acks in vain
+                if lost:  # messages that are published while there is no leader get no acks
                     await self.fetch_partition_metadata(stream, partition or 0, timeout)
                 return await self._publish_many(stream, values, partition, ack, timeout, on_acks)
             except (Unavailable, Unconfirmed, PublishError):
@@ -294,17 +293,17 @@ class Client:
         resume_paused: bool = False,
         replica: str = "",
     ) -> Subscription:
-        """Iterate the result for messages, or its `batches()`. Only committed messages are seen.
+        """Iterate the result for messages, or its `batches()`. It gets only committed messages.
 
         `start`: "new", "earliest", "latest", an offset or a datetime; `stop`, inclusive: "latest", an offset,
-        a datetime, or None to go on for ever. `replica`: the id of a broker to read from instead of the leader; it
-        may show a message a moment later, and never one that is not committed.
+        a datetime, or None to go on for ever. `replica`: the id of a broker to read from instead of the leader; a
+        message may arrive a moment later from it, and never before it is committed.
         """
         return Subscription(self._cluster, Reading(stream, partition, start, stop, reverse, resume_paused, replica))
 
 
 def _explained(error: InvalidArgument, request: pb.CreateStreamRequest) -> InvalidArgument:
-    """The text of the Liftbridge protocol, and what people need besides: why, and what would do."""
+    """The text of the Liftbridge protocol, with the reason and an example of a valid subject."""
     if str(error) != SUBJECT_IS_INVALID:
         return error
     reason = subject_refusal(request.subject)

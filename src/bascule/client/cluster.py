@@ -1,10 +1,10 @@
 """The brokers a client knows, the connections to them, and who leads what.
 
-Seeds are where it starts; the brokers' advertised addresses come with the metadata. Most requests may go to
-any broker: connected ones first, in turn, so that one that fails is not asked twice in a row. Some must go
-to the partition's leader: the cached metadata names it, and is fetched again whenever the answer shows it
-was stale (FailedPrecondition, Unavailable). A cluster of one broker is always reached the way its metadata
-was, whatever address it advertises: a port forward or a container's own name must not lock anyone out.
+It starts with the seeds; the brokers' advertised addresses come with the metadata. Most requests may go to any broker:
+connected ones first, in turn, so that one that fails is not asked twice in a row. Some must go to the partition's
+leader: the cached metadata names it, and is fetched again whenever an answer shows that it is stale
+(FailedPrecondition, Unavailable). A cluster of one broker is always reached by the address that its metadata came from,
+whatever address it advertises: so it works behind a port forward, and in a container with a name of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _stale(error: BasculeError) -> bool:
 
 
 def _nobody(refusals: Sequence[BasculeError]) -> BasculeError:
-    """Why no broker could be reached: final if each of them is there and does not want us."""
+    """Why no broker could be reached: a final error if each of them is there and refuses us."""
     reasons = "; ".join(map(str, refusals))
     if all(isinstance(error, TlsRefused) for error in refusals):
         return TlsRefused(reasons)
@@ -103,7 +103,7 @@ class Cluster:
         deadline: Deadline,
         again: Callable[[BasculeError], bool] = passes_by_itself,
     ) -> T:
-        """Try until the deadline; whoever wants to know is told why it takes so long."""
+        """Try until the deadline; `on_wait` is called before each retry."""
         return await persist(attempt, deadline, again, self._on_wait)
 
     async def ask_any(self, method: str, request: bytes, deadline: Deadline) -> bytes:
@@ -148,7 +148,7 @@ class Cluster:
         return fresh
 
     def forget(self, stream: str) -> None:
-        """What is cached about it proved stale: the next look-up asks again."""
+        """Its cached metadata is stale: the next look-up fetches it again."""
         self._metadata.streams.pop(stream, None)
 
     async def stream(self, name: str, deadline: Deadline) -> Stream:
@@ -173,19 +173,19 @@ class Cluster:
             self.forget(stream)
             raise Unavailable(
                 f"partition {partition} of stream {stream} has no reachable leader right now; "
-                "`bascule cluster status` tells why"
+                "`bascule cluster status` shows why"
             )
         return await self._broker(stream, leader)
 
     async def replica(self, stream: str, partition: int, broker: str, deadline: Deadline) -> Channel:
-        """A connection to this broker, if it has the partition. Unavailable while it is away."""
+        """A connection to this broker, if it has the partition. Unavailable while it cannot be reached."""
         replicas = (await self._partition(stream, partition, deadline)).replicas
         if broker not in replicas:
             self.forget(stream)
             raise NotFound(f"broker {broker} has no replica of {stream}/{partition}: it is on {', '.join(replicas)}")
         if broker not in self._metadata.brokers:
             self.forget(stream)
-            raise Unavailable(f"broker {broker} is away")
+            raise Unavailable(f"broker {broker} is not in the metadata: it is down, or cannot be reached")
         return await self._broker(stream, broker)
 
     async def _broker(self, stream: str, id: str) -> Channel:
@@ -199,7 +199,7 @@ class Cluster:
             raise
 
     async def publisher(self, stream: str, partition: int, deadline: Deadline) -> Channel:
-        """Any broker takes a publish; the leader spares the ack a way over NATS, so it is first choice."""
+        """Any broker takes a publish; the leader is the first choice, because its acks need no way over NATS."""
         if stream in self._metadata.streams:
             try:
                 return await self.leader(stream, partition, deadline)

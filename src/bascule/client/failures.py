@@ -1,8 +1,8 @@
 """What a failed call means for its caller, and how long to try again.
 
-A gRPC status becomes the error class of the same name, so that callers catch `NotFound` and not a number.
-Two kinds of failure pass by themselves and are tried again until the deadline: a broker that cannot be
-reached, and a cluster that has no leader yet. A certificate that is refused stays refused: that is said at once.
+A gRPC status becomes the error class of the same name, so that callers catch `NotFound` and not a number. Two kinds of
+failure are transient and are tried again until the deadline: a broker that cannot be reached, and a cluster that has no
+leader yet. A refused certificate is final: it is an error at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bascule.wire.pb import api_pb2 as pb
 
 T = TypeVar("T")
 OnWait = Callable[[BasculeError, float], None]
-"""Takes why a request does not work yet, and for how many seconds it has been tried. It is tried again."""
+"""Takes the reason why a request is tried again, and for how many seconds it has been tried."""
 
 _BY_STATUS: dict[Status, type[BasculeError]] = {
     Status.CANCELLED: errors.Cancelled,
@@ -72,7 +72,7 @@ class Deadline:
         self._end = asyncio.get_running_loop().time() + seconds
 
     def remaining(self) -> float:
-        """Never below a millisecond: a call that starts late still says why it failed."""
+        """Never below a millisecond: so a call that starts late still fails with its own error."""
         return max(0.001, self._end - asyncio.get_running_loop().time())
 
 
@@ -94,7 +94,7 @@ async def persist(
         except BasculeError as local:
             error = local
         if isinstance(error, errors.DeadlineExceeded) and reason is not None:
-            # The last try was cut short: what the ones before it met is what the caller has to know.
+            # The deadline ended the last try: the error of an earlier try is what the caller needs to know.
             raise errors.DeadlineExceeded(f"{reason} ({error})")
         hung_up = hung_up + 1 if isinstance(error, errors.HungUp) else 0
         if not again(error) or hung_up >= limits.CLIENT_HUNG_UP_TRIES or deadline.remaining() <= delay:

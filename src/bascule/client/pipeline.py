@@ -4,7 +4,7 @@ Three parts work at the same time. The *source* takes values from the caller's i
 of at most one batch. The *sender* encodes whatever is pending and sends it in one write, as long as the
 window has room; a slow source therefore goes out message by message and a fast one in full batches, with no
 timer. The *receiver* marks answers in a ring as wide as the window; the window moves when its oldest
-message is answered. No object is made per message that waits.
+message is answered. No object is made per waiting message.
 
 Answers are matched by number; acks of other streams on the same subject and repeated acks are ignored. The
 first refusal ends the call and names the message. If the connection breaks or acks stop coming, what was
@@ -236,6 +236,6 @@ def _size(value: bytes | Outgoing) -> int:
 
 
 def check_values(values: object) -> None:
-    """A lone value is iterable too, byte by byte: surely not what was meant."""
+    """A single bytes value is iterable too, byte by byte: it is refused, because it is hardly meant that way."""
     if isinstance(values, bytes | bytearray | memoryview | str | Outgoing):
         raise InvalidArgument("publish_many takes an iterable of values; for one message use publish")

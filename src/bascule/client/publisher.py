@@ -1,12 +1,11 @@
 """Single publishes: many callers, one PublishAsync call per broker.
 
-A unary Publish returns the first ack to arrive, and if another stream listens on the same subject that may
-be the other stream's promise. So single messages too go over PublishAsync, where an ack names its stream
-and message, and only the right one counts. Requests of callers that publish at the same time leave in one
-write.
+A unary Publish returns the first ack to arrive, and if another stream has the same subject that may be the ack of the
+other stream. So single messages too go over PublishAsync, where an ack names its stream and message, and only the right
+one counts. Requests of callers that publish at the same time leave in one write.
 
-A failure before the request was handed to the connection is tried again. After that the outcome is unknown
-until an answer comes, and it is said so: a silent second try could store the message twice.
+After a failure before the request was handed to the connection it is tried again. After that the outcome is unknown
+until an answer comes, and Unconfirmed says so: a silent second try could store the message twice.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ class Session:
                 self._waiting.pop(number, None)
 
     def hand_over(self, encoder: Encoder, message: Outgoing, partition: int) -> str:
-        """To the writer; the correlation id by which an answer will name it."""
+        """Hand it to the writer; returns the correlation id that the answer will have."""
         if self.ended is not None:
             raise Unavailable(str(self.ended))
         frame = encoder.encode([message], [partition], self._numbers + 1)
@@ -60,7 +59,7 @@ class Session:
         return str(self._numbers)
 
     async def _write(self) -> None:
-        """What callers handed over while the last write was under way leaves with the next."""
+        """Messages that callers hand over while a write is under way leave with the next one."""
         while True:
             await self._filled.wait()
             self._filled.clear()
@@ -105,7 +104,7 @@ class Session:
                 )
 
     async def close(self) -> None:
-        """What was handed over leaves first, if the broker takes it soon."""
+        """Messages that were handed over are sent first, if the broker takes them soon."""
         self._closing = True
         self._filled.set()
         if self.ended is None:

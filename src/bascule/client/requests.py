@@ -1,8 +1,8 @@
 """PublishRequests out, PublishResponses in, a batch at a time.
 
-Every request of a batch shares its stream, policy and expected offset, so those bytes are made once and
-only key, value, headers and the correlation id are written per message. The correlation id is the message's
-number: an answer names the message it is about. gRPC framing (flag 0, length) is part of the bytes.
+Every request of a batch has the same stream, policy and expected offset, so those bytes are made once and only key,
+value, headers and the correlation id are written per message. The correlation id is the message's number: an answer
+names its message by it. gRPC framing (flag 0, length) is part of the bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Publishing that goes on after a lost connection: what has no ack is sent again, in order, until it has.
+"""Publishing that goes on after a lost connection: messages without an ack are sent again, in order, until they have
+one.
 
-At least once: of what was on its way when the connection was lost some may have been stored, and is then there twice.
-What is kept to be sent again is bounded by the window of the pipeline. The source is read by a task of its own, because
+At least once: some messages in flight when the connection was lost may have been stored, and are then stored twice. The
+window of the pipeline bounds how many are buffered to be sent again. The source is read by a task of its own, because
 each try is cancelled when it fails, and a cancelled generator would be finished.
 
 Known to be imperfect: some microseconds more per message than without.
@@ -38,7 +39,7 @@ class Retrying:
         """Number in this try -> number overall, and the value."""
 
     async def run(self, values: Values, attempt: Attempt, patience_s: float) -> int:
-        """How many were confirmed, which is all. Gives up when nothing was confirmed for as long as `patience_s`."""
+        """The number of messages, all confirmed. Gives up when nothing was confirmed for `patience_s`."""
         clock = asyncio.get_running_loop().time
         reading = asyncio.create_task(self._read(values))
         progress_at = clock()
@@ -102,12 +103,12 @@ class Retrying:
             raise self._failure
 
     def _note_acks(self, acks: list[tuple[int, int]]) -> None:
-        told = [(self._unanswered.pop(number)[0], offset) for number, offset in acks]
-        self._confirmed += len(told)
+        confirmed = [(self._unanswered.pop(number)[0], offset) for number, offset in acks]
+        self._confirmed += len(confirmed)
         if self._on_acks is not None:
-            self._on_acks(told)
+            self._on_acks(confirmed)
 
     def _take_back(self) -> None:
-        """In the order of the source: what this try had taken comes before what it had not."""
+        """In the order of the source: messages that this try had taken come before those that it had not."""
         self._again = deque([*sorted(self._unanswered.values(), key=lambda item: item[0]), *self._again])
         self._unanswered = {}

@@ -103,7 +103,7 @@ class Subscription:
     """Iterate it for messages, or `batches()` for lists of them. `close` it to end early."""
 
     def __init__(self, cluster: Cluster, reading: Reading) -> None:
-        reading.request(reading.start)  # a bad position is said now, not at the first message
+        reading.request(reading.start)  # a bad position is an error now, not at the first message
         self._cluster = cluster
         self._reading = reading
         self._position: StartAt = reading.start
@@ -195,7 +195,7 @@ class Subscription:
         stream, partition = self._reading.stream, self._reading.partition
         known = (await self._cluster.stream(stream, deadline)).partitions.get(partition)
         if known is not None and known.paused:
-            return "new"  # nobody leads a paused partition, so nobody could tell its end
+            return "new"  # a paused partition has no leader, so its end is not known
         request = pb.FetchPartitionMetadataRequest(stream=stream, partition=partition).SerializeToString()
         answer = await self._cluster.ask_leader(stream, partition, FETCH_PARTITION_METADATA, request, deadline)
         return partition_of(pb.FetchPartitionMetadataResponse.FromString(answer).metadata).high_watermark + 1
@@ -237,7 +237,7 @@ class Subscription:
         return [Message._make(record) for record in records]
 
     def _check(self, data: bytes) -> None:
-        """The first record tells whether the server writes checksums; from then on all must have one, or none."""
+        """The first record shows whether the server writes checksums; after it all must have one, or none."""
         position, count, *_, status = kernels.scan_records(data, 0, len(data), 0)
         self._has_checksums = self._has_checksums or count > 0
         if status != 2:
@@ -258,7 +258,7 @@ class Subscription:
         if not self._reading.reverse:
             self._position = offset + 1
         elif offset == 0:
-            self._ended = True  # nothing stands before it, so there is nothing to come back for
+            self._ended = True  # there is nothing before it to read
         else:
             self._position = offset - 1
 

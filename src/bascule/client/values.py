@@ -1,7 +1,7 @@
 """What a client gets and gives: messages, acks, and the cluster's description, as plain immutable values.
 
 Offsets here are the protocol's inclusive ones: a high watermark of -1 is an empty partition. Times are
-nanoseconds since 1970; `Message.time` is the same as a datetime, cut to microseconds.
+nanoseconds since 1970; `Message.time` is the same as a datetime, truncated to microseconds.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from bascule.wire.pb import api_pb2 as pb
 DEFAULT_PORT = 9292
 
 StartAt = Literal["new", "earliest", "latest"] | int | datetime
-"""Where a subscription begins: a word, an offset, or a time (the first message at or after it)."""
+"""Where a subscription begins: a named position, an offset, or a time (the first message at or after it)."""
 
 StopAt = Literal["latest"] | int | datetime | None
 """Where it ends, inclusive: the newest message there is now, an offset, a time, or never."""
 
 
 class AckPolicy(IntEnum):
-    """When a publish counts: on the leader's disk, on the disk of every in-sync replica, or at once."""
+    """When a publish is acked: on the leader's disk, on the disk of every in-sync replica, or not at all."""
 
     LEADER = 0
     ALL = 1
@@ -63,7 +63,7 @@ class Outgoing(NamedTuple):
 
 
 class Ack(NamedTuple):
-    """The broker's promise. `offset` is -1 under policy NONE, where nobody promised anything."""
+    """The ack of a message. `offset` is -1 under policy NONE, where there is no ack."""
 
     stream: str
     partition: int

@@ -1,7 +1,7 @@
 """From decoded messages to Arrow columns, a batch at a time.
 
-Liftbridge cannot tell an empty key or reply from none: both are null here, so that SQL's IS NULL works. A
-value is never null. `timestamp` is cut to microseconds, which is what Spark has; `timestamp_ns` is exact.
+Liftbridge does not distinguish an empty key or reply from none: both are null here, so that SQL's IS NULL works. A
+value is never null. `timestamp` is truncated to microseconds, which is what Spark has; `timestamp_ns` is exact.
 """
 
 from __future__ import annotations

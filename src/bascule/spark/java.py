@@ -36,7 +36,7 @@ def major_version(java: Path) -> int | None:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Path:
-    """The home folder of the first good Java of JAVA_HOME and PATH; StartError says what to install."""
+    """The home folder of the first usable Java of JAVA_HOME and PATH; StartError says what to install."""
     environ = os.environ if environ is None else environ
     seen: list[str] = []
     for java in _candidates(environ):
