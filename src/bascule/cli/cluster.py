@@ -1,7 +1,6 @@
 """`bascule cluster`: the brokers of a cluster, looked at and administered through its controller.
 
-What was asked for goes to stdout, what happens meanwhile to stderr. Every command may be run again: it goes on where
-the last one stopped.
+Results go to stdout, progress to stderr. Every command may be run again: it goes on where the last one stopped.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Examples:
 
 @click.group(epilog=EPILOG)
 def cluster() -> None:
-    """Look at the brokers of a cluster; drain one, remove one, elect a leader that is not in sync, begin anew."""
+    """Look at the brokers of a cluster; drain one, remove one, elect a leader that is not in sync, recover."""
 
 
 cluster.add_command(recover)
@@ -98,7 +97,7 @@ def _show(answer: pb.ClusterStatusResponse, as_json: bool) -> None:
         print_json(answer)
         return
     if not answer.current:
-        click.echo(f"no controller confirms this: it is what {answer.broker} knew last", err=True)
+        click.echo(f"no controller confirms this: it is the last state that {answer.broker} knows", err=True)
     print_table(
         ("broker", "address", "role", "state", "partitions", "leads"),
         [
@@ -126,12 +125,12 @@ def _role(member: pb.Member) -> str:
 
 
 def _state(member: pb.Member) -> str:
-    """In the order of what matters most. Who was never heard of has not begun: it is on its way in."""
+    """The most important state first. A learner that has sent no heartbeat yet is joining."""
     joins = not member.alive and not member.voter and not member.port
-    words = ["alive" if member.alive else "joining" if joins else "away"]
-    words += ["stopping"] if member.leaving else []
-    words += ["removing"] if member.removing else ["draining"] if member.draining else []
-    return ", ".join(words)
+    states = ["alive" if member.alive else "joining" if joins else "away"]
+    states += ["stopping"] if member.leaving else []
+    states += ["removing"] if member.removing else ["draining"] if member.draining else []
+    return ", ".join(states)
 
 
 def _counts(member: pb.Member) -> tuple[int, int]:
@@ -150,8 +149,8 @@ def _counts(member: pb.Member) -> tuple[int, int]:
 def drain(broker: str, stop: bool, timeout: float, as_json: bool, server: str) -> None:
     """Hand over what BROKER leads, and give it nothing new, until it is undrained.
 
-    It stays in the cluster as a follower, also over a restart. Partitions of which it has the only in-sync copy it
-    leads on, and the answer names them; --stop does not stop it then.
+    It stays in the cluster as a follower, also over a restart. It goes on leading partitions of which it has the only
+    in-sync copy, and the answer names them; --stop does not stop it then.
     """
 
     async def ask() -> pb.DrainBrokerResponse:
@@ -257,7 +256,7 @@ def remove(broker: str, force: bool, timeout: float, as_json: bool, server: str)
 @click.option(
     "--replica", default="", metavar="BROKER", help="Who is to lead. [default: the live replica with the longest log]"
 )
-@click.option("--accept-loss", is_flag=True, help="Do it. Without this the command only tells what would be lost.")
+@click.option("--accept-loss", is_flag=True, help="Do it. Without this the command only says what would be lost.")
 @click.option("--in-sync", default="", metavar="BROKERS", help="Only if these are still in sync, as shown before.")
 @click.option("--eligible", default="", metavar="BROKERS", help="With --in-sync: and only if these are still eligible.")
 @JsonOption
@@ -284,8 +283,8 @@ def elect(
                 partition,
                 replica=replica,
                 accept_loss=accept_loss,
-                in_sync=_words(in_sync),
-                eligible=_words(eligible),
+                in_sync=_names(in_sync),
+                eligible=_names(eligible),
             )
 
     answer = asyncio.run(ask())
@@ -300,12 +299,12 @@ def elect(
 
 
 def _accepting(stream: str, partition: int, answer: pb.ElectLeaderResponse) -> str:
-    """The command that does what was told, if that is still so. Where nobody is in sync there is nobody to name."""
-    words = ["bascule", "cluster", "elect", stream, str(partition), "--replica", answer.leader]
-    words += ["--in-sync", ",".join(answer.inSync)] if answer.inSync else []
-    words += ["--eligible", ",".join(answer.eligible)] if answer.eligible else []
-    return " ".join([*words, "--accept-loss"])
+    """The command that does what the answer says, if ISR and eligible replicas are still the same."""
+    command = ["bascule", "cluster", "elect", stream, str(partition), "--replica", answer.leader]
+    command += ["--in-sync", ",".join(answer.inSync)] if answer.inSync else []
+    command += ["--eligible", ",".join(answer.eligible)] if answer.eligible else []
+    return " ".join([*command, "--accept-loss"])
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in text.split(",") if word]
+def _names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]

@@ -15,9 +15,9 @@ from bascule.errors import BasculeError, NotFound
 
 DEFAULT_SERVER = "localhost:9292"
 PATIENCE_S = 3.0
-"""A broker that was started in the line before may take that long until it listens."""
+"""A broker that was started by the command before may take so long until it listens."""
 SAY_WAITS_FROM_S = 1.0
-"""What a request waits for is said from then on; most of it passes sooner."""
+"""After so long a command says what its request waits for; most requests are done sooner."""
 
 ServerOption = click.option(
     "--server",
@@ -41,7 +41,7 @@ async def connected(server: str) -> AsyncIterator[Client]:
 
 
 def say_waits() -> OnWait:
-    """Silence would look like a hung command: each reason is said once, whatever numbers are in it."""
+    """No output would look like a hang: each reason is printed once, whatever numbers are in it."""
     said: set[str] = set()
 
     def on_wait(error: BasculeError, seconds: float) -> None:

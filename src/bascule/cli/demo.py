@@ -1,12 +1,12 @@
-"""`make demo`: the main job end to end, on free ports and in a temporary folder, in words for a newcomer.
+"""`make demo`: publishing, fail-over and reading end to end, on free ports and in a temporary folder, explained.
 
 Messages reach one replicated stream in the three ways there are: by a client over gRPC, as Liftbridge envelopes over
 NATS (with acks) and as plain NATS messages from a program that knows nothing of streams. Then the broker that leads
 is killed under a publisher, which goes on with the next leader. Everything is read back by a subscriber and counted by
 Spark. Every part is the real thing. The last line says `demo ok` only if all three counts agree.
 
-A publisher that loses its broker cannot know which of its last messages were stored. This one is alone with its
-stream, so the stream's end tells it, and nothing is stored twice.
+A publisher that loses its broker cannot know which of its last messages were stored. This one is the only publisher of
+its stream, so it reads the stream's end, and nothing is stored twice.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Cluster:
 
     @classmethod
     def of(cls, running: Process) -> _Cluster:
-        """As it says of itself, once it runs."""
+        """With the addresses that it prints once it runs."""
 
         def addresses() -> list[str]:
             return [line for line in running.logs().splitlines() if line.startswith("{")]
@@ -167,7 +167,7 @@ async def _publish_at_fail_over(cluster: _Cluster, client: Client, before: int) 
         for number in range(done, AT_FAIL_OVER):
             yield Outgoing(b"order at fail-over %d" % number, headers={"source": b"gRPC, fail-over"})
             if not number % 100:
-                await asyncio.sleep(0.005)  # so that the kill finds it at work
+                await asyncio.sleep(0.005)  # so that it still publishes when the broker is killed
 
     async with asyncio.timeout(2 * TIMEOUT_S):
         while done < AT_FAIL_OVER:
@@ -234,7 +234,7 @@ def _publish_plain(nats_url: str) -> int:
 
 @contextmanager
 def _nats(url: str) -> Iterator[socket.socket]:
-    """NATS is a text protocol: a socket is client enough."""
+    """NATS is a text protocol: a socket is enough for a client."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname or "localhost", parts.port or 4222), TIMEOUT_S) as connection:
         connection.sendall(b'CONNECT {"verbose":false,"pedantic":false,"name":"demo"}\r\n')

@@ -6,7 +6,8 @@ ends. A broker that was killed or stopped is started again after a while, as a s
 by itself (a port in use, say) is not, and its last log line is shown. A start goes on without brokers that
 `bascule cluster remove` took out of the cluster and whose folders are still there.
 
-The brokers are a list of peers, of which one founds the cluster: who lost its disk joins the others.
+The brokers are a list of peers (`raft.bootstrap.peers`), one of which founds the cluster: a broker that lost its disk
+joins the others.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ POLL_S = 0.05
 ASK_S = 1.0
 
 WAS_REMOVED = "was removed from"
-"""So says a broker, after its id, that ends because it was taken out of the cluster."""
+"""What the last log line of a broker has after its id if it was removed from the cluster."""
 
 Say = Callable[[str], None]
 
@@ -64,7 +65,7 @@ class LocalBroker:
     def running(self) -> bool:
         return self.process is not None and self.process.returncode is None
 
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - limits.LOCAL_LAST_LINE_BYTES))
             lines = log.read().decode("utf-8", "replace").splitlines()
@@ -72,7 +73,7 @@ class LocalBroker:
 
 
 class LocalCluster:
-    """`start` it once in an event loop; `stop` it, or die."""
+    """`start` it once in an event loop; it ends at `stop`, or with this process."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class LocalCluster:
         """As `--server` and `Client.connect` take it."""
         return ",".join(broker.address for broker in self.brokers)
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Returns when every broker is alive, an odd number of them votes, and all take clients. Raises StartError,
@@ -142,8 +143,8 @@ class LocalCluster:
         self._keepers = [asyncio.create_task(self._keep(broker)) for broker in self.brokers]
 
     def _leave_nothing(self, made: list[Path], *, logs: bool) -> None:
-        """Of a start that failed: folders it made and that hold no stream go, and with them what would make the next
-        start look like that of another cluster."""
+        """After a failed start: remove the folders that it made and that hold no stream, so that the next start does
+        not take them for another cluster."""
         for broker in self.brokers:
             if broker.folder in made and not (broker.folder / "streams").exists():
                 shutil.rmtree(broker.folder, ignore_errors=True)
@@ -153,7 +154,7 @@ class LocalCluster:
             self.folder.rmdir()
 
     async def stop(self) -> None:
-        """Every broker in good order, then NATS."""
+        """Stop every broker cleanly, then NATS."""
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
@@ -181,15 +182,15 @@ class LocalCluster:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                process_group=0,  # Ctrl-C is for us alone: NATS must outlive the brokers
+                process_group=0,  # Ctrl-C goes to this process only: NATS must outlive the brokers
             )
 
     async def _wait_ready(self) -> None:
         while not await self._complete():
             for broker in [each for each in self.brokers if not each.running]:
-                words = broker.last_words()
-                if f"{broker.id} {WAS_REMOVED}" not in words or len(self.brokers) == 1:
-                    raise StartError(f"broker {broker.id} did not start: {words}")
+                line = broker.last_line()
+                if f"{broker.id} {WAS_REMOVED}" not in line or len(self.brokers) == 1:
+                    raise StartError(f"broker {broker.id} did not start: {line}")
                 self.brokers.remove(broker)
                 self.left_out.append(broker)
                 self._say(_removed(broker))
@@ -231,7 +232,7 @@ class LocalCluster:
             code = await broker.process.wait()
             if code > 0:
                 broker.given_up = True
-                self._say(f"broker {broker.id} ended and stays away: {broker.last_words()}")
+                self._say(f"broker {broker.id} ended with an error, and is not started again: {broker.last_line()}")
                 return
             how = f"was ended by {signal.Signals(-code).name}" if code else "has stopped"
             self._say(f"broker {broker.id} {how}; it is started again in {self._restart_after_s:g} s")

@@ -35,7 +35,7 @@ def set_up(config: LoggingConfig, stream: IO[str] | None = None) -> None:
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
-    # Other libraries only speak up when something is wrong.
+    # Of other libraries only warnings are logged.
     root.setLevel(max(LEVELS[config.level], logging.WARNING))
     logging.getLogger("bascule").setLevel(LEVELS[config.level])
     quiet = logging.NOTSET if config.raft else max(LEVELS[config.level], logging.WARNING)

@@ -1,4 +1,4 @@
-"""What every command says to people goes to stderr, so that stdout stays clean for data.
+"""Messages for people go to stderr, so that stdout has only data.
 
 An expected failure is one line, `error: ...`, and exit code 1, never a traceback. `reported` turns any
 BasculeError or OSError of the lower layers into that; wrong usage of a command is click's own, with exit code 2.
@@ -27,13 +27,13 @@ INTERRUPTED = 130
 
 HINTS = {
     "no known metadata leader": ": a majority of the voters is away; `bascule cluster status` shows which to start",
-    "context deadline exceeded": ": there was no answer in time; `bascule cluster status` may tell why",
+    "context deadline exceeded": ": there was no answer in time; `bascule cluster status` may show why",
     "Stream is reserved": ": the cluster keeps streams of its own under this name; choose another name",
 }
-"""Texts of the Go server, which is what clients get, and what people at a prompt need besides."""
+"""Texts of the Go server, which clients get, and the hint that the command line adds to each."""
 TOO_MANY_REPLICAS = "Invalid replicationFactor "
 NO_ACK = "no ack within "
-"""So begins what the client says of publishes that nobody confirmed."""
+"""The beginning of the client's error for publishes without an ack."""
 
 
 def hint(text: str) -> str:

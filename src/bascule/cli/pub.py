@@ -1,7 +1,7 @@
 """`bascule pub`: messages from the command line or from stdin, one per line, pipelined.
 
-Without `--json` people get one line at the end; with it every confirmed message is one JSON object on
-stdout, in the order it was given, as soon as its ack is there.
+Without `--json` there is one line at the end; with it every confirmed message is one JSON object on stdout, in the
+order of the input, as soon as its ack is there.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def pub(
 
 
 class Tally:
-    """How many messages are confirmed: all that an interrupted command can still say for certain."""
+    """Counts the confirmed messages, for the message of an interrupted command."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -191,7 +191,7 @@ async def _lines() -> AsyncIterator[bytes]:
 
 
 async def _stdin() -> AsyncIterator[bytes]:
-    """What comes, as it comes. Read in a daemon thread: a terminal nobody types at must not hold up the exit."""
+    """Input as it arrives. Read in a daemon thread: a terminal without input must not delay the exit."""
     loop, source = asyncio.get_running_loop(), sys.stdin.fileno()
     arrived: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
 
@@ -220,7 +220,7 @@ def _progress() -> Iterator[OnAcks]:
 
 
 def _printer(stream: str) -> OnAcks:
-    """Acks of several partitions may overtake one another: say them in the order of the input."""
+    """Acks of several partitions may overtake one another: print them in the order of the input."""
     early: dict[int, int] = {}
     following = 0
 

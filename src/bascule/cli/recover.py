@@ -1,4 +1,4 @@
-"""`bascule cluster recover`: a cluster begun anew from the data folder of one broker, while no broker runs on it."""
+"""`bascule cluster recover`: a new cluster from the data folder of one broker, which must not be running."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ _KEYS = {"out_of_sync": "doubtful"}
 
 
 @click.command(
-    short_help="Begin anew from one broker's folder; the others are lost.",
+    short_help="Begin a new cluster from one broker's folder; the others are lost.",
     epilog="Example: bascule cluster recover --data-dir /var/lib/bascule",
 )
 @click.option("--data-dir", "-d", type=click.Path(), required=True, help="Folder of the broker that is left.")
-@click.option("--accept-loss", is_flag=True, help="Do it. Without this the command only tells what would be lost.")
+@click.option("--accept-loss", is_flag=True, help="Do it. Without this the command only says what would be lost.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def recover(data_dir: str, accept_loss: bool, as_json: bool) -> None:
     """Begin a new cluster with what one broker has on its disk, if a majority of the voters is lost for good.
 
-    The broker must be stopped. What only the other brokers had is lost: streams and changes this one had not heard of,
-    partitions it does not hold, messages it had not got. If a majority can be started again, do that instead: nothing
-    is lost then. Brokers of the old cluster are refused from now on; with their data folders emptied they join.
+    The broker must be stopped. What only the other brokers had is lost: streams and changes that this one had not
+    received, partitions it does not hold, messages it had not fetched. If a majority can be started again, do that
+    instead: nothing is lost then. Brokers of the old cluster are refused from now on; with empty data folders they
+    join.
     """
     found = asyncio.run(_recover(data_dir, accept_loss))
     if as_json:
@@ -43,7 +44,7 @@ def recover(data_dir: str, accept_loss: bool, as_json: bool) -> None:
     for line in _lines(found):
         click.echo(line)
     if accept_loss:
-        click.echo(f"done: broker {found.broker_id} is cluster {found.cluster} from its next start on")
+        click.echo(f"done: broker {found.broker_id} forms the cluster {found.cluster} from its next start on")
         click.echo("start it, then empty the data folders of the other brokers and start those: they join", err=True)
     else:
         click.echo("nothing was done; to accept this, run it again with --accept-loss", err=True)
@@ -68,7 +69,7 @@ def _lines(found: Recovery) -> list[str]:
     others = ", ".join(found.others) or "none"
     lines = [
         f"broker {found.broker_id} of cluster {found.old_cluster}; disks that count as lost: {others}",
-        f"every change of the metadata after number {found.index} is lost, if there was one",
+        f"every change of the metadata after index {found.index} is lost, if there was one",
         f"partitions this broker was in sync with, as far as it knows, and which it leads: {len(found.whole)}",
     ]
     if found.out_of_sync:

@@ -1,4 +1,4 @@
-"""`bascule server`: read the configuration, set up logging, and run the broker until it is told to stop.
+"""`bascule server`: read the configuration, set up logging, and run the broker until SIGTERM or SIGINT.
 
 The flags are those of the Go server, taken from the table of settings. Go programs read `-id x`, `--id x`,
 `-id=x` and `--embedded-nats=false` alike, so start scripts may hold any of them: `GoStyleCommand` rewrites
@@ -131,13 +131,13 @@ server.params += [_option(setting) for setting in SETTINGS if setting.flags]
 def _overrides(flags: dict[str, str | bool | tuple[str, ...] | None]) -> dict[str, object]:
     keys = {_param(setting): setting.key for setting in SETTINGS}
     overrides: dict[str, object] = {keys[name]: value for name, value in flags.items() if value not in (None, ())}
-    if "nats.embedded.config" in overrides:  # the flag implies the other one, whatever the file says
+    if "nats.embedded.config" in overrides:  # this flag implies nats.embedded, whatever the file says
         overrides.setdefault(BY_KEY["nats.embedded"].key, True)
     return overrides
 
 
 def announce(config: Config) -> None:
-    """What starts, and every warning about the settings."""
+    """Log the versions, and every warning about the settings."""
     logger.info(
         "bascule %s starting: kernels %s, Python %s, namespace %s",
         __version__,

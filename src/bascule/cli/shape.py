@@ -1,6 +1,6 @@
-"""What a folder that `bascule up` is pointed at holds: the data of one broker, or a folder for each of a cluster's.
+"""Whether the data folder of `bascule up` has the data of one broker, or a folder for each broker of a cluster.
 
-Opened as the other it would look empty, and a new cluster would begin inside it.
+Opened as the other kind it would look empty, and a new cluster would be founded inside it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from bascule.cli.output import CommandFailed
 def check_shape(folder: Path, brokers: int) -> None:
     """Raises CommandFailed, with the command that opens what is there, if that is not for so many brokers."""
     names = sorted(each.name for each in folder.iterdir() if _is_broker(each)) if folder.is_dir() else []
-    # Brokers are named by letters, and the first so many are started: with a, c and d there it takes four.
+    # Brokers have letters as names, and the first so many are started: with folders a, c and d, four are needed.
     needed = max(2, len(names), *(string.ascii_lowercase.find(name) + 1 for name in names)) if names else 1
     removed = ""
     if _is_broker(folder):
         there, count, fits = "the data of one broker", "", brokers == 1
     else:
         there, count = f"a cluster of {len(names)} brokers ({', '.join(names)})", f" --brokers {needed}"
-        # Fewer may be there: the disks of others were lost, or they are new.
+        # There may be fewer folders: the disks of other brokers were lost, or they are new.
         fits = not names or 1 < brokers >= needed
         if brokers > 1:
             removed = ". A broker that `bascule cluster remove` took out leaves its folder behind: delete it first"
@@ -35,6 +35,6 @@ def check_shape(folder: Path, brokers: int) -> None:
 
 
 def _is_broker(folder: Path) -> bool:
-    """It has a state of Raft."""
+    """It has the state of Raft."""
     raft = folder / "raft"
     return raft.is_dir() and any(raft.iterdir())

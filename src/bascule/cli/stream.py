@@ -63,7 +63,7 @@ def list_streams(as_json: bool, server: str) -> None:
 @JsonOption
 @ServerOption
 def info(name: str, as_json: bool, server: str) -> None:
-    """Show where every replica of STREAM stands. Ends are exclusive: a log with offsets 0 to 9 ends at 10."""
+    """Show the log end of every replica of STREAM. Ends are exclusive: a log with offsets 0 to 9 ends at 10."""
 
     async def ask() -> pb.DescribeStreamResponse:
         async with connected(server) as client:
@@ -106,13 +106,13 @@ def _ends(item: pb.PartitionDescription) -> tuple[str, str]:
 
 def _state(item: pb.PartitionDescription) -> list[str]:
     waits = f"{item.leader} waits for {', '.join(item.waitsFor)}: see `bascule cluster status`"
-    words = [waits] if item.waitsFor else [] if item.online else ["no live leader"]
-    words += ["under-replicated"] if item.underReplicated else []
-    words += ["below min ISR"] if item.belowMinIsr else []
-    words += ["readonly"] if item.readonly else []
-    words += ["paused"] if item.paused else []
-    words += [f"unclean election at epoch {item.uncleanEpoch}"] if item.uncleanEpoch else []
-    return words or ["ok"]
+    states = [waits] if item.waitsFor else [] if item.online else ["no live leader"]
+    states += ["under-replicated"] if item.underReplicated else []
+    states += ["below min ISR"] if item.belowMinIsr else []
+    states += ["readonly"] if item.readonly else []
+    states += ["paused"] if item.paused else []
+    states += [f"unclean election at epoch {item.uncleanEpoch}"] if item.uncleanEpoch else []
+    return states or ["ok"]
 
 
 @stream.command(epilog="Example: bascule stream create orders --partitions 3 --replication-factor 3")

@@ -1,6 +1,6 @@
 """`bascule sub`: messages of one partition on stdout, to the current end or for ever.
 
-"The current end" is the high watermark when the command starts, asked of the leader. A value is printed as
+"The current end" is the leader's high watermark when the command starts. A value is printed as
 it is; with `--json` every message is one object, its value as text if it is UTF-8 and in base64 otherwise.
 """
 
@@ -110,7 +110,7 @@ async def _read(
                         batch = [message for message in batch if message.offset >= newest + 1 - last]
                     write(batch)
         except InvalidArgument as error:
-            # Only the broker knows which offset a time stands for, and that it is past the end.
+            # Only the broker knows the offset of a time, and whether it is past the end.
             if not isinstance(position, datetime) or not str(error).startswith(STOP_BEFORE_START):
                 raise
             await _say_nothing_there(client, stream, partition, newest)
@@ -121,7 +121,7 @@ def _is_past(position: StartAt, newest: int) -> bool:
 
 
 async def _say_nothing_there(client: Client, stream: str, partition: int, newest: int) -> None:
-    """Silence would look like a failure, and the messages may be one partition further."""
+    """No output would look like a failure, and the messages may be in another partition."""
     partitions = len((await client.fetch_metadata([stream])).streams[stream].partitions)
     where = f"partition {partition} of {partitions} of stream {stream}" if partitions > 1 else f"stream {stream}"
     state = "is empty" if newest < 0 else f"has nothing there yet (its newest offset is {newest})"

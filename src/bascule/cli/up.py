@@ -1,6 +1,6 @@
 """`bascule up`: everything a single machine needs: a NATS server and a broker, or with `--brokers` a cluster of them.
 
-It listens on loopback only and keeps its data in the user's own folder. Other settings come from a file or
+It listens on loopback only and stores its data in the user's own folder. Other settings come from a file or
 the environment, as for `bascule server`; what is given here wins.
 """
 
@@ -109,7 +109,7 @@ def up(
 
 @contextmanager
 def _nats_config(port: int) -> Iterator[str]:
-    """There for as long as the server runs: NATS reads its file again when asked to reload."""
+    """The file exists as long as the server runs: NATS reads it again at a reload."""
     with tempfile.NamedTemporaryFile("w", prefix="bascule-nats-", suffix=".conf") as file:
         file.write(f"host: {LOOPBACK}\nport: {port}\n")
         file.flush()
@@ -176,7 +176,7 @@ async def _run_cluster(
     try:
         _print_cluster_json(cluster) if as_json else _greet_cluster(cluster)
         await stopped
-        click.echo("stopping the brokers in good order", err=True)
+        click.echo("stopping the brokers", err=True)
     finally:
         await cluster.stop()
     return 0
