@@ -1,5 +1,5 @@
-"""`make simulate`: many seeds, one line at the end; the first violation is told with its timeline and how to see it
-again."""
+"""`make simulate`: many seeds, one line at the end; the first violation is reported with its timeline and the command
+that repeats it."""
 
 import argparse
 import hashlib
@@ -89,7 +89,7 @@ class Total:
 
     @property
     def faults(self) -> str:
-        """How often each kind struck, those that never did too."""
+        """How often each kind of fault happened, with those that never did."""
         return "faults: " + " ".join(f"{kind}={self._kinds[kind]}" for kind in KINDS)
 
     def __str__(self) -> str:

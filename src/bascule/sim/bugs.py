@@ -43,14 +43,14 @@ def ack_before_sync() -> Iterator[None]:
 
 @contextmanager
 def expose_before_sync() -> Iterator[None]:
-    """The high watermark that clients are told covers what is only in memory."""
+    """The high watermark that clients get covers records that are only in memory."""
     with _replaced(Replica, "hw_end", property(lambda self: self.log.end)):
         yield
 
 
 @contextmanager
 def reuse_offset_after_damage() -> Iterator[None]:
-    """Recovery takes every bad record for a torn tail, cuts there, and gives the offsets out again."""
+    """Recovery takes every bad record for a torn tail, truncates there, and uses the offsets again."""
     with _replaced(Scan, "torn_at", property(lambda self: self.bad[0][0] if self.bad else None)):
         yield
 
@@ -76,14 +76,14 @@ def ack_lost_write() -> Iterator[None]:
 
 @contextmanager
 def no_truncate() -> Iterator[None]:
-    """A leader takes every follower's log for the beginning of its own."""
+    """A leader takes every follower's log for a prefix of its own."""
     with _replaced(feed, "judge", lambda position, epochs, log_end: None):
         yield
 
 
 @contextmanager
 def vote_not_persisted() -> Iterator[None]:
-    """A voter that comes back knows the term, and not whom it voted for."""
+    """A voter that restarts knows the term, and not whom it voted for."""
     original = RaftStorage.save
 
     async def save(

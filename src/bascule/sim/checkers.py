@@ -1,13 +1,13 @@
-"""The invariants of the contract, checked while the run goes on, from what clients see and nothing else.
+"""The invariants of the contract, checked during the run, only with what clients see.
 
-The numbers are those of docs/guarantees.md. A checker knows, for each partition, which offset names which message:
-every ack and every record shown adds to it. From that follow:
+The numbers are those of docs/guarantees.md. A checker knows, for each partition, which message is at which offset:
+every ack and every record that was read adds to it. From that follow:
 
-- I1, I4: what was acked or shown is in every later read that covers its offset, and below the end of every full one.
+- I1, I4: what was acked or read is in every later read that covers its offset, and below the end of every full one.
 - I2: an offset names one message for ever.
 - I3: the high watermark that clients ask for never falls below what they knew before they asked.
 - I5: one broker commits for a partition and epoch.
-- I6: a message sent after another was acked or shown lies above it; messages of one connection keep their order.
+- I6: a message sent after another was acked or read has a higher offset; messages of one connection keep their order.
 - I7, as far as it applies: where nothing repeats messages, each is stored once; a refused one never.
 - I9 is the runner's: it tries to publish after the faults have stopped.
 - I16: an ack given to a gRPC publisher that named a stream is of that stream, or of one of its load-balance group.
@@ -34,12 +34,12 @@ class Known:
     names: dict[int, Sent] = field(default_factory=dict)
     timestamps: dict[int, int] = field(default_factory=dict)
     top: int = 0
-    """Exclusive end of what was acked or shown."""
+    """Exclusive end of what was acked or read."""
     hw_end: int = 0
     """The highest watermark that clients have seen, or may conclude."""
     damaged: dict[int, None] = field(default_factory=dict)
     torn: dict[int, None] = field(default_factory=dict)
-    """Written and not promised when the power went: these may be left out."""
+    """Offsets written and not promised at a power loss: these may be missing."""
 
 
 class Checker:
@@ -47,9 +47,9 @@ class Checker:
         self.history = history
         self.violations: list[Violation] = []
         self.keeps_order = True
-        """Whether the bus does: not in harsh conditions."""
+        """Whether the bus keeps the order of messages: not in harsh conditions."""
         self.repeats = False
-        """Whether the bus may."""
+        """Whether the bus may repeat messages."""
         self._trace = trace
         self._known: dict[Part, Known] = {}
         self._committers: dict[tuple[Part, int], str] = {}
@@ -71,14 +71,14 @@ class Checker:
     # --- publishing -------------------------------------------------------------------------------------------
 
     def acked(self, sent: Sent, ack: api.Ack, named_stream: bool) -> None:
-        """`named_stream`: the publisher asked for a stream, not for whoever listens on a subject."""
+        """`named_stream`: the publisher named a stream, not a subject."""
         stream = self.history.streams.get(ack.stream)
         if named_stream and not self.history.answers(ack.stream, sent.target.stream):
             text = f"{sent.token!r} was published to {sent.target.stream} and is acked by {ack.stream}"
             self.violate("I16", text, sent.target, ack.offset)
         part = stream.part_of(ack.msgSubject) if stream else None
         if stream is None or part is None:
-            self.violate("nobody's", f"an ack of {sent.token!r} names stream {ack.stream}, subject {ack.msgSubject}")
+            self.violate("invalid", f"an ack of {sent.token!r} names stream {ack.stream}, subject {ack.msgSubject}")
             return
         if part.stream == sent.target.stream:
             part = sent.target
@@ -88,7 +88,7 @@ class Checker:
                 self.violate("expected offset", text, part, ack.offset)
         self._trace.note("acked", f"{sent.token!r} policy {ack.ackPolicy}", part, ack.offset)
         if ack.ackPolicy == api.LEADER and stream.replication > 1:
-            return  # one broker's word, which goes with it: the policy says so
+            return  # only one broker has it, and it may be lost with that broker: the policy allows it
         self._name(part, ack.offset, sent)
         if ack.ackPolicy == api.ALL or stream.replication == 1:
             known = self.known(part)
@@ -134,16 +134,16 @@ class Checker:
             if sent.outcome is Outcome.REFUSED and not self.repeats:
                 self.violate("I7", f"{sent.token!r} was refused and is stored", part, offset)
 
-    def shown(self, part: Part, record: Record) -> None:
+    def was_read(self, part: Part, record: Record) -> None:
         sent = self.history.find(record.value)
         if sent is None or sent.value != record.value:
-            self.violate("nobody's", f"nobody sent {record.value[:40]!r}", part, record.offset)
+            self.violate("invalid", f"no client sent {record.value[:40]!r}", part, record.offset)
             return
         known = self.known(part)
         self._name(part, record.offset, sent)
         known.hw_end = max(known.hw_end, record.offset + 1)
         if known.timestamps.setdefault(record.offset, record.timestamp) != record.timestamp:
-            self.violate("I2", "shown again with another timestamp", part, record.offset)
+            self.violate("I2", "read again with another timestamp", part, record.offset)
 
     def watermark(self, part: Part, floor: int, metadata: api.PartitionMetadata) -> None:
         """`floor` is what `known(part).hw_end` was when the question was asked."""
@@ -208,12 +208,12 @@ class View:
         for entry in decoded:
             record = Record._make(entry)
             self._place(record, reverse)
-            self._checker.shown(self.part, record)
+            self._checker.was_read(self.part, record)
             self.seen[record.offset] = None
         return len(decoded)
 
     def _verify(self, records: bytes, reverse: bool) -> None:
-        """The bytes check themselves, as a client or Spark would let them."""
+        """Verify the checksums of the records, as a client or Spark does."""
         position = 0
         while position < len(records):
             if reverse:
@@ -222,20 +222,20 @@ class View:
             else:
                 good = scan_records(records, position, len(records), 0)[0]
             if good == position:
-                self._checker.violate("nobody's", "a record was served whose checksum is wrong", self.part, self.last)
+                self._checker.violate("invalid", "a record was served whose checksum is wrong", self.part, self.last)
                 return
             position = good
 
     def _place(self, record: Record, reverse: bool) -> None:
         if (record.stream, record.partition) != (self.part.stream, self.part.number):
             text = f"a record of {record.stream}/{record.partition} was served"
-            self._checker.violate("nobody's", text, self.part, record.offset)
+            self._checker.violate("invalid", text, self.part, record.offset)
         if self.seen and (record.offset >= self.last if reverse else record.offset <= self.last):
             self._checker.violate("order", f"served after {self.last}", self.part, record.offset)
         self.last = record.offset
 
     def without_holes(self, when: str) -> None:
-        """A full read has every offset there is: one that was given to nobody would be a record that got lost."""
+        """A full read has every offset: an offset without a record is a record that got lost."""
         damaged, torn = self._checker.known(self.part).damaged, self._checker.known(self.part).torn
         offsets = range(max(self.seen, default=-1))
         missing = [offset for offset in offsets if offset not in self.seen and offset not in torn]

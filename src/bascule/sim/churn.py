@@ -1,9 +1,10 @@
-"""A client that makes a stream, uses it, deletes it and makes it again under the same name. Nothing of the old one may
-ever be seen in the new one, and what was acked in the new one stays, whatever happened to the broker in between. Once a
-deletion is answered nobody confirms anything for that stream, not even a leader that did not hear of it; where there
-are replicas, nothing that counts: a LEADER ack of one that was replaced unawares is its own word, which goes with it.
+"""A client that creates a stream, uses it, deletes it and creates it again under the same name. No message of the old
+stream may be in the new one, and what was acked in the new one stays, whatever happened to the broker in between. Once
+a deletion is answered there are no acks for that stream, not even from a leader that does not know of the deletion yet.
+With replicas that holds for ALL acks: a leader that was replaced and does not know it may still send LEADER acks, which
+promise no more than that broker.
 
-It is the only user of its stream and waits for each answer, so that it always knows which making it talks to.
+It is the only user of its stream and waits for each answer, so that it always knows which creation it uses.
 """
 
 import asyncio

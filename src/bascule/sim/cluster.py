@@ -74,7 +74,7 @@ class Cluster:
         self._trace = trace
         self._builder = Builder(plan, self._elected)
         self._controllers: dict[tuple[str, int], str] = {}
-        """Who led Raft in each term of each cluster: a seed without its disk may have founded a second one."""
+        """The Raft leader of each term of each cluster: a seed that lost its disk may have founded a second cluster."""
         self._id = ""
         self.hosts: dict[str, Host] = {}
         for number in range(1, plan.brokers + 1):
@@ -86,7 +86,7 @@ class Cluster:
         return host
 
     def remove(self, host: Host, chance: random.Random) -> None:
-        """It is no member any more, and never comes back."""
+        """It is not a member any more, and is never started again."""
         host.kill(chance)
         host.wanted = False
         del self.hosts[host.name]
@@ -102,8 +102,9 @@ class Cluster:
         return [host for host in self.hosts.values() if host.broker is not None and not host.paused]
 
     def founded_another(self, host: Host) -> bool:
-        """A seed that lost its disk while it heard nobody has founded a cluster of its own, as documented: what it
-        answers is about that one, until it meets the first and ends. The first that is asked about is the first."""
+        """A seed that lost its disk while it was partitioned has founded a cluster of its own, as documented: its
+        answers are about that cluster, until it receives messages of the first one and stops. The first cluster is the
+        one of the first broker that is asked about."""
         if host.broker is None:
             return False
         own = host.broker.cluster.subjects.cluster
@@ -112,12 +113,12 @@ class Cluster:
 
     @property
     def controller(self) -> Host | None:
-        """As nobody but the simulator can know it."""
+        """The true one, which only the simulator can know."""
         leading = [host for host in self.serving() if host.broker and host.broker.cluster.raft.is_leader]
         return max(leading, key=lambda host: host.term, default=None)
 
     def leader(self, part: Part) -> Host | None:
-        """Who leads it in the newest term there is."""
+        """The broker that leads it in the newest leader epoch."""
         leading = [
             (replica.leading.epoch, host.name)
             for host in self.hosts.values()
@@ -127,7 +128,7 @@ class Cluster:
 
     @property
     def complete(self) -> bool:
-        """All are members, every voter there is to be is one, and all serve."""
+        """All brokers are members, there are as many voters as there should be, and all serve."""
         controller = self.controller
         if controller is None or controller.broker is None or len(self.serving()) < len(self.hosts):
             return False
@@ -146,5 +147,5 @@ class Cluster:
 
     @property
     def elections(self) -> int:
-        """Of controllers."""
+        """How many controllers were elected."""
         return len(self._controllers)

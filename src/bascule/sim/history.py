@@ -1,8 +1,8 @@
-"""What clients did and saw: every message sent, with all that was ever learnt about it, and the streams there are.
+"""The history of the clients: every message sent, with all that is known about it, and the streams.
 
-Each message carries a token nobody else uses, so that a record tells which send it came from. The outcome of a send is
-one of: pending, acked, refused (told in time that it will not be stored) or unknown; `unknown` is neither success nor
-failure, and such a message may turn up for ever.
+Each message carries a unique token, so that a record can be traced to its send. The outcome of a send is pending,
+acked, refused (an answer said that it will not be stored) or unknown; `unknown` is neither success nor failure, and
+such a message may appear at any time later.
 """
 
 import random
@@ -23,20 +23,20 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Sent:
-    """One message on its way, a second try of the same content being another one."""
+    """One message that was sent; a second try with the same content is another one."""
 
     token: bytes
     value: bytes
     target: Part
     session: str
-    """Messages of one session pass through the same connections, in the order of their `serial`; "" = of none."""
+    """Messages of one session use the same connections, in the order of their `serial`; "" = no session."""
     serial: int
     floor: int
-    """Records of the target that clients had seen or been acked before it was sent lie below this offset."""
+    """Records of the target that clients had read or had acks for before it was sent are below this offset."""
     expected_offset: int | None = None
     outcome: Outcome = Outcome.PENDING
     stored: dict[Part, int] = field(default_factory=dict)
-    """Where it was seen first."""
+    """By partition, the offset where it was seen first."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class StreamInfo:
         return partition_subject(self.subject, number)
 
     def part_of(self, message_subject: str) -> Part | None:
-        """The partition that listens on this subject."""
+        """The partition of this subject."""
         for part in self.parts():
             if matches(self.subject_of(part.number).encode(), message_subject.encode()):
                 return part

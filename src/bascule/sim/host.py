@@ -59,9 +59,9 @@ class Host:
         self.clock = VirtualClock(loop)
         self.broker: Broker | None = None
         self.node: Broker | None = None
-        """The same, from the moment it is put together."""
+        """The same, set as soon as it is assembled, before it is started."""
         self.raft: Raft | None = None
-        """Of its process, from the moment there is one."""
+        """The Raft of its process, set as soon as there is one."""
         self.buses: list[MemoryBus] = []
         self.wanted = True
         """Whether it is started again when it ends."""
@@ -78,7 +78,7 @@ class Host:
         self._outside = contextvars.Context()
         self._changed = asyncio.Event()
 
-    # --- process and death -----------------------------------------------------------------------------------------
+    # --- start and stop --------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
@@ -125,7 +125,7 @@ class Host:
         """The broker itself says that it cannot go on."""
         self._trace.note("host", f"{self.name} ends: {reason}")
         if "founded this one by mistake" in reason:
-            # It lost its disk while nobody was there to ask; an operator does what it says.
+            # It lost its disk while no other broker could be reached; the operator does what the message says.
             self._loop.call_soon(self.wipe, context=self._outside)
             self.boot_later(RESTART_AFTER_FAILED_START_S)
             return
@@ -152,7 +152,7 @@ class Host:
         self.disk.crash(chance)
 
     async def stop(self) -> bool:
-        """SIGTERM: a clean end. Whether it came to that."""
+        """SIGTERM. Whether the shutdown was clean."""
         process, broker = self._process, self.broker
         if process is None or broker is None:
             return False
@@ -197,7 +197,7 @@ class Host:
         self.buses.append(bus)
         return bus
 
-    # --- what clients do ------------------------------------------------------------------------------------------
+    # --- calls of clients -----------------------------------------------------------------------------------------
 
     def open(self, method: str, call: MemoryCall) -> None:
         """Begin a call; it is over when `call.ended` is true."""

@@ -1,4 +1,4 @@
-"""What no client can see: whether the brokers agree with each other. For quiet times only."""
+"""Whether the brokers agree with each other, which no client can see. Only for times without load."""
 
 import asyncio
 
@@ -12,10 +12,10 @@ HEALING_S = 20
 
 
 async def compare_replicas(world: World, part: Part, when: str) -> None:
-    """I8: below the high watermark all replicas have the same bytes. Damage that nobody had met is met now, and gets
-    the time to heal."""
+    """I8: below the high watermark all replicas have the same bytes. Damage that no read had found is found now, and
+    gets the time to be repaired."""
     if world.checker.known(part).damaged:
-        return  # the only copy in sync: it stays as it is
+        return  # it was the only copy in sync, and cannot be repaired
     for _ in range(HEALING_S):
         different = await _difference(world, part)
         if not different:
@@ -54,7 +54,7 @@ async def content(log: CommitLog, end: int) -> bytes:
 
 
 def same_index(world: World) -> bool:
-    """Whether all brokers have applied as many changes: one may be on its way."""
+    """Whether all brokers have applied the same number of commands: one may be in flight."""
     brokers = [host.broker for host in world.cluster.serving() if host.broker is not None]
     return len({broker.cluster.metadata.index for broker in brokers}) <= 1
 

@@ -1,8 +1,8 @@
-"""Bounds that are smaller in some runs, so that what happens when one is reached happens at all ("buggify").
+"""Bounds that are smaller in some runs, so that they are reached ("buggify").
 
 A knob is a constant of a module that the contract does not fix. Code reads it at call time, as a global of the module,
-so that setting it for a run changes that run; where a module took a copy of a name of `limits`, the copy is set too. A
-run draws some knobs and puts them back when it is over: the next one in the same process has the usual values.
+so that setting it for a run changes that run; where a module imported a name of `limits`, the name there is set too. A
+run draws some knobs and resets them at its end: the next run in the same process has the usual values.
 """
 
 import random
@@ -36,7 +36,7 @@ class Knob:
 
     @property
     def places(self) -> list[ModuleType | type]:
-        """Where it is to be set: modules of a broker that took a copy of a limit have it too."""
+        """Where it is to be set: also in the modules of a broker that imported the name from `limits`."""
         if self.owner is not limits:
             return [self.owner]
         loaded = [module for path, module in sorted(sys.modules.items()) if path.startswith(LAYERS)]
@@ -108,7 +108,7 @@ def draw(chance: random.Random) -> tuple[tuple[str, float], ...]:
 
 @contextmanager
 def turned(settings: tuple[tuple[str, float], ...]) -> Iterator[None]:
-    """These values, while it lasts."""
+    """The knobs have these values inside the `with` block."""
     changes = [(owner, KNOBS[name].name, value) for name, value in settings for owner in KNOBS[name].places]
     before = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in changes]
     for owner, attribute, value in changes:

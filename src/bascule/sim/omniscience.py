@@ -1,20 +1,20 @@
-"""What neither clients nor brokers can see: whether what is exposed is really there.
+"""Checks of the disks, which neither clients nor brokers can make: whether exposed records are really stored.
 
-Whenever a broker lets readers see more of a log, that broker's disk is looked at, and if it leads the partition, those
-of its whole in-sync set:
+Whenever a broker exposes more of a log to readers, this checks that broker's disk, and if it leads the partition, the
+disks of the whole ISR:
 
 - I15: every record below the high watermark is durable on every member of the in-sync set (relaxed: written).
 - I8: at each offset all of them have the same record, now and not only at the end.
 
-Which set counts is what the newest metadata anywhere says about the leader's term: a leader that has not heard of a
-change yet must commit with the larger set.
+The ISR is the one of the newest metadata on any broker with the leader's epoch: a leader that does not know a change
+yet must commit with the larger ISR.
 
-Bytes that this run destroyed are excused: single records that were flipped or cut off, until they are there again; and
-all that was on a disk that was lost, as long as the in-sync set is the one of that moment: who is let in later has to
+Bytes that this run destroyed are excused: single records that were flipped or truncated, until they are there again;
+and everything that was on a lost disk, as long as the ISR has not changed since: a replica that is added later must
 have everything.
 
-Files are read from where they had been read before, for they grow at their ends; whatever else changes one counts as a
-new version of it.
+Files are read from where the last read ended, because they grow at their ends; every other change makes a new version
+of a file, which is read from its beginning.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from bascule.wire.kernels import decode_records, scan_records
 from bascule.wire.record import Record
 
 UNDER_WAY_S = 1.0
-"""What a broker reported before its disk was lost may arrive for so long."""
+"""Messages that a broker sent before its disk was lost may arrive for so long."""
 _EPOCH_AND_CRC_BYTES = 12
 
 
@@ -47,7 +47,7 @@ class _Seen:
     version: int
     size: int = 0
     good_size: int = 0
-    """Up to where records follow each other without a gap."""
+    """The end of the records that follow each other without damage."""
     offsets: list[int] = field(default_factory=list)
 
 
@@ -57,7 +57,7 @@ class Copy:
     def __init__(self) -> None:
         self.records: dict[int, bytes] = {}
         self.verified_end = 0
-        """Up to here it was compared with what was exposed."""
+        """The end of the records that were compared with the exposed ones."""
         self.disk: object = None
         self._seen: dict[str, _Seen] = {}
 
@@ -115,24 +115,24 @@ class Omniscience:
         self._copies: dict[tuple[str, str], Copy] = {}
         """By broker and folder."""
         self._exposed: dict[str, dict[int, bytes]] = {}
-        """By folder: what each offset names."""
+        """By folder and offset, the record that was exposed."""
         self._exposed_end: dict[str, int] = {}
         self._deleted: dict[str, int] = {}
-        """By stream: those made up to this index are being deleted, by one broker before the other."""
+        """By stream name: streams created up to this index are being deleted, by one broker before the other."""
         self._destroyed: dict[tuple[str, str], dict[int, None]] = {}
         self._lost: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
-        """When a broker's disk was lost; by folder the epoch of the partition then, and up to where it had records. The
-        cluster does not know yet, and a leader may commit, or show again, what was there."""
+        """By broker, when its disk was lost; by folder the partition epoch then, and the end of its log. The cluster
+        does not know of the loss yet, and a leader may commit, or expose again, what was there."""
 
     # --- what this run destroys ---------------------------------------------------------------------------------
 
     def destroyed(self, host: Host, folder: str, offset: int) -> None:
-        """Of this record, which may be anywhere in that folder."""
+        """The run destroyed this record, in whichever file of the folder it is."""
         self._destroyed.setdefault((host.name, folder), {})[offset] = None
 
     def power_goes(self, host: Host) -> None:
-        """Of records that are not synced yet some sectors may survive and others not: where a later record is whole
-        and an earlier one is not, that one is a hole. Nobody was promised either."""
+        """Of records that are not synced yet some sectors may survive and others not: an earlier record may be torn
+        and a later one whole. Neither of them was promised."""
         for folder in host.disk.folders():
             if not folder.startswith("streams/") or not folder.rpartition("/")[2].isdigit():
                 continue  # of no partition, or of one that is being deleted
@@ -145,7 +145,7 @@ class Omniscience:
                     self._checker.known(self._part(folder)).torn[offset] = None
 
     def others_have(self, host: Host, folder: str, offset: int) -> bool:
-        """Whether this record is on the disk of another broker that is in sync, as far as anybody knows: it comes back
+        """Whether another broker in the ISR, by the newest metadata, has this record on its disk: repair fetches it
         from there."""
         views = list(self._views(folder))
         newest = max(views, key=lambda view: view.epoch, default=None)
@@ -154,17 +154,18 @@ class Omniscience:
         return any(offset in self._copy(other, folder).records for other in others)
 
     def lost(self, host: Host, now_s: float) -> None:
-        """All that was on its disk, or all that was not synced."""
+        """Its disk was lost, or everything on it that was not synced."""
         log_end = {folder: (self._epoch(folder), self._held_end(host, folder)) for folder in self._folders()}
         self._lost[host.name] = (now_s, log_end)
 
     def _held_end(self, host: Host, folder: str) -> int:
-        """What it had, it may have reported: a leader that does not know of the loss yet commits with that."""
+        """The end of its log. It may have reported it: a leader that does not know of the loss yet commits with
+        that."""
         stored = max(self._copy(host, folder).records, default=-1) + 1
         return max(stored, self._exposed_end.get(folder, 0))
 
     def _folders(self) -> list[str]:
-        """Of every partition that a running broker knows of."""
+        """The folders of all partitions that running brokers know."""
         known = {
             f"{stream_folder(stream)}/{item.id}": None
             for host in self._cluster.hosts.values()
@@ -175,7 +176,7 @@ class Omniscience:
         return [*known, *(folder for _, folder in self._copies if folder not in known)]
 
     def deletes(self, stream: str) -> None:
-        """A client asks for that: from now on its records may go."""
+        """A client deletes the stream: from now on its records may be removed."""
         made = [
             found.creation_index
             for host in self._cluster.hosts.values()
@@ -196,7 +197,7 @@ class Omniscience:
         replica = host.node.replicas.find(name, number)
         if replica is None or replica.log is not log or replica.stream.creation_index <= self._deleted.get(name, 0):
             return  # it is being deleted
-        if replica.leading is not None or not log.damaged:  # a follower that knows of damage promises nothing of it
+        if replica.leading is not None or not log.damaged:  # a follower promises no records it knows to be damaged
             self._compare(host, log, hw_end, replica.partition, now_s)
         if replica.leading is not None:
             self._check_members(host, replica, hw_end, now_s)
@@ -215,9 +216,9 @@ class Omniscience:
                 "I15", f"exposed with {len(replica.partition.isr)} in sync, and {least} must be", folder, hw_end
             )
         self._exposed_end[folder] = max(hw_end, self._exposed_end.get(folder, 0))
-        for name, (_, log_end) in self._lost.items():
+        for name, (_, held) in self._lost.items():
             if name not in partition.isr:
-                log_end.pop(folder, None)  # if it is let in again it has to have everything
+                held.pop(folder, None)  # if it is added to the ISR again it must have everything
         for name in partition.isr:
             member = self._cluster.hosts.get(name)
             if member is not None and member is not leader and not _knows_it_is_gone(member, folder):
@@ -242,7 +243,7 @@ class Omniscience:
             found = copy.records.get(offset)
             if found is None:
                 if not self._excused(host, folder, offset, partition, now_s):
-                    text = f"exposed up to {hw_end} although {host.name}, in sync, has it not on its disk"
+                    text = f"exposed up to {hw_end} although {host.name}, in sync, does not have it on its disk"
                     self._violate("I15", text, folder, offset)
                     return
                 continue
@@ -270,13 +271,13 @@ class Omniscience:
             return True  # it was the only copy in sync, and may be gone everywhere
         if self._is_a_gap(folder, offset):
             return True
-        at_s, log_end = self._lost.get(host.name, (0.0, {}))
-        epoch, held_end = log_end.get(folder, (-1, 0))
-        return folder in log_end and (partition.epoch <= epoch or offset < held_end or now_s - at_s < UNDER_WAY_S)
+        at_s, held = self._lost.get(host.name, (0.0, {}))
+        epoch, held_end = held.get(folder, (-1, 0))
+        return folder in held and (partition.epoch <= epoch or offset < held_end or now_s - at_s < UNDER_WAY_S)
 
     def _is_a_gap(self, folder: str, offset: int) -> bool:
-        """A power loss tore it out of a write that was never promised, and the only one in sync went on behind it: no
-        record was ever exposed there, acked, or is on any disk."""
+        """A power loss tore a write that was never promised, and the only replica in sync went on after this offset: it
+        was never exposed or acked, and is on no disk."""
         named = offset in self._exposed.get(folder, {}) or offset in self._checker.known(self._part(folder)).names
         return not named and not any(
             offset in self._copy(each, folder).records for each in self._cluster.hosts.values()
@@ -292,7 +293,7 @@ class Omniscience:
 
 
 def _knows_it_is_gone(host: Host, folder: str) -> bool:
-    """It has heard that the stream is deleted, and erases it; the leader may not have heard yet."""
+    """It knows that the stream is deleted, and deletes its files; the leader may not know it yet."""
     if host.node is None:
         return False
     metadata, index = host.node.cluster.metadata, int(folder.split("/")[1].rpartition("@")[2])
@@ -308,7 +309,7 @@ def _stream_of(folder: str) -> tuple[str, int]:
 
 @contextmanager
 def watching(omniscience: Omniscience, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Every log tells it what readers may see from now on."""
+    """Every log reports to it when it exposes more records."""
     original = CommitLog.set_visible_end
 
     def set_visible_end(log: CommitLog, hw_end: int) -> None:

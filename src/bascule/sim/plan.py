@@ -1,4 +1,4 @@
-"""Everything that one run was drawn with: how many brokers, which faults, which conditions, which bounds."""
+"""The parameters of a run, drawn from its seed: how many brokers, which faults, network conditions and bounds."""
 
 import random
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Scenario:
     duration_s: float
     segment_max_bytes: int
     faults: tuple[str, ...]
-    """The kinds that may strike; empty = the control run."""
+    """The kinds of faults that may happen; empty = a run without faults."""
     fault_every_s: float
     harsh: bool
     """Messages are dropped, repeated and reordered one by one."""
@@ -34,12 +34,12 @@ class Scenario:
     sync: SyncMode
     streams: tuple[StreamPlan, ...]
     peers: tuple[str, ...] = ()
-    """Who founds the cluster together; () = the first broker founds it, and the others join."""
+    """The brokers that found the cluster together; () = the first broker founds it, and the others join."""
     max_quorum: int = 0
     snapshot_threshold: int = 3
     max_lag_s: float = 15.0
     pace: float = 1.0
-    """How many times longer clients rest: a long run is no more work than a short one."""
+    """How many times longer clients pause: so a long run is no more work than a short one."""
     max_payload: int = NATS_DEFAULT_PAYLOAD_BYTES
     """What NATS takes in one message."""
     value_bytes: tuple[int, ...] = (0, 10, 40, 100, 100, 300, 700)
@@ -51,7 +51,7 @@ class Scenario:
     """Bounds that are smaller in this run, by the names of `knobs`."""
 
     def chance(self, purpose: str) -> random.Random:
-        """A source of its own for each purpose: what one draws does not change what another one gets."""
+        """A random source for each purpose: draws for one do not change the draws for another."""
         return random.Random(f"{self.seed} {purpose}")
 
     def conditions(self) -> NetworkConditions:

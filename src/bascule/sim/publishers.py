@@ -1,5 +1,5 @@
-"""Clients that publish, one kind for each door: unary calls, a pipelined stream, envelopes and plain messages straight
-to NATS, a subject instead of a stream, and writers that race for expected offsets. All of them retry now and then, as
+"""Clients that publish, one kind for each way to publish: unary calls, a pipelined stream, envelopes and plain messages
+over NATS, a subject instead of a stream, and writers that race for expected offsets. All of them retry now and then, as
 real ones do: a second try is a message of its own.
 """
 
@@ -25,9 +25,9 @@ NOT_KNOWN = "unknown error"
 """The leader could not store it. Its followers may have it all the same, and one of them may lead next."""
 
 
-def told_off(text: str, replication: int) -> bool:
-    """Whether this text says that the message is not stored and never will be. That it does not fit says so only where
-    one broker has the say: one that was replaced unawares answers too."""
+def is_refusal(text: str, replication: int) -> bool:
+    """Whether this text says that the message is not stored and never will be. An incorrect expected offset says so
+    only with one replica: a leader that was replaced and does not know it yet answers that too."""
     if text.startswith(NOT_KNOWN):
         return False
     refusals = NOT_SENT + NOT_STORED if replication == 1 else NOT_SENT
@@ -36,7 +36,7 @@ def told_off(text: str, replication: int) -> bool:
 
 class Publisher(ABC):
     names_stream = True
-    """False: whoever listens on a subject may ack."""
+    """False: every stream with the subject may ack."""
 
     def __init__(self, world: World, name: str, parts: list[Part], mean_pause_s: float) -> None:
         self.world = world
@@ -67,7 +67,7 @@ class Publisher(ABC):
         """The end of a unary publish."""
         if status is Status.OK and ack is not None and ack.ByteSize():
             self.learn_ack(sent, ack)
-        elif status is not Status.OK and told_off(text, self.world.history.replication(sent.target)):
+        elif status is not Status.OK and is_refusal(text, self.world.history.replication(sent.target)):
             self.checker.refused(sent, text)
         else:
             self.checker.unknown(sent, f"{status.name} {text}")
@@ -106,7 +106,7 @@ class UnaryPublisher(Publisher):
 
 
 class SubjectPublisher(Publisher):
-    """PublishToSubject: the stream is whoever listens."""
+    """PublishToSubject: every stream with the subject stores it."""
 
     names_stream = False
 
@@ -173,7 +173,7 @@ class AsyncPublisher(Publisher):
             waiting.pop(response.correlationId, None)
             if not response.HasField("asyncError"):
                 self.checker.acked(sent, response.ack, self.names_stream)
-            elif told_off(response.asyncError.message, self.world.history.replication(sent.target)):
+            elif is_refusal(response.asyncError.message, self.world.history.replication(sent.target)):
                 self.checker.refused(sent, response.asyncError.message)
             else:
                 self.checker.unknown(sent, response.asyncError.message)
@@ -239,7 +239,7 @@ class NatsPublisher(Publisher):
 
 
 class RacingWriter(Publisher):
-    """Reads where the log ends and tries to be the one who writes there."""
+    """Reads the log end and tries to write there with an expected offset, before others do."""
 
     async def round(self, part: Part) -> None:
         floor = self.checker.known(part).hw_end

@@ -1,4 +1,4 @@
-"""Clients that read: everything, from a position, backwards, or for ever; and one that asks for the watermarks."""
+"""Clients that read: everything, from a position, backwards, or for ever; and one that asks for high watermarks."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ async def collect(world: World, view: View, request: api.SubscribeRequest, timeo
     except TimeoutError:
         call.cancel()
         status, text = Status.DEADLINE_EXCEEDED, "the client waited long enough"
-    world.heard(view.part, status)
+    world.note_status(view.part, status)
     count = view.take(bytes(call.responses), request.reverse)
     world.trace.note("read", f"{count} records up to {view.last}: {status.name} {text}", view.part)
     return status, text
@@ -109,7 +109,7 @@ class Reader:
 
 
 class Follower:
-    """Subscribes for ever, and after every break goes on behind the last record it has."""
+    """Subscribes for ever, and after every lost connection goes on after the last record it has."""
 
     def __init__(self, world: World, name: str, part: Part) -> None:
         self._world = world
@@ -141,12 +141,12 @@ class Follower:
         except TimeoutError:
             pass
         if call.ended:
-            self._world.heard(part, (await call.over())[0])
+            self._world.note_status(part, (await call.over())[0])
         call.cancel()
 
 
 class Watcher:
-    """Asks for the watermarks, and for who commits."""
+    """Asks for high watermarks, and checks which broker commits."""
 
     def __init__(self, world: World, name: str, parts: list[Part], mean_pause_s: float) -> None:
         self._world = world

@@ -1,7 +1,8 @@
-"""One seed from beginning to end: brokers start, clients work while faults strike, then peace, then the reckoning.
+"""One seed from beginning to end: brokers start, clients work while faults happen, the faults end, the final checks
+run.
 
-After the faults every partition must take a publish again within a bound (I9). Then all is read, forwards and
-backwards; all brokers crash once more and all is read again: what clients had seen must be there both times.
+After the faults every partition must take a publish again within a bound (I9). Then everything is read, forwards and
+backwards; all brokers crash once more and everything is read again: what clients had read must be there both times.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ RESUME_BOUND_S = 40.0
 CATCH_UP_BOUND_S = 10.0
 READ_TRIES = 3
 USED = 4
-"""Partitions of one stream that clients work with; of those with hundreds the others stay empty."""
+"""Partitions of one stream that clients use; the others of a stream with hundreds stay empty."""
 MAX_RUN_S = 600.0
 _log = logging.getLogger("bascule")
 
@@ -54,7 +55,7 @@ class Result:
     splits: int
     faults: int
     kinds: dict[str, int]
-    """How often each kind of fault struck."""
+    """How often each kind of fault happened."""
     elections: int
     digest: str
     violations: list[Violation]
@@ -66,7 +67,7 @@ def run_seed(seed: int, bug: str = "", brokers: int = 0, families: tuple[str, ..
     trace = Trace(loop)
     simulation = Simulation(scenario(seed, brokers, families), trace)
     gc.collect()
-    gc.disable()  # when cycles are found must not decide anything
+    gc.disable()  # the run must not depend on when the garbage collector runs
     try:
         with ExitStack() as stack:
             stack.enter_context(_captured_logs(trace, simulation))
@@ -87,7 +88,7 @@ class Simulation:
         self.plan = plan
         self.trace = trace
         self.problems: list[Violation] = []
-        """What no client saw, but should not be: failed tasks, logged exceptions."""
+        """Errors that no client saw: failed tasks, logged exceptions."""
         self._world: World
         self._faults: Faults
         self._followers: list[Follower] = []
@@ -117,7 +118,7 @@ class Simulation:
         await self._faults.heal()
         await self._resume()
         self._world.publishing = False
-        await self._reckon()
+        await self._final_checks()
 
     def result(self) -> Result:
         checker = self._world.checker
@@ -191,7 +192,7 @@ class Simulation:
         loop = asyncio.get_running_loop()
         self._following = [loop.create_task(follower.run()) for follower in self._followers]
 
-    # --- peace and reckoning ----------------------------------------------------------------------------------
+    # --- after the faults -------------------------------------------------------------------------------------
 
     async def _resume(self) -> None:
         """I9: every partition takes a publish again."""
@@ -217,10 +218,10 @@ class Simulation:
         publisher.learn(sent, status, text, ack)
         return status is Status.OK
 
-    async def _reckon(self) -> None:
+    async def _final_checks(self) -> None:
         world = self._world
         await world.finished()
-        await asyncio.sleep(1.0)  # what is on its way arrives
+        await asyncio.sleep(1.0)  # messages in flight arrive
         await self._replicas_agree("at the end")
         await self._read_everything("at the end")
         await self._subscribers_arrive()
@@ -234,7 +235,7 @@ class Simulation:
                 host.power_off(chance)
         for host in hosts:
             host.boot()
-        self.trace.note("phase", "the end comes once more")
+        self.trace.note("phase", "final checks, again after a crash of all")
         await self._replicas_agree("after the last crash")
         await self._read_everything("after the last crash")
         world.checker.check_order()
@@ -294,13 +295,13 @@ class Simulation:
 
 
 def _kind(error: object) -> str:
-    """A failed assertion is a finding of its own: something was found not to hold, wherever that was."""
+    """A failed assertion is a violation of its own kind, wherever it failed."""
     return "assertion" if isinstance(error, AssertionError) else "crash"
 
 
 @contextmanager
 def _captured_logs(trace: Trace, simulation: Simulation) -> Iterator[None]:
-    """What the brokers log is part of the trace; an exception in it is a violation."""
+    """Log lines of the brokers are part of the trace; an exception in one is a violation."""
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:

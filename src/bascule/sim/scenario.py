@@ -1,4 +1,4 @@
-"""What a seed stands for. The same seed is the same scenario."""
+"""The scenario of a seed. The same seed always gives the same scenario."""
 
 import random
 
@@ -10,15 +10,15 @@ from bascule.sim.faults.every import families as families_of
 from bascule.sim.plan import Scenario, StreamPlan
 
 CONTROL_EVERY = 10
-"""Each so-manyth seed runs without any fault: others have failed just that."""
+"""One seed in so many runs without any fault."""
 CLUSTER_SIZES = (3, 3, 5)
 RELAXED = (SyncMode("interval", 100_000_000), SyncMode("os"))
 SHORT_S = (4.0, 9.0)
 LONG_S = (20.0, 60.0)
-"""Of runs in which brokers are away for long."""
+"""The duration of runs in which brokers are down for long."""
 SHORT_LAGS_S = (1.5, 3.0, 15.0)
 LONG_LAGS_S = (2.0, 5.0, 15.0)
-"""How long a replica may lag: mostly less than such a run takes, or the rule would never be tried."""
+"""How long a replica may lag: mostly less than such a run takes, so that the timeout is reached."""
 SMALL_PAYLOAD_BYTES = 8192
 MANY_PARTITIONS = (100, 250)
 MANY_EVERY, MANY_OF = 40, 23
@@ -89,7 +89,7 @@ def _faults(families: list[str], brokers: int, sync: SyncMode) -> tuple[str, ...
 
 
 def _stream(chance: random.Random, brokers: int, faults: tuple[str, ...]) -> StreamPlan:
-    """The contract about a lost or damaged disk is for three replicas of which two are in sync."""
+    """The contract covers a lost or damaged disk with three replicas of which two are in sync."""
     partitions = chance.randint(1, 3)
     if brokers == 1:
         return StreamPlan(partitions, 1, 1)

@@ -1,4 +1,4 @@
-"""What happened in a run, in order: the evidence for people, and a digest that says whether two runs were the same."""
+"""The events of a run in order, for people; and their digest, which is the same for two equal runs."""
 
 import asyncio
 import hashlib
@@ -9,11 +9,11 @@ TIMELINE_EVENTS = 60
 """Shown around a violation."""
 FAULTS = ("fault", "heal", "host", "phase")
 NEIGHBOURS = 3
-"""Offsets on either side of the one in question that are shown too."""
+"""Events this many offsets before and after the offset of a violation are listed too."""
 
 
 class Part(NamedTuple):
-    """One partition of one making of a stream: deleted and made again under the same name it is another one."""
+    """One partition of one creation of a stream: a stream that is created again under the same name is another one."""
 
     stream: str
     incarnation: int

@@ -1,5 +1,5 @@
-"""Everything one run shares: the brokers, the bus, the history, and the way clients find their broker: whoever answers
-says who leads a partition, and that is believed until it proves wrong."""
+"""Everything one run shares: the brokers, the bus, the history, and how clients find their broker: a client asks any
+broker who leads a partition, and asks again when that broker turns out not to lead it."""
 
 import asyncio
 import random
@@ -39,7 +39,7 @@ class World:
         self._tasks: list[asyncio.Task[Any]] = []
         self._chance = scenario.chance("clients")
         self._leaders: dict[Part, str] = {}
-        """As clients believe."""
+        """By partition, the leader that clients have cached."""
 
     def chance(self, purpose: str) -> random.Random:
         return self.scenario.chance(purpose)
@@ -48,7 +48,7 @@ class World:
         self._tasks.append(asyncio.get_running_loop().create_task(coroutine))
 
     async def finished(self) -> None:
-        """Wait for all that was started since the last time; a client that failed is a fault of the simulator."""
+        """Wait for all tasks that were started since the last call; a client that failed is a bug of the simulator."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             await task
@@ -56,12 +56,13 @@ class World:
     # --- brokers ----------------------------------------------------------------------------------------------
 
     def some_host(self) -> Host:
-        """Clients know every address, and try another one where nobody listens."""
+        """A broker that serves, if there is one: clients know every address, and try another one if a connection is
+        refused."""
         serving = self.cluster.serving()
         return self._chance.choice(serving) if serving else self.cluster.any_host(self._chance)
 
     async def leader(self, part: Part) -> Host:
-        """Who leads, as far as a client can know; anybody if nobody says."""
+        """The leader, as far as a client can know; any broker if no answer names one."""
         if known := self.cluster.hosts.get(self._leaders.get(part, "")):
             return known
         host = self.some_host()
@@ -77,8 +78,8 @@ class World:
                     return self.cluster.hosts[leader]
         return host
 
-    def heard(self, part: Part, status: Status) -> None:
-        """What a leader answered; it may not be the leader any more."""
+    def note_status(self, part: Part, status: Status) -> None:
+        """Forget the cached leader if this status says that the broker is not the leader."""
         if status in WRONG_BROKER:
             self._leaders.pop(part, None)
 
@@ -89,7 +90,7 @@ class World:
     async def call_leader(self, part: Part, method: str, request: Any, timeout_s: float) -> Answer:
         host = await self.leader(part)
         answer = await host.call(method, request, timeout_s)
-        self.heard(part, answer[0])
+        self.note_status(part, answer[0])
         return answer
 
     # --- streams ------------------------------------------------------------------------------------------------
@@ -98,7 +99,7 @@ class World:
         return [part for stream in self.history.streams.values() for part in stream.parts()]
 
     async def create(self, stream: StreamInfo) -> None:
-        """Until it is there, whatever happens to the brokers."""
+        """Try until the stream exists, whatever happens to the brokers."""
         self.history.streams[stream.name] = stream
         request = api.CreateStreamRequest(
             name=stream.name,
@@ -112,7 +113,7 @@ class World:
         await self._until_done("CreateStream", request, stream, (Status.OK, Status.ALREADY_EXISTS))
 
     async def delete(self, stream: StreamInfo) -> bool:
-        """True if a broker said so, and not that it was gone already."""
+        """True if a broker deleted it; False if it did not exist any more."""
         self.omniscience.deletes(stream.name)
         request = api.DeleteStreamRequest(name=stream.name)
         return await self._until_done("DeleteStream", request, stream, (Status.OK, Status.NOT_FOUND)) is Status.OK
@@ -127,7 +128,7 @@ class World:
             await self._see_to(host, text)
 
     async def _see_to(self, host: Host, text: str) -> None:
-        """What an operator does who reads this answer."""
+        """Do what an operator does who reads this answer."""
         await asyncio.sleep(RETRY_S)
         if NEEDS_RESTART in text and not host.paused:
             self.trace.note("heal", f"the operator restarts {host.name}")
@@ -136,11 +137,11 @@ class World:
 
     @property
     def missing(self) -> str:
-        """Why the cluster is not whole: brokers that do not serve, replicas that are not in sync. "" if it is."""
+        """Why the cluster is not complete: brokers that do not serve, replicas that are not in sync. "" if it is."""
         controller = self.cluster.controller
         if not self.cluster.complete or controller is None or controller.broker is None:
             serving = ", ".join(host.name for host in self.cluster.serving())
-            return f"members are missing, or nobody is controller; serving are {serving}"
+            return f"members are missing, or there is no controller; serving are {serving}"
         streams = controller.broker.cluster.metadata.streams.values()
         behind = [
             f"{stream.name}/{item.id} has {', '.join(item.isr)} of {', '.join(item.replicas)}, led by {item.leader}"
@@ -153,5 +154,5 @@ class World:
     # --- time ---------------------------------------------------------------------------------------------------
 
     async def pause(self, chance: random.Random, mean_s: float) -> None:
-        """What clients do between two rounds."""
+        """Clients wait between two rounds."""
         await asyncio.sleep(chance.uniform(0, 2 * mean_s) * self.scenario.pace)

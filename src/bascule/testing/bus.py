@@ -2,15 +2,15 @@
 decides.
 
 `MemoryNats` routes the very bytes a broker sends (PUB commands) by NATS's rules: literal subjects, `*`, `>`, queue
-groups. A queue group takes turns, where the real server draws lots. A connection that is off receives nothing and
-keeps its subscriptions, and what was on its way to it is lost, as with the real one.
+groups. A queue group takes turns, where the real server chooses at random. A connection that is off receives nothing
+and keeps its subscriptions, and messages in flight to it are lost, as with the real one.
 
-Every connection has two links, up to the server and down from it. Each keeps its order and hands over together what
-came meanwhile, as one packed batch per subscription. By default a link takes one turn of the loop; with
+Every connection has two links, up to the server and down from it. Each keeps its order and delivers all messages that
+arrived meanwhile together, as one packed batch per subscription. By default a link takes one turn of the loop; with
 `NetworkConditions` it takes time, and then PUB, SUB and PING wait for one another on the way up as on a socket.
 
-Faults: a connection is cut and comes back; a link is held (what it carries waits, or is lost with the connection); a
-host does not hear another (as when the routes between NATS servers break); and, harsher than NATS is, the network
+Faults: a connection is lost and made again; a link is held (its messages wait, or are lost with the connection); a host
+receives nothing from another (as when the routes between NATS servers break); and, harsher than NATS is, the network
 drops, repeats or delays single messages.
 """
 
@@ -61,7 +61,7 @@ class MemoryNats:
         self.max_payload = max_payload
         self.conditions = conditions
         self.context = contextvars.Context()
-        """The network's own: it goes on when a process dies."""
+        """The loop of the network, which goes on when a process dies."""
         self.routed = 0
         self.lost = 0
         """Messages the conditions or a severed route took."""
@@ -74,7 +74,7 @@ class MemoryNats:
         self._turns: dict[bytes, int] = {}
         self._severed: dict[tuple[str, str], None] = {}
         self.swallows: Callable[[str, str, NatsMessage], bool] | None = None
-        """Asked for each message, with the hosts it comes from and goes to: whether it is lost."""
+        """Called for each message, with its source and target hosts: whether it is lost."""
 
     def connect(self, name: str = "", host: str = "") -> "MemoryBus":
         bus = MemoryBus(self, name, host)
@@ -91,7 +91,7 @@ class MemoryNats:
             bus.reconnect()
 
     def sever(self, sender: str, receiver: str) -> None:
-        """From now on nothing this host sends reaches that one. The other direction is a matter of its own."""
+        """From now on nothing this host sends reaches that one. The other direction is not affected."""
         self._severed[sender, receiver] = None
 
     def mend(self, sender: str, receiver: str) -> None:
@@ -260,7 +260,7 @@ class MemoryBus:
         self.disconnect()
 
     def disconnect(self) -> None:
-        """What was on its way, up or down, is lost; those who wait for a flush learn it."""
+        """Messages in flight, up or down, are lost; waiting flushes fail."""
         if not self._connected:
             return
         self._connected = False
@@ -369,7 +369,7 @@ class _Subscription:
         self.subject = subject
         self.queue = queue
         self.active = False
-        """Whether the server has heard of it."""
+        """Whether the server has received its SUB."""
         self._on_batch = on_batch
         self._process = SimulatedProcess.current()
         self._tokens = subject.split(b".")
@@ -396,7 +396,7 @@ class _Subscription:
             self._process.call(self._receive, batch, count)
 
     def _receive(self, batch: bytes, count: int) -> None:
-        """A subscriber that fails must not take the others with it; the loop's exception handler hears of it."""
+        """A subscriber that fails must not affect the others; the loop's exception handler gets the error."""
         try:
             self._on_batch(batch, count)
         except Exception as error:
@@ -417,7 +417,7 @@ def matches(pattern: bytes, subject: bytes) -> bool:
 
 
 def parse_commands(commands: bytes, max_payload: int) -> Iterator[NatsMessage]:
-    """The messages of PUB commands. Anything a real server would cut the connection for raises ValueError."""
+    """The messages of PUB commands. Anything for which a real server ends the connection raises ValueError."""
     position = 0
     while position < len(commands):
         line_end = commands.find(b"\r\n", position)

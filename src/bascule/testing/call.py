@@ -1,4 +1,4 @@
-"""A gRPC call in memory: what a handler is given when no socket is there."""
+"""A gRPC call in memory: `ports.Call` without a socket."""
 
 import asyncio
 from collections import deque
@@ -61,7 +61,7 @@ class MemoryCall:
         return frames
 
     async def over(self) -> tuple[Status, str]:
-        """Wait for the end and say how it ended; what came meanwhile stays in `responses`."""
+        """Wait for the end and return the outcome; what came meanwhile stays in `responses`."""
         while not self.ended:
             self._arrived.clear()
             await self._arrived.wait()

@@ -1,4 +1,4 @@
-"""A disk in memory, with a page cache that a power loss empties: what stands behind `ports.Disk` in tests.
+"""A disk in memory, with a page cache that a power loss empties: `ports.Disk` in tests.
 
 Theory of operation: every file has the bytes that reads see and the bytes that are durable; a sync brings the
 second up to the first. A failed sync forgets what it covered, as Linux does: later syncs succeed and these
@@ -8,11 +8,11 @@ are not durable goes with them.
 `crash()` is a power loss: only what is durable stays. With a random source it is harsher and more like a
 device: of each write since the last sync any sectors may have arrived, the first ones, none, or only the new length
 of the file with zeros in it; and so may changes of folders. `kill()` is the end of the process alone: the page cache
-stays, but writes under way may be cut short.
+stays, but writes under way may be torn.
 
 Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do, or `injected_error` is asked
 at each. `capacity_bytes` bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time, and `latency_s`
-everything. `flip` changes a bit of what is at rest, `cut_off` makes it shorter.
+everything. `flip` changes a bit of a file at rest, `shorten` truncates it.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _Work = Callable[[Write], None]
 
 
 class StoredFile:
-    """`version` counts the changes other than growth: who has read some of its bytes may have to read them again."""
+    """`version` counts the changes other than growth: a reader that has some of its bytes must read them again."""
 
     __slots__ = ("data", "durable", "unsynced", "version")
 
@@ -120,9 +120,9 @@ class MemoryDisk:
         self._under_way: dict[int, list[Write]] = {}
         self._commits = 0
         self.gone = False
-        """Somebody took the whole folder away: what is open can be written and read, and nothing can be found."""
+        """The whole data folder was removed: open files can be written and read, and no path is found."""
         self._open: dict[str, StoredFile] = {}
-        """Taken away, by `vanish`, and open still."""
+        """Files removed by `vanish` that are still open."""
         self._numbers: dict[str, int] = {}
         """Of folders that were looked at."""
         self._last_number = 0
@@ -160,16 +160,16 @@ class MemoryDisk:
         file.durable[position] ^= 1 << bit
         file.version += 1
 
-    def cut_off(self, path: str, size: int) -> None:
-        """The file at rest ends here, as if nothing had ever been behind it."""
+    def shorten(self, path: str, size: int) -> None:
+        """Truncate a file at rest durably, as if it had never been longer."""
         file = self._file(path)
         del file.data[size:], file.durable[size:]
         file.unsynced = []
         file.version += 1
 
     def vanish(self, path: str) -> Callable[[], None]:
-        """Somebody takes a file or a folder away. What is in it can be written and read as long as the process lives,
-        as if it were open, and then is gone. The answer puts it back."""
+        """A file or folder is removed by another program. Its files can be written and read as long as the process
+        runs, as if they were open, and then are gone. The result puts it back."""
         taken: dict[str, StoredFile] = {}
         for files in (*self._files.values(), *self._durable_files.values()):
             for name in [name for name in files if _inside(name, path)]:

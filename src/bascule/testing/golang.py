@@ -1,7 +1,7 @@
 """Builds the Go programs that stand in for foreign clients in tests and benchmarks.
 
-`go build` itself knows what has changed, so it is simply asked every time. Modules come from go.mod and
-go.sum as committed; the first build downloads them.
+`go build` itself knows what has changed, so it runs every time. Modules come from go.mod and go.sum as committed; the
+first build downloads them.
 """
 
 import shutil
@@ -24,7 +24,7 @@ def go_tool() -> str:
 
 
 def build_go(source: Path, program: Path) -> Path:
-    """The main package in `source`, built as `program`. Raises RuntimeError with the compiler's words."""
+    """The main package in `source`, built as `program`. Raises RuntimeError with the compiler's output."""
     command = [go_tool(), "build", "-o", str(program.absolute()), "."]
     built = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
     if built.returncode != 0:

@@ -1,6 +1,6 @@
 """Programs that print lines of JSON, run to their end or followed while they run.
 
-The foreign clients of the interop tests are such programs: each does one thing and says what it saw.
+The foreign clients of the interop tests are such programs: each does one thing and prints what it received.
 """
 
 import json
@@ -17,7 +17,7 @@ END_TIMEOUT_S = 60.0
 
 
 class ProgramError(RuntimeError):
-    """The program failed, or did not say in time what was waited for."""
+    """The program failed, or did not print the expected event in time."""
 
 
 class JsonProgram:
@@ -28,15 +28,15 @@ class JsonProgram:
         self.flags = flags
 
     def __call__(self, action: str, **flags: object) -> list[Event]:
-        """Run it to its end and return all it said."""
+        """Run it to its end and return all its events."""
         with self.start(action, **flags) as running:
             return list(running.rest())
 
     def one(self, action: str, **flags: object) -> Event:
-        """Run it to its end; it says exactly one thing."""
+        """Run it to its end; it prints exactly one event."""
         events = self(action, **flags)
         if len(events) != 1:
-            raise ProgramError(f"{action} {flags} said {len(events)} things instead of one: {events}")
+            raise ProgramError(f"{action} {flags} printed {len(events)} events instead of one: {events}")
         return events[0]
 
     def start(self, action: str, **flags: object) -> "JsonProcess":
@@ -74,22 +74,22 @@ class JsonProcess:
         self._errors = self._process.stderr.read()
 
     def next(self, event: str, timeout_s: float = END_TIMEOUT_S) -> Event:
-        """What it says next, which must be this event."""
+        """Its next event, which must be this one."""
         said = self._next(timeout_s)
         if said is None or said.get("event") != event:
-            raise ProgramError(f"{self.command} said {said} instead of {event}\n{self._failure()}")
+            raise ProgramError(f"{self.command} printed {said} instead of {event}\n{self._failure()}")
         return said
 
     def _next(self, timeout_s: float) -> Event | None:
         try:
             line = self._lines.get(timeout=timeout_s)
         except queue.Empty:
-            raise ProgramError(f"{self.command} said nothing for {timeout_s} s") from None
+            raise ProgramError(f"{self.command} printed nothing for {timeout_s} s") from None
         said: Event | None = json.loads(line) if line else None
         return said
 
     def rest(self, timeout_s: float = END_TIMEOUT_S) -> Iterator[Event]:
-        """Everything until it ends, which must be well."""
+        """All events until it ends, which must be with exit code 0."""
         while (said := self._next(timeout_s)) is not None:
             yield said
         if self._process.wait(timeout_s) != 0:

@@ -1,4 +1,4 @@
-"""A commit log on a bench: opened on any disk, with what it told its owner written down."""
+"""A commit log without a broker: opened on any disk, with a record of its callbacks."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ FOLDER = "streams/test@1/0"
 
 
 class ManualClock:
-    """`ports.Clock` that stands still until told otherwise."""
+    """`ports.Clock` that only moves when a test moves it."""
 
     def __init__(self, now_ns: int = 1_000_000) -> None:
         self.now_ns = now_ns
@@ -64,7 +64,7 @@ class Bench:
 def make_scheduler(
     disk: Disk, clock: Clock, mode: SyncMode = GROUP, on_pressure: Callable[[bool], None] = lambda pressed: None
 ) -> SyncScheduler:
-    """A group commit for logs without a broker, where nobody follows and nobody can be slowed down."""
+    """A group commit for logs without a broker, without followers and without backpressure."""
 
     def fail(reason: str) -> None:
         raise AssertionError(reason)
@@ -110,7 +110,7 @@ async def start_ends(disk: Disk) -> PromisedEnds:
 
 
 async def stop_ends(ends: PromisedEnds, *benches: Bench) -> None:
-    """A clean stop."""
+    """A clean shutdown."""
     for bench in benches:
         await bench.close()
     await ends.close()

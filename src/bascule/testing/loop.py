@@ -19,7 +19,7 @@ _MAX_TURNS_WITHOUT_TIME = 1_000_000
 
 
 class Deadlock(Exception):
-    """Every task waits and no timer is set, or none waits and time stands still: in real process this would hang."""
+    """Every task waits and no timer is set, or tasks run for ever without waiting: a real process would hang."""
 
 
 class _VirtualSelector(selectors.BaseSelector):
@@ -143,7 +143,7 @@ class SimulatedProcess:
         return _PROCESS.get()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
-        """A task that lives and dies with it."""
+        """A task of this process: it ends when the process does."""
         return self._loop.create_task(coroutine, context=self._context.copy())
 
     def call(self, callback: Callable[..., object], *args: Any) -> None:
@@ -167,7 +167,7 @@ class SimulatedProcess:
             self._loop.call_soon(step, context=step.context)
 
     def kill(self) -> None:
-        """No step of it is taken any more. What its tasks hold is let go."""
+        """It takes no further step. What its tasks hold is released."""
         self.dead = True
         tasks, self._tasks, self._parked = self._tasks, [], []
         for task in tasks:
@@ -186,7 +186,7 @@ class SimulatedProcess:
 
 
 def discard(task: "asyncio.Task[Any]") -> None:
-    """Let go of a task that will never be stepped again, without a word about it."""
+    """Release a task that will never run again, without a log line about it."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine = task.get_coro()
     logged = logging.root.manager.disable

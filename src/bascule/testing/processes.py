@@ -169,7 +169,7 @@ class Process:
         return self.logs()[-LOG_TAIL_BYTES:]
 
     def close(self) -> None:
-        """End it in good order if it can be, by force if not."""
+        """SIGTERM, and SIGKILL if it does not end."""
         if self.running and self.process is not None:
             self.process.terminate()
             try:
@@ -270,7 +270,7 @@ class BrokerProcess(Process):
         request = api_pb2.FetchMetadataRequest(streams=["-"]).SerializeToString()
         answer = call(HOST, self.port, "/proto.API/FetchMetadata", request, 5.0)
         if "waiting for the cluster" in answer.text:
-            return True  # it serves, and says whom it waits for
+            return True  # it serves, and waits for other brokers
         return answer.status == 0 and len(api_pb2.FetchMetadataResponse.FromString(answer.message).brokers) > 0
 
 

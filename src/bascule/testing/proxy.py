@@ -1,7 +1,7 @@
-"""A TCP proxy that can be cut, each direction by itself: what a broken network does to one broker and its NATS server.
+"""A TCP proxy that can block each direction: a network partition between one broker and its NATS server.
 
-A cut holds bytes back and lets no connection end: both sides see silence, as in a real split. Bytes held back arrive
-when the cut is healed, late, as TCP would deliver them, unless the connection was given up meanwhile.
+A blocked direction holds bytes back and ends no connection: both sides receive nothing, as in a real partition. The
+bytes arrive when the partition heals, late, as TCP would deliver them, unless the connection was closed meanwhile.
 
     with Proxy("127.0.0.1", nats.port) as proxy:
         ...  # the broker connects to proxy.port

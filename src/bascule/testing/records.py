@@ -42,7 +42,7 @@ def encode(
 
 
 def record_starts(records: bytes) -> list[int]:
-    """Where each of these records, which stand back to back, begins; by what they say of their lengths."""
+    """The position of each of these records, which are back to back, by their length fields."""
     starts, position = [], 0
     while position < len(records):
         starts.append(position)

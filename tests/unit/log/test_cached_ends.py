@@ -54,7 +54,7 @@ async def ends_written() -> None:
 def cut_the_last_off(disk: MemoryDisk, size: int) -> None:
     """Exactly between two records: nothing in the file shows it."""
     path = last_segment(disk)
-    disk.cut_off(path, len(disk.content(path)) - size)
+    disk.shorten(path, len(disk.content(path)) - size)
 
 
 async def size_of_one_more(bench: Bench, disk: MemoryDisk, first: bool = False) -> int:

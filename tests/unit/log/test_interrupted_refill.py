@@ -34,7 +34,7 @@ async def harmed() -> tuple[Bench, Bench]:
     await bench.close()
     peer = await open_bench(disk.copy(), segment_max_bytes=500)
     path = [path for path in disk.paths() if path.startswith(FOLDER) and path.endswith(".log")][1]
-    disk.cut_off(path, len(disk.content(path)) // 2)
+    disk.shorten(path, len(disk.content(path)) // 2)
     return await open_bench(disk, segment_max_bytes=500, replicated=True), peer
 
 

@@ -1,4 +1,4 @@
-"""Bytes at rest that are not what they were."""
+"""Bit flips in files at rest."""
 
 from bascule.sim.faults.kinds import Family, fault
 from bascule.sim.faults.strikes import Faults
@@ -10,14 +10,14 @@ from bascule.wire.kernels import decode_records, scan_records
 from bascule.wire.record import Record
 
 MAX_FLIPS = 5
-"""In one run: each may cost a record, and too few would be left to check."""
+"""In one run: each may destroy a record, and with more too few would be left to check."""
 FLIP = Family("flip", likely=0.35)
 
 
 @fault(FLIP, weight=4)
 async def flip(faults: Faults, host: Host) -> None:
-    """A bit of an index, or of a record that has another one behind it: the very last one, damaged, may look like a
-    write that was never finished."""
+    """A bit of an index, or of a record that is not the last one of its log: a damaged last record may look like a torn
+    write."""
     paths = [path for path in host.disk.paths() if path.startswith("streams/")]
     path = faults.chance.choice(paths) if paths and faults.flips < MAX_FLIPS else ""
     if path.endswith(".index"):
@@ -28,7 +28,7 @@ async def flip(faults: Faults, host: Host) -> None:
 
 @fault(FLIP, weight=3)
 async def flip_snapshot(faults: Faults, host: Host) -> None:
-    """The newest one of Raft, if there is another to fall back on: nothing helps against the loss of both."""
+    """The newest snapshot of Raft, if there is an older one to fall back on: losing both cannot be repaired."""
     snapshots = [path for path in host.disk.paths() if path.startswith("raft/") and path.endswith(".snapshot")]
     if len(snapshots) > 1 and not faults.counts["flip_snapshot"]:
         _flip_anywhere(faults, "flip_snapshot", host, snapshots[-1])
@@ -56,7 +56,7 @@ def _flip_record(faults: Faults, host: Host, path: str) -> None:
         return
     folder, replicated = path.rpartition("/")[0], faults.world.history.replication(part) > 1
     if replicated and not faults.world.omniscience.others_have(host, folder, record.offset):
-        return  # the contract is about what was replicated
+        return  # the contract covers only replicated records
     faults.flips += 1
     faults.flipped[part, record.offset] = None
     position, bit = faults.chance.randrange(start, end), faults.chance.randrange(8)

@@ -15,5 +15,5 @@ KINDS: dict[str, Kind] = dict(sorted(REGISTERED.items(), key=lambda item: item[1
 
 
 def families(brokers: int) -> list[Family]:
-    """Those that can strike so many brokers."""
+    """Those that can happen in a cluster of so many brokers."""
     return list(dict.fromkeys(kind.family for kind in KINDS.values() if brokers > 1 or not kind.several))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 Work = Callable[..., Coroutine[Any, Any, None]]
-"""Takes the `Faults` of a run and the `Host` that is struck; a list of kinds need not know how these are made."""
+"""Takes the `Faults` of a run and the `Host` that the fault happens to."""
 W = TypeVar("W", bound=Work)
 
 
@@ -33,7 +33,7 @@ class Kind:
     relaxed: bool
     """It is for relaxed syncing only."""
     needs_copies: bool
-    """The contract is about three replicas of which two are in sync."""
+    """The contract covers it for three replicas of which two are in sync."""
 
 
 REGISTERED: dict[str, Kind] = {}

@@ -1,4 +1,4 @@
-"""Disks that are lost for good, and brokers that come and go."""
+"""Disks that are lost for good, and brokers that join, are drained and are removed."""
 
 import asyncio
 from typing import Any
@@ -17,14 +17,14 @@ MEMBERS = Family("members", likely=0.25)
 
 @fault(WIPE, weight=4, several=True, needs_sync=True, needs_copies=True)
 async def wipe(faults: Faults, host: Host) -> None:
-    """A disk is lost for good: one at a time, for the contract says no more."""
+    """A disk is lost for good: one at a time, because the contract covers no more."""
     if faults.claim(host):
         await _lose_disk(faults, host, "wipe", f"{host.name} loses its disk")
 
 
 @fault(EARLY_WIPE, weight=4, several=True, needs_sync=True, needs_copies=True)
 async def early_wipe(faults: Faults, host: Host) -> None:
-    """The same, whether or not all the others are in sync: two that were have everything that was acked by ALL."""
+    """The same, even if not all the others are in sync: the rest of the ISR has everything that was acked by ALL."""
     if faults.claim(host, whole=False):
         await _lose_disk(faults, host, "early_wipe", f"{host.name} loses its disk, others may be behind")
 
@@ -60,7 +60,7 @@ async def drain(faults: Faults, host: Host) -> None:
 
 @fault(MEMBERS, weight=2, several=True)
 async def remove(faults: Faults, host: Host) -> None:
-    """As many stay as there were at first: if none has joined yet one does."""
+    """As many brokers remain as there were at first: if none has joined yet, one joins."""
     cluster = faults.world.cluster
     await join(faults, host)
     if len(cluster.hosts) <= faults.world.scenario.brokers or not await faults.claimed(host):

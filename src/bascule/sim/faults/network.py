@@ -1,4 +1,4 @@
-"""Connections that break, hang or carry one way only, and a network that falls apart."""
+"""Connections that are lost, hang or carry one direction only, and network partitions."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ NETWORK = Family("network", likely=0.6)
 
 @fault(NETWORK, weight=2)
 async def cut(faults: Faults, host: Host) -> None:
-    """One connection is lost, as by a slow-consumer cut, and comes back."""
+    """One connection is lost, as that of a slow consumer, and made again."""
     bus = _some_bus(faults, host)
     if bus is not None:
         faults.splits += 1
@@ -57,7 +57,8 @@ async def hold(faults: Faults, host: Host) -> None:
 
 @fault(NETWORK)
 async def sever(faults: Faults, host: Host) -> None:
-    """NATS itself is split: this host does not hear the others, or they do not hear it, or itself."""
+    """A one-way partition within NATS: messages from one host to another are lost, in either direction, or from this
+    host to itself."""
     faults.splits += 1
     other = faults.chance.choice(["", *faults.world.cluster.hosts])
     pair = (host.name, other) if faults.chance.random() < 0.5 else (other, host.name)
@@ -69,7 +70,7 @@ async def sever(faults: Faults, host: Host) -> None:
 
 @fault(NETWORK, weight=2, several=True)
 async def isolate(faults: Faults, host: Host) -> None:
-    """Neither hears the other: this host, and the rest."""
+    """A partition between this host and the rest."""
     faults.counts["isolate"] += 1
     await _part(faults, [host], [other for other in faults.world.cluster.hosts.values() if other is not host])
 

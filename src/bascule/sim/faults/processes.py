@@ -1,4 +1,4 @@
-"""Processes that end, stand still or come back late, and clocks that are wrong."""
+"""Processes that end, are paused or start late, and clocks that are wrong."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from bascule.wire.raft import decode_message
 from bascule.wire.raft_messages import VoteRequest
 
 AWAY_S = (8.0, 30.0)
-"""Longer than every rule that counts seconds."""
+"""Longer than every timeout."""
 MAX_DRIFT = 0.002
 CRASH = Family("crash", likely=0.9)
 RELAXED = Family("relaxed", likely=1.0)
@@ -31,7 +31,7 @@ async def kill(faults: Faults, host: Host) -> None:
 @fault(CRASH, weight=3, needs_sync=True)
 async def power(faults: Faults, host: Host) -> None:
     if faults.chance.random() < 0.7:
-        await faults.ask(host)  # what a client was told at the last moment holds like anything else
+        await faults.ask(host)  # what a client was sent at the last moment must hold too
     faults.note("power", f"power loss of {host.name}")
     faults.cut_power(host)
     await faults.come_back(host)
@@ -70,7 +70,7 @@ async def several(faults: Faults, host: Host) -> None:
 
 @fault(CRASH, weight=2, several=True, needs_sync=True)
 async def blackout(faults: Faults, host: Host) -> None:
-    """The power of all goes at once, and comes back here and there."""
+    """All brokers lose power at once, and start again one by one."""
     faults.note("blackout", "power loss of all")
     hosts = list(faults.world.cluster.hosts.values())
     for other in hosts:
@@ -82,7 +82,7 @@ async def blackout(faults: Faults, host: Host) -> None:
 
 @fault(RELAXED, weight=6, several=True, relaxed=True, needs_copies=True)
 async def power_of_one(faults: Faults, host: Host) -> None:
-    """Under relaxed sync the power of one broker goes, with what the system had not written: the others have it."""
+    """Under relaxed sync one broker loses power, and with it what was not synced: the others have it."""
     if not await faults.claimed(host):
         return
     faults.note("power_of_one", f"power loss of {host.name}, which does not sync")
@@ -93,7 +93,7 @@ async def power_of_one(faults: Faults, host: Host) -> None:
 
 @fault(AWAY, weight=4)
 async def away(faults: Faults, host: Host) -> None:
-    """One is gone for longer than every rule that counts seconds waits."""
+    """One broker is down for longer than every timeout."""
     away_s = faults.chance.uniform(*AWAY_S)
     faults.note("away", f"{host.name} is away for {away_s:.1f} s")
     await _leave(faults, host)
@@ -103,7 +103,7 @@ async def away(faults: Faults, host: Host) -> None:
 
 @fault(AWAY, weight=2, several=True)
 async def return_late(faults: Faults, host: Host) -> None:
-    """All go, one after the other or at once, and each comes back when it likes: in every order there is."""
+    """All brokers stop, one after the other or at once, and start again in any order."""
     chance, loop = faults.chance, asyncio.get_running_loop()
     hosts = list(faults.world.cluster.hosts.values())
     chance.shuffle(hosts)
@@ -134,7 +134,7 @@ async def _leave(faults: Faults, host: Host) -> None:
 @fault(PAUSE)
 async def pause(faults: Faults, host: Host) -> None:
     pause_s = faults.chance.choice((0.1, 1.0, 6.0))
-    faults.note("pause", f"{host.name} stands still for {pause_s} s")
+    faults.note("pause", f"{host.name} is paused for {pause_s} s")
     host.pause()
     await asyncio.sleep(pause_s)
     host.resume()
@@ -157,8 +157,9 @@ async def drift(faults: Faults, host: Host) -> None:
 
 @fault(CONTEST, weight=2, several=True, needs_sync=True)
 async def contest(faults: Faults, host: Host) -> None:
-    """Two rivals that do not hear each other ask the third for its vote; it loses power as soon as it has given it
-    to one, and then hears the other: who forgets a vote gives it twice."""
+    """Two candidates that are partitioned from each other ask the third broker for its vote. The voter loses power as
+    soon as it has voted for one, and then receives the request of the other: a voter that forgets its vote votes
+    twice."""
     hosts = list(faults.world.cluster.hosts.values())
     if len(hosts) != 3 or any(not other.buses for other in hosts):
         return
@@ -172,7 +173,7 @@ async def contest(faults: Faults, host: Host) -> None:
         nats.sever(*pair)
     faults.cut_power(voter)
     late.up.hold("contest")
-    # A leader's word would tell the voter what it has forgotten: it hears only questions.
+    # The voter would learn of its vote from messages of the leader, so it receives only requests for votes.
     nats.swallows = lambda source, target, message: (
         (source, target) == (first.name, voter.name) and not _asks_for_a_vote(message.payload)
     )

@@ -1,5 +1,5 @@
-"""When faults strike, and whom. Every fault is drawn from the seed, noted in the trace, and ends by itself; `heal` ends
-all that still last.
+"""When faults happen, and to which broker. Every fault is drawn from the seed, noted in the trace, and ends by itself;
+`heal` ends those that still last.
 """
 
 import asyncio
@@ -23,15 +23,16 @@ class Faults:
         self.chance = world.chance("faults")
         self.flips = 0
         self.flipped: dict[tuple[Part, int], None] = {}
-        """Of one record one copy is damaged, not two: the contract says no more."""
+        """The damaged records. At most one copy of a record is damaged: the contract covers no more."""
         self.harmed: Host | None = None
-        """Whose disk was lost or damaged, or who is about to go: one at a time, until all replicas are in sync."""
+        """The broker whose disk was lost or damaged, or that is being removed: one at a time, until all replicas are in
+        sync."""
         self.joined = 0
         self.stopped = False
         self._lasting: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
-        """Strike until told to stop."""
+        """Start faults until `heal`."""
         scenario = self.world.scenario
         while scenario.faults:
             await asyncio.sleep(self.chance.uniform(0, 2 * scenario.fault_every_s))
@@ -43,7 +44,7 @@ class Faults:
             self._lasting.append(asyncio.get_running_loop().create_task(REGISTERED[kind].work(self, host)))
 
     def _victim(self) -> Host:
-        """Now and then the one it hurts most."""
+        """Often the controller, or the leader of a partition."""
         cluster, draw = self.world.cluster, self.chance.random()
         chosen: Host | None = None
         if draw < 0.3:
@@ -53,7 +54,7 @@ class Faults:
         return chosen or cluster.any_host(self.chance)
 
     async def heal(self) -> None:
-        """No new faults; those that last come to their end, and every broker runs."""
+        """No new faults; those that last end, and every broker runs."""
         self.stopped = True
         for task in self._lasting:
             await task
@@ -73,7 +74,7 @@ class Faults:
         self.world.trace.note("fault", text)
 
     async def last(self, seconds: float) -> None:
-        """So long, or until all faults are to end."""
+        """Wait so long, or until all faults are to end."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while (left := until - loop.time()) > 0 and not self.stopped:
@@ -95,21 +96,21 @@ class Faults:
         host.boot()
 
     async def ask(self, host: Host) -> None:
-        """What a client is told by whoever leads there."""
+        """A client asks this broker for the high watermarks of the partitions it leads."""
         for part in self.world.parts():
             if self.world.cluster.leader(part) is host:
                 await watch(self.world, part, 0.02)
 
     def claim(self, host: Host, whole: bool = True) -> bool:
-        """Whether this broker may lose something for good now: nobody else has, and the others, if that is asked for,
-        have everything."""
+        """Whether this broker may lose data for good now: no other broker has lost any, and with `whole` all other
+        replicas are in sync."""
         if self.harmed is not None or (whole and self.world.missing):
             return False
         self.harmed = host
         return True
 
     async def claimed(self, host: Host) -> bool:
-        """The same, for who waits a while for it."""
+        """As `claim`, tried again for a while."""
         for _ in range(CLAIM_TRIES):
             if self.stopped or self.world.cluster.hosts.get(host.name) is not host:
                 return False
@@ -119,7 +120,7 @@ class Faults:
         return False
 
     async def recovered(self) -> None:
-        """The one that was harmed has everything again."""
+        """Wait until the harmed broker has everything again."""
         while self.world.missing and not self.stopped:
             await asyncio.sleep(0.1)
         self.harmed = None

@@ -1,7 +1,7 @@
-"""The end of a log that is not what it was: the last records of a broker that is down, damaged or cut off.
+"""Damaged ends of logs: the last records of a broker that is down are flipped or truncated.
 
-Within the contract: one broker at a time, of records that another replica in sync has on its disk; of a partition with
-one replica only after a clean stop, which leaves a mark of where the log ended.
+Within the contract: on one broker at a time, records that another replica in sync has on its disk; in a partition with
+one replica only after a clean shutdown, which records where the log ended.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def cut_tail(faults: Faults, host: Host) -> None:
 
 
 async def _harm(faults: Faults, host: Host, kind: str) -> None:
-    """It goes, alone or with all the others; its log is damaged; it comes back, before or after them."""
+    """The broker stops, alone or with all the others; its log is damaged; it starts again, before or after them."""
     if not await faults.claimed(host):
         return
     chance = faults.chance
@@ -53,7 +53,7 @@ async def _harm(faults: Faults, host: Host, kind: str) -> None:
 
 
 async def _go(faults: Faults, host: Host) -> bool:
-    """Whether it stopped in good order."""
+    """Whether it was a clean shutdown."""
     if faults.chance.random() < 0.4:
         return await host.stop()
     if faults.world.scenario.sync.relaxed or faults.chance.random() < 0.5:
@@ -89,8 +89,8 @@ def _damage(faults: Faults, host: Host, kind: str, clean: bool) -> None:
             if faults.world.history.replication(part) == 1:
                 faults.world.checker.known(part).damaged[record.offset] = None
         if kind == "cut_tail":
-            between = faults.chance.random() < 0.5  # two records: the log looks as if it had never been longer
-            host.disk.cut_off(path, starts[number] + (0 if between else faults.chance.randrange(1, 40)))
+            between = faults.chance.random() < 0.5  # between two records: the log looks as if it was never longer
+            host.disk.shorten(path, starts[number] + (0 if between else faults.chance.randrange(1, 40)))
         else:
             host.disk.flip(path, faults.chance.randrange(starts[number], len(data)), faults.chance.randrange(8))
         return

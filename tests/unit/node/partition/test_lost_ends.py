@@ -25,7 +25,7 @@ def test_its_broker_can_be_removed_without_another_message() -> None:
         await asyncio.sleep(1)
         await stop(victim)
         path = last_segment(victim.disk)
-        victim.disk.cut_off(path, record_starts(victim.disk.content(path))[-2])
+        victim.disk.shorten(path, record_starts(victim.disk.content(path))[-2])
         await victim.start()
         entry = another(members, victim.name)
         replica = victim.broker.replicas.find("s", 0)

@@ -54,7 +54,7 @@ def test_a_file_that_became_shorter_is_healed_for_its_reader(
         harmed = next(member for member in members.values() if (member is leader) == leads)
         path = logs(harmed)[number]
         before = log_bytes(harmed)
-        harmed.disk.cut_off(path, CUTS[where](harmed.disk.content(path)))
+        harmed.disk.shorten(path, CUTS[where](harmed.disk.content(path)))
         read = read_back if backwards else lambda member: member.read("s", replica=True)
         assert await read(harmed) == EXPECTED
         await until(lambda: log_bytes(harmed) == before)
@@ -73,7 +73,7 @@ def test_a_time_is_looked_up_in_a_file_that_became_shorter(where: str) -> None:
         assert replica is not None
         first = replica.log.segments[1].first_timestamp
         path = logs(leader)[1]
-        leader.disk.cut_off(path, CUTS[where](leader.disk.content(path)))
+        leader.disk.shorten(path, CUTS[where](leader.disk.content(path)))
         assert await replica.log.offset_at_or_after(first) >= replica.log.segments[1].base
         assert await replica.log.offset_at_or_before(first) is not None
         assert await leader.read("s") == EXPECTED
@@ -90,11 +90,11 @@ def test_a_file_cut_again_while_it_is_healed_is_healed_at_last(where: str) -> No
         leader = leader_of(members, "s")
         path = logs(leader)[1]
         whole = leader.disk.content(path)
-        leader.disk.cut_off(path, record_starts(whole)[4] + 3)
+        leader.disk.shorten(path, record_starts(whole)[4] + 3)
         leader.disk.latency_s = lambda: 0.01
         reading = asyncio.ensure_future(leader.read("s"))
         await asyncio.sleep(0.035)
-        leader.disk.cut_off(path, CUTS[where](whole))
+        leader.disk.shorten(path, CUTS[where](whole))
         found = await reading  # it may step over what cannot be healed just now
         assert [each for each in EXPECTED if each in found] == found
         leader.disk.latency_s = None
@@ -113,9 +113,9 @@ def test_a_replica_that_is_fed_from_a_short_file_gets_everything() -> None:
         wiped = next(member for member in members.values() if member is not leader and not member.seed)
         wiped.kill()
         path = logs(leader)[1]
-        leader.disk.cut_off(path, CUTS["in a record"](leader.disk.content(path)))
+        leader.disk.shorten(path, CUTS["in a record"](leader.disk.content(path)))
         for name in logs(wiped):
-            wiped.disk.cut_off(name, 0)
+            wiped.disk.shorten(name, 0)
         await wiped.start()
         await until(lambda: len(wiped.disk.paths()) > 0 and log_bytes(wiped) == log_bytes(leader), 60)
         assert await leader.read("s") == EXPECTED
@@ -133,7 +133,7 @@ def test_a_copy_of_a_file_that_became_shorter_is_given_up() -> None:
         copy = Copy(disk, "file")
         await copy.begin()
         await copy.take(0, 4, durable=True)
-        disk.cut_off("file", 6)
+        disk.shorten("file", 6)
         with pytest.raises(OSError, match="shorter"):
             await copy.take(4, 8, durable=True)
         await copy.give_up()
@@ -153,7 +153,7 @@ def test_damage_noted_from_several_places_is_filled_once() -> None:
         last = record_starts(whole)[-1]
         other = await open_bench(disk.copy(), 1_000)
         middle = record_starts(whole)[4]
-        disk.cut_off(segment.path, middle + 3)
+        disk.shorten(segment.path, middle + 3)
         segment.damage = {middle: last, record_starts(whole)[6]: len(whole), len(whole): len(whole)}
 
         async def fetch(start: int, end: int) -> bytes:

@@ -81,7 +81,7 @@ def test_a_clean_stop_does_not_stand_for_what_it_did_not_vouch_for() -> None:
     async def main() -> None:
         disk = MemoryDisk()
         await stored(disk)
-        disk.cut_off(FIRST, len(disk.content(FIRST)) // 2)
+        disk.shorten(FIRST, len(disk.content(FIRST)) // 2)
         assert await tail_of_a_life(disk) is Tail.SHORT
         await disk.remove(promised.FILE)
         assert [await tail_of_a_life(disk) for _ in range(2)] == [Tail.SUSPECT] * 2
@@ -247,7 +247,7 @@ def test_a_log_with_a_short_file_takes_writes_again_after_a_failure_under_relaxe
         bench = await open_bench(disk, mode=SyncMode("interval", 3_600_000_000_000), replicated=True)
         for number in range(10):
             await bench.store([b"%d" % number])
-        disk.cut_off(FIRST, len(disk.content(FIRST)) // 2)
+        disk.shorten(FIRST, len(disk.content(FIRST)) // 2)
         disk.injected_error = lambda path: errno.ENOSPC
         bench.append([b"refused"])
         await bench.log.flushed()
