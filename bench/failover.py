@@ -1,4 +1,4 @@
-"""How long writes stand still when the leader of a partition is killed.
+"""How long writes stall when the leader of a partition is killed.
 
 A publisher sends a message with ack ALL every few milliseconds, whatever happens, as NATS envelopes. The time counted
 is from kill -9 of the leader to the first ack of a message that was sent after it. Then the killed broker is started

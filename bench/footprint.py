@@ -51,7 +51,7 @@ class Row:
 
 
 def memory_mb(pid: int, field: str) -> float:
-    """`VmRSS`: resident now. `VmHWM`: the most there was, as the kernel kept count of it."""
+    """`VmRSS`: resident now. `VmHWM`: the peak, as counted by the kernel."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024 / 1e6

@@ -30,7 +30,7 @@ from bench.servers import IN_MEMORY, REPLICAS, BasculeCluster, Servers, file_sys
 STREAM = "scale"
 IDLE_S = 20.0
 SETTLE_S = 3.0
-"""What creating and writing leave behind is done by then."""
+"""Background work after creating and writing is done by then."""
 TIMEOUT_S = 120.0
 POLL_S = 0.1
 WRITERS = 50
@@ -109,7 +109,7 @@ async def write_to_each(client: Client, partitions: int) -> None:
 
 
 async def fetching(addresses: list[str], partitions: int) -> Row:
-    """Every client that starts does it; all at once when the brokers come back after a fail-over."""
+    """Every client does it when it starts, and all do it at once after a fail-over."""
 
     async def fetch(number: int) -> None:
         async with await Client.connect([addresses[number % len(addresses)]]) as client:

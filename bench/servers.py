@@ -1,6 +1,6 @@
 """The servers under test, each started when first needed, and what they cost.
 
-All of them keep their data in one folder on a real disk. Only one is under load at a time; the others idle.
+All of them have their data in one folder on a real disk. Only one is under load at a time; the others idle.
 
 The clusters have three servers each: brokers on one NATS server, and JetStream servers with routes to each other.
 """

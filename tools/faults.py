@@ -1,9 +1,9 @@
-"""`make faults`: real brokers under every fault, as often as it takes to believe it.
+"""`make faults`: real brokers under every fault, many times.
 
 Three brokers on one NATS server, written to all the time by two kinds of publishers with ack ALL, and read. Each run
-says what was acked and what can be read afterwards, and how long writes stood still in each of its rounds. Exits with 1
-if anything acked is lost, stored twice, out of order or withdrawn, or if the cluster does not come back; the brokers'
-logs and data are then kept.
+reports what was acked and what can be read afterwards, and how long writes stalled in each of its rounds. Exits with 1
+if anything acked is lost, stored twice, out of order or withdrawn, or if the cluster does not recover; the brokers'
+logs and data are then not removed.
 """
 
 import argparse

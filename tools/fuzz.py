@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from tools.fuzzing.box import Box
-from tools.fuzzing.hunt import FOLDER, Case, Hunt, check, report, told
+from tools.fuzzing.hunt import FOLDER, Case, Hunt, check, described, report
 from tools.fuzzing.sanitizers import NoSanitizersError, environment
 from tools.fuzzing.targets import TARGETS
 
@@ -69,7 +69,7 @@ def replay(name: str, number: int, path: Path) -> int:
     try:
         check(TARGETS[name], case)
     except Exception as error:
-        print(f"FOUND target={name} seed={number} bytes={len(case.data)}\n  {told(error)}")
+        print(f"FOUND target={name} seed={number} bytes={len(case.data)}\n  {described(error)}")
         return 1
     print(f"fuzz: target={name} seed={number}: nothing found")
     return 0
@@ -115,7 +115,7 @@ class Worker:
         self.moved_at = time.monotonic()
 
     def counts(self) -> tuple[int, int]:
-        """Of all its lives."""
+        """Of all its starts."""
         if self.process is None:
             return self.executions, self.findings
         with Box(self.box_path) as box:
@@ -123,7 +123,7 @@ class Worker:
         return self.executions + executions, self.findings + findings
 
     def look(self) -> bool:
-        """Whether it still runs. A death or a hang is a finding, and the next life begins elsewhere."""
+        """Whether it still runs. A crash or a hang is a finding; the worker is then started again with another seed."""
         if self.process is None:
             return False
         before = self.executions
@@ -138,7 +138,7 @@ class Worker:
         self.executions, self.findings = self.counts()
         self.process = None
         if status != 0:
-            self._bring_home(status, self.executions > before)
+            self._report_crash(status, self.executions > before)
             if self.starts < MAX_STARTS and self.deadline - time.monotonic() > 1:
                 self.start()
                 return True
@@ -150,12 +150,12 @@ class Worker:
             self.moved_to, self.moved_at = executions, now
         return now - self.moved_at > HANG_S
 
-    def _bring_home(self, status: int | None, began: bool) -> None:
+    def _report_crash(self, status: int | None, began: bool) -> None:
         self.findings += 1
         said = self.log_path.read_text(errors="replace").strip().splitlines()
         what = f"hangs for {HANG_S:.0f} s" if status is None else f"the worker {self.name} died with status {status}"
         telling = [line for line in said if "ERROR:" in line or "SUMMARY:" in line or "runtime error" in line]
-        what = "\n  ".join([what, *(telling[:4] or said[-6:]), f"all it said: {self.log_path}"])
+        what = "\n  ".join([what, *(telling[:4] or said[-6:]), f"its output: {self.log_path}"])
         if not began:
             print(f"FOUND before the first case: {what}", flush=True)
             return
@@ -195,15 +195,15 @@ def supervise(names: list[str], seconds: float, seed: str) -> int:
 
 
 def _watch(workers: list[Worker], began: float) -> None:
-    told_at = began
+    reported_at = began
     running = workers
     while running:
         time.sleep(0.2)
         running = [worker for worker in running if worker.look()]
-        if time.monotonic() - told_at >= PROGRESS_S:
-            told_at = time.monotonic()
+        if time.monotonic() - reported_at >= PROGRESS_S:
+            reported_at = time.monotonic()
             executions, findings = _totals(workers)
-            print(f"fuzz: {told_at - began:.0f} s, executions={executions} findings={findings}", flush=True)
+            print(f"fuzz: {reported_at - began:.0f} s, executions={executions} findings={findings}", flush=True)
 
 
 def _totals(workers: list[Worker]) -> tuple[int, int]:

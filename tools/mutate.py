@@ -1,4 +1,4 @@
-"""`make mutate`: does anything notice when the code is wrong?
+"""`make mutate`: whether the tests find planted bugs.
 
 The catalogue (`tools/mutants/*.toml`) is a list of bugs, each a small patch with its finder: the simulator alone, or
 tests by name. Every worker has a copy of the source tree; it applies one patch, runs the finder, and takes the patch

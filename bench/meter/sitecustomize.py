@@ -1,5 +1,5 @@
-"""How long the event loop of a broker is held: loaded into its process by the interpreter, for this folder is on its
-PYTHONPATH. Processor time of the loop's thread, not wall time: the machine is shared.
+"""How long callbacks block the event loop of a broker. The interpreter loads this into its process, because this folder
+is on its PYTHONPATH. Processor time of the loop's thread, not wall time: the machine is shared.
 
 Every callback that takes longer than `NOTED_S` is a line in the file that BASCULE_LOOP_METER names: when it ended on
 the system's monotonic clock, how long it took, how much of that was garbage collection, and what it was.
@@ -37,7 +37,7 @@ def _name(callback: Any) -> str:
 
 
 def install(path: str) -> None:
-    file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - for the life of the process
+    file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - open until the process ends
     garbage = _Garbage()
     gc.callbacks.append(garbage)
     run = asyncio.events.Handle._run

@@ -1,4 +1,4 @@
-"""What a worker is doing at this moment, in a file that outlives it: how a crash is brought home."""
+"""The case that a worker is running, in a file that outlives it: so the input of a crash is known."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Box:
         self._memory.close()
 
     def note(self, target: Target, number: int, data: bytes) -> None:
-        """This comes next."""
+        """The case that runs next."""
         kept = data[:_ROOM]
         self.executions += 1
         self._memory[_HEAD.size : _HEAD.size + len(kept)] = kept

@@ -1,8 +1,7 @@
-"""Chance with a seed, and the ways it spoils bytes.
+"""A seeded random source, and how it damages bytes.
 
-Inputs are built right and lie in the places where a protocol says how much follows (`lied`), or are bent
-afterwards (`bent`): bytes set, bits flipped, stretches cut out, doubled, moved or taken from elsewhere, numbers
-and words of the protocol put in.
+Inputs are valid but for wrong lengths (`lied`), or are mutated afterwards (`bent`): bytes set, bits flipped, stretches
+removed, doubled, moved or taken from elsewhere, numbers and tokens of the protocol inserted.
 """
 
 from __future__ import annotations

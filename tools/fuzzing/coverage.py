@@ -1,7 +1,7 @@
-"""Which lines of Bascule an execution ran, and about how often: what tells an interesting input from another.
+"""Which lines of Bascule an execution ran, and about how often: an input that runs new ones is interesting.
 
-The compiled twin has no lines to see, but its pure twin reads the same input. Tracing is slow, so only some
-executions are traced.
+The compiled twin cannot be traced, but its pure twin reads the same input. Tracing is slow, so only some executions are
+traced.
 """
 
 from __future__ import annotations

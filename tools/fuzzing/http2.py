@@ -1,8 +1,8 @@
 """Targets: an HTTP/2 connection in both roles, and the header blocks it decodes.
 
 Whatever arrives, `receive` answers with events: a violation is a ConnectionFailed that carries an Http2Error, and
-nothing is ever raised. How the bytes were cut into reads changes nothing. What a connection holds stays within its
-bounds, whoever floods it.
+nothing is ever raised. How the bytes were split into reads changes nothing. What a connection holds stays within its
+bounds, whatever a peer sends.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def check_connection(data: bytes, chance: Chance, client: bool) -> None:
         in_pieces = _meaning(pieces, _receive(pieces, data, chance.cuts(len(data))))
         if meant != in_pieces:
             raise FindingError(
-                f"cut in pieces it means something else\n  whole:  {meant!r}\n  pieces: {in_pieces!r}"[:3_000]
+                f"split into pieces it means something else\n  whole:  {meant!r}\n  pieces: {in_pieces!r}"[:3_000]
             )
 
 
@@ -163,8 +163,8 @@ def _receive(one: Connection, data: bytes, ends: list[int]) -> list[Event]:
 
 
 def _meaning(one: Connection, events: list[Event]) -> object:
-    """What was understood, however it arrived. After an error only the error counts: how much of the data before
-    it was reported depends on the reads."""
+    """The events, merged so that they do not depend on the reads. After an error only the error counts: how much of the
+    data before it was reported depends on the reads."""
     if one.error is not None:
         return one.error.code
     told: list[object] = []
@@ -225,7 +225,7 @@ def _answer(one: Connection, event: Event, chance: Chance) -> None:
 
 
 def _read(one: Connection, chance: Chance) -> None:
-    """What it says is whole frames of a size the peer allows."""
+    """Its output is whole frames of a size the peer allows."""
     written = one.take(chance.choice((100, 100_000)))[0]
     position = len(frames.PREFACE) if written.startswith(frames.PREFACE) else 0
     while position < len(written):

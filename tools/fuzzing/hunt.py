@@ -1,4 +1,4 @@
-"""The hunt on one target: inputs made or bent from what was interesting before, checked one by one.
+"""Fuzzing of one target: inputs that are made, or mutated from interesting ones, checked one by one.
 
 Every case has a number. The number and the input are all that a replay needs: what a check chooses comes from the
 number alone.
@@ -20,7 +20,7 @@ TRACED_ONE_IN = 16
 CORPUS_ENTRIES = 1_000
 CORPUS_ENTRY_BYTES = 100_000
 MAX_FINDINGS = 3
-"""Of one target and hunt: after that it is left alone."""
+"""Findings of one target and hunt: after so many the target is not run any more."""
 
 Note = Callable[[Target, int, bytes], None]
 
@@ -67,7 +67,7 @@ class Hunt:
                 check(self.target, case)
         except Exception as error:
             self.findings += 1
-            return report(self.target.name, case, told(error))
+            return report(self.target.name, case, described(error))
         return None
 
     def _traced(self, case: Case) -> None:
@@ -86,15 +86,15 @@ def check(target: Target, case: Case) -> None:
     target.check(case.data, Chance(f"check {case.number}"))
 
 
-def told(error: Exception) -> str:
-    """A finding in its own words; any other error with where it came from."""
+def described(error: Exception) -> str:
+    """The text of a finding; any other error with its traceback."""
     if isinstance(error, FindingError):
         return str(error)
     return "".join(traceback.format_exception(error, limit=-4)).rstrip()
 
 
 def report(name: str, case: Case, what: str, sanitized: bool = False) -> str:
-    """Keep the input, and say how to see it again."""
+    """Store the input, and return the report with the command that replays it."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     path = FOLDER / f"{name}-{case.number}.input"
     path.write_bytes(case.data)

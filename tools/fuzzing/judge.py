@@ -1,4 +1,4 @@
-"""The third judge: the protobuf library, and the rules of the envelope read once more. Twins can share a mistake."""
+"""A third implementation to compare with: the protobuf library, and the envelope's rules. Twins can share a bug."""
 
 from __future__ import annotations
 

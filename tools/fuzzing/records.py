@@ -59,7 +59,7 @@ def check_encode_records(data: bytes, chance: Chance) -> None:
 
 
 def check_envelope(data: bytes, chance: Chance) -> None:
-    """A record says what upb reads in the envelope, or holds the whole payload if it is none; acks alike."""
+    """A record has what upb reads in the envelope, or the whole payload if it is no envelope; so do acks."""
     subject, reply = chance.choice(inputs.SUBJECTS), chance.choice((b"", b"", *inputs.SUBJECTS))
     batch = struct.pack("<HHI", len(subject), len(reply), len(data)) + subject + reply + data
     records, count, *_, leader_pending, all_pending, error_pending = ask(
@@ -122,7 +122,7 @@ def check_pending(data: bytes, chance: Chance) -> None:
 
 
 def check_kept(data: bytes, chance: Chance) -> None:
-    """Nothing is lost but what waits for calls that are over, and a second look finds nothing."""
+    """Only acks of calls that have ended are dropped, and a second pass drops nothing."""
     prefix, gone = chance.choice((b"", b"own.", b"a")), dict.fromkeys(chance.sample((b"s1", b"u2", b"a", b""), 2))
     kept = ask("drop_gone", data, prefix, gone)
     if kept is ValueError:
@@ -132,7 +132,7 @@ def check_kept(data: bytes, chance: Chance) -> None:
 
 
 def check_stored(data: bytes, chance: Chance) -> None:
-    """Stored bytes, damaged or not, are judged alike; what is found is valid."""
+    """Both twins agree on stored bytes, damaged or not; records that they find are valid."""
     min_offset = chance.choice((0, 0, 2, 3, -5, 1 << 40))
     ask_within("scan_records", data, chance, min_offset)
     found = ask("find_record", data, 0, len(data), min_offset)

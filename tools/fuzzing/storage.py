@@ -1,9 +1,9 @@
-"""Targets: what a broker finds on its disk when it starts, after the disk did something to it.
+"""Targets: recovery from damaged files at the start of a broker.
 
 An input is two folders: the files as they were written (`was/`) and as they are found (`is/`). Recovery never fails
-on bytes, keeps only records that were written (those inside values are not the log's), keeps every one that stands
-before the first damage, and finds nothing more to do the second time. A checkpoint is one that was written, or none.
-The command log gives commands that were written, in order and without a gap, or says that it is corrupt.
+on bytes, keeps only records that were written (those inside values are not the log's), keeps every one before the first
+damage, and changes nothing the second time. A checkpoint is one that was written, or none. The command log gives
+commands that were written, in order and without a gap, or raises that it is corrupt.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def unpack_files(data: bytes) -> tuple[Files, Files]:
 
 
 def spoiled(chance: Chance, files: Files) -> bytes:
-    """Files with something done to one or two of them."""
+    """Files, one or two of them damaged."""
     found = dict(files)
     for _ in range(chance.choice((0, 1, 1, 1, 1, 2))):
         name = chance.choice(list(files))
@@ -67,7 +67,7 @@ def spoiled(chance: Chance, files: Files) -> bytes:
 
 
 def _spoiled(chance: Chance, content: bytes, other: bytes) -> bytes:
-    """As disks do it: a torn end, zeros, a lost or repeated stretch; or anything at all."""
+    """Damage as by disks: a torn end, zeros, a lost or repeated stretch; or any other."""
     kind = chance.randrange(6)
     at = chance.randint(0, len(content))
     if kind == 0:
@@ -165,8 +165,8 @@ def check_recovery(data: bytes, chance: Chance) -> None:
 
 
 def looks_own(found: Files, record: bytes) -> bool:
-    """A record out of a value, laid bare by the damage around it: a trailer stands before it, or the end of the file
-    or a valid record follows. Nothing tells it from a record of the log (see `bascule.log.chunk`)."""
+    """A record inside a value, with damage around it: there is a trailer before it, or the end of the file or a valid
+    record after it. It cannot be distinguished from a record of the log (see `bascule.log.chunk`)."""
     for content in found.values():
         end = -1
         while (at := content.find(record, end + 1)) >= 0:

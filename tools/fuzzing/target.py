@@ -22,8 +22,8 @@ class Target:
     name: str
     make: Callable[[Chance], bytes]
     check: Callable[[bytes, Chance], None]
-    """Raises if something does not hold, whatever the error. What it chooses beside the input (limits, cuts) comes
-    from the chance it is given."""
+    """Raises if something does not hold, whatever the error. Its other choices (limits, splits) come from the chance it
+    is given."""
     words: tuple[bytes, ...] = ()
     """Pieces of the protocol to put into inputs."""
     kernels_only: bool = False

@@ -1,4 +1,4 @@
-"""Targets: the parsers in Python, for what is said once a connection or call. Each answers or raises its own error."""
+"""Targets: the parsers in Python, which run once per connection or call. Each returns or raises its own error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECRET = "s3cret"
 
 
 def _answer(parse: Callable[[Any], Any], given: object, *expected: type[BasculeError]) -> Any:
-    """What it says; None if it refuses with an error of its own."""
+    """Its result; None if it raises an error of its own."""
     try:
         return parse(given)
     except expected:
@@ -65,12 +65,12 @@ def check_address(data: bytes, chance: Chance) -> None:
     try:
         address = nats.ServerAddress.parse(url)
     except ConfigError as error:
-        require(f":{SECRET}@" not in str(error), "an error message tells the password")
+        require(f":{SECRET}@" not in str(error), "an error message has the password")
         return
     require(0 < address.port < 1 << 16 and bool(address.host), "an address nobody can connect to")
     again = nats.ServerAddress.parse(str(address))
     require((again.host, again.port, again.tls) == (address.host, address.port, address.tls), "not the same again")
-    require(repr(address.credentials) == f"Credentials(user={address.credentials.user!r})", "repr tells a secret")
+    require(repr(address.credentials) == f"Credentials(user={address.credentials.user!r})", "repr has a secret")
 
 
 def check_batch(data: bytes, chance: Chance) -> None:

@@ -61,7 +61,7 @@ def ask(name: str, *arguments: Any) -> Any:
 
 
 def ask_within(name: str, data: bytes, chance: Chance, *rest: Any) -> Any:
-    """Ask about a stretch of a larger buffer: what stands before and after it is nobody's business."""
+    """Ask about a stretch of a larger buffer: the bytes before and after it must not matter."""
     before, after = chance.blob(12), chance.blob(12) if chance.one_in(2) else b""
     buffer = before + data + after
     return ask(name, buffer, len(before), len(before) + len(data), *rest)

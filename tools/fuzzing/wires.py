@@ -1,6 +1,5 @@
-"""Targets: the kernels that cut what comes from sockets. Both twins, upb, and the law of cuts.
-
-The law: how the bytes were cut into reads does not change what they mean.
+"""Targets: the kernels that split what comes from sockets. Both twins, upb, and one invariant: how the bytes were split
+into reads does not change the result.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ NATS_WORDS = (
 def check_nats(data: bytes, chance: Chance) -> None:
     max_payload = chance.choice((5, 100, LIMIT))
     ask_within("split_nats", data, chance, chance.choice((20, 60, 4_096)), max_payload)
-    # A line may be longer than the bound only if it arrives at once, so the law holds without that bound.
+    # A line may be longer than the bound only if it arrives at once, so the invariant holds without that bound.
     whole = ask("split_nats", data, 0, len(data), len(data) + 1, max_payload)
     parts = _nats_in_pieces(data, chance, max_payload)
-    require((whole is NatsProtocolError) == (parts is None), "split_nats: cut in pieces it is judged otherwise")
+    require((whole is NatsProtocolError) == (parts is None), "split_nats: split into pieces it is judged otherwise")
     if parts is not None:
         consumed, _, deliveries, controls = whole
         messages = {sid: (count, batch) for sid, count, batch in deliveries}
-        require(parts == (consumed, messages, controls), "split_nats: cut in pieces it means something else")
+        require(parts == (consumed, messages, controls), "split_nats: split into pieces it means something else")
 
 
 def _nats_in_pieces(data: bytes, chance: Chance, max_payload: int) -> Any:
@@ -82,7 +81,7 @@ def check_requests(data: bytes, chance: Chance) -> None:
         if problem:
             break
     together = (position, commands, published, awaiting, exceptions, problem)
-    require(together == whole, "route_publishes: cut in pieces it means something else")
+    require(together == whole, "route_publishes: split into pieces it means something else")
 
 
 def check_request(data: bytes, chance: Chance) -> None:
@@ -129,7 +128,7 @@ def check_messages(data: bytes, chance: Chance) -> None:
         messages += more
         if oversized:
             break
-    require((position, messages, oversized) == whole, "split_messages: cut in pieces it means something else")
+    require((position, messages, oversized) == whole, "split_messages: split into pieces it means something else")
 
 
 # --- HTTP/2 frames ----------------------------------------------------------------------------------------
@@ -147,8 +146,8 @@ def check_frames(data: bytes, chance: Chance) -> None:
         parts += more
         if stopped or _bad_padding(more):
             break
-    require((position, stopped) == (consumed, oversized), "scan_frames: cut in pieces it ends elsewhere")
-    require(_merged(parts) == _merged(events), "scan_frames: cut in pieces it means something else")
+    require((position, stopped) == (consumed, oversized), "scan_frames: split into pieces it ends elsewhere")
+    require(_merged(parts) == _merged(events), "scan_frames: split into pieces it means something else")
 
 
 def _bad_padding(events: list[Any]) -> bool:
