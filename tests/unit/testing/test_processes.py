@@ -123,7 +123,7 @@ def test_a_program_is_followed_while_it_runs() -> None:
     program = script('print(\'{"event": "first"}\', flush=True); time.sleep(60)')
     with program.start("act") as running:
         assert running.next("first") == {"event": "first"}
-        with pytest.raises(ProgramError, match="said nothing"):
+        with pytest.raises(ProgramError, match="printed nothing"):
             running.next("second", 0.05)
 
 
