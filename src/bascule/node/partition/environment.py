@@ -1,7 +1,6 @@
-"""What the partitions of one broker share, in one value that never changes: what the broker is given, and parts of it
-such as the group commit.
+"""What the partitions of one broker share, in one immutable value: ports, settings, and parts such as the group commit.
 
-It is made in `assemble`, complete. What a partition may ask of its broker is not in here: see `partition.ports`."""
+`assemble` builds it. What a partition may ask of its broker is not in here: see `partition.ports`."""
 
 from dataclasses import dataclass
 
@@ -24,14 +23,14 @@ class Environment:
     settings: BrokerSettings
     ports: Ports
     active_clock: Clock
-    """What others are judged by: it stands still while our own event loop does."""
+    """For the timeouts of others: it stops while our own event loop is blocked."""
     scheduler: SyncScheduler
     routes: Routes
     inboxes: Inboxes
     pending: PendingAcksBound
-    """Of the acks that wait, over all partitions led here."""
+    """The bound of the pending acks of all partitions led here."""
     lease: Lease
-    """Until when writes may be taken without having heard from the cluster."""
+    """How long leaders take writes after the last contact with the controller."""
     ends: PromisedEnds
     jobs: Jobs
     """The background work of this broker."""
@@ -41,7 +40,7 @@ class Environment:
     """Messages that were published and not stored, by reason: the API counts those that it does not send to NATS, the
     leader of a partition those that came by NATS."""
     after_clean_shutdown: bool
-    """The last life stopped in good order, with everything it had promised synced."""
+    """The last boot ended with a clean shutdown: everything it had promised is synced."""
 
     @property
     def cluster_prefix(self) -> bytes:

@@ -1,5 +1,5 @@
-"""The stored copy of a partition's epoch history. It saves a scan: where it does not fit it is made anew. It holds only
-epochs with a promised record, so that it also shows whether a log ends before what it had promised."""
+"""The stored copy of a partition's leader epoch history. It saves a scan of the log; if it does not match the log it is
+built anew. It has only epochs with a promised record, so it also shows whether a log ends before its promised end."""
 
 import asyncio
 import logging
@@ -43,18 +43,18 @@ async def save(disk: Disk, log: CommitLog, history: EpochHistory) -> None:
 
 
 async def forget(disk: Disk, folder: str) -> None:
-    """Before the log is cut: a stored copy that outlives what it describes could be believed."""
+    """Called before the log is truncated: otherwise a later start could trust epochs whose records are gone."""
     for name in await disk.list(folder):
         if name.startswith(EPOCHS_FILE):
             await disk.remove(f"{folder}/{name}")
     try:
         await disk.sync_folder(folder)
     except FileNotFoundError:
-        pass  # taken away with all that was in it
+        pass  # the folder was removed, with all files in it
 
 
 async def _read_from(log: CommitLog) -> EpochHistory:
-    logger.debug("%s: reading its records for the history of their leaders", log.folder)
+    logger.debug("%s: reading all records to rebuild the leader epoch history", log.folder)
     history = EpochHistory()
     end = log.start
     reader = log.reader(log.start, uncommitted=True)
@@ -65,8 +65,8 @@ async def _read_from(log: CommitLog) -> EpochHistory:
             epoch, _ = _TRAILER.unpack_from(records, following - _TRAILER.size)
             offset = _offset(records, position + 6)
             if epoch > history.last_epoch:
-                # An epoch begins where the one before it ended, also if its leader skipped offsets that had been shown;
-                # but not where records are damaged: those are of one or the other.
+                # An epoch begins where the one before it ended, also if its leader skipped offsets that had been
+                # exposed; but not where records are damaged: those may be of either epoch.
                 history.begin(epoch, offset if log.damaged else end)
             position, end = following, offset + 1
         await asyncio.sleep(0)
@@ -74,7 +74,7 @@ async def _read_from(log: CommitLog) -> EpochHistory:
 
 
 def _offset(records: bytes, position: int) -> int:
-    """The varint behind the first tag: the record's offset."""
+    """The varint after the first tag: the record's offset."""
     value = shift = 0
     while True:
         byte = records[position]

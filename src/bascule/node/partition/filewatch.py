@@ -1,14 +1,14 @@
-"""What somebody does to the files of a running broker, noticed within a second: segments, folders, or the whole data
-folder removed, moved or replaced.
+"""Notices within a second that files of a running broker are removed, moved or replaced: segments, folders, or the
+whole data folder.
 
-A pass looks at paths, all in one trip to a thread: the data folder and its lock, the metadata's files, every log that
-has stored something since the last pass, and some of the others in turn. So the cost of a pass has a bound, and a
-broker at rest with ten thousand partitions spends a fraction of a percent of a core. What an idle log lost is noticed
-when its turn comes; nothing is acked there meanwhile, for a log that stores something is looked at in the next pass.
+A pass looks at paths, all in one call to a thread: the data folder and its lock, the files of the metadata, every log
+that has stored records since the last pass, and some of the others in turn. So the cost of a pass has a bound: an idle
+broker with ten thousand partitions spends a fraction of a percent of a core. Missing files of an idle log are noticed
+when its turn comes; nothing is acked there meanwhile, for a log that stores records is checked in the next pass.
 
-A log whose files are gone takes no writes (see `log.presence`). Without its data folder, or its metadata, a broker
-promises nothing at all: it takes no writes, neither votes nor confirms, and says that it does not serve, until they
-are back.
+A log whose files are gone takes no writes (see `log.presence`). Without its data folder or its metadata a broker makes
+no promises: it takes no writes, neither votes nor stores metadata, and reports that it is not serving, until they are
+back.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class FileWatch:
         self._metadata: Seen | None = None
         self._turn: Iterator[CommitLog] = iter(())
         self._many = False
-        """So many logs that of those at rest only the folders are looked at."""
+        """There are so many logs that only the folders of idle ones are checked."""
 
     async def run(self) -> None:
         while True:
@@ -56,7 +56,7 @@ class FileWatch:
             try:
                 await self.check()
             except OSError as error:
-                logger.debug("the files were not looked at this time: %s", error)
+                logger.debug("the files were not checked this time: %s", error)
 
     async def check(self) -> None:
         """One pass. Raises OSError if the disk does not answer."""
@@ -80,14 +80,14 @@ class FileWatch:
         for log, file_check in checks:
             end = start + len(file_check.paths)
             if not log.presence.is_sound(file_check, seen[start:end]):
-                if log.presence.busy:  # the others do not wait for it
+                if log.presence.busy:  # verifying it would block this pass
                     self._look_again(log)
                 else:
                     await log.presence.verify()
             start = end
 
     def _look_again(self, *logs: CommitLog) -> None:
-        """In the next pass, at those whose files are being changed."""
+        """Check logs whose files are being changed in the next pass."""
         self._scheduler.stored.update(dict.fromkeys(log for log in logs if log.presence.busy))
 
     def _written(self) -> dict[CommitLog, None]:
@@ -108,7 +108,7 @@ class FileWatch:
     # --- the whole broker --------------------------------------------------------------------------------------
 
     def _metadata_is_there(self, paths: list[str], seen: list[Seen | None]) -> bool:
-        """The folder is the one it was, and the file that grows is in it."""
+        """Whether the folder is the same as before, and the file that is written is in it."""
         folder = seen[0]
         missing = next((path for path, each in zip(paths, seen, strict=True) if each is None or not each.same), "")
         if not missing and folder is not None:
@@ -126,9 +126,9 @@ class FileWatch:
             return
         self.gone = (
             f"{what} was {how} while this broker runs: what it stores now would not be there at its next start. It "
-            "takes no writes and neither votes nor confirms; messages acked in the second before this was noticed may "
-            "be lost. Put it back as it was, and the broker goes on by itself; if it is gone for good, start the "
-            "broker again: it comes back without what was there, and gets from others what they have"
+            "takes no writes, and neither votes nor stores metadata; messages acked in the second before this was "
+            "noticed may be lost. Put it back as it was, and the broker goes on by itself; if it is gone for good, "
+            "restart the broker: it starts without the lost files, and copies from other brokers what they have"
         )
         logger.error("%s", self.gone)
         self._storage.lose(self.gone)

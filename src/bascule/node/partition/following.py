@@ -1,7 +1,7 @@
 """A partition this broker follows: joins the follower machine to the log and to the fetcher of its leader's broker.
 
-An assertion that fails here, in the machine or in what carries out its effects, ends this role; the leader is told to
-count without this replica then, as if its disk had failed.
+An assertion that fails here, in the machine or in what carries out its effects, ends this role; the leader is then
+informed as if the disk of this replica had failed.
 """
 
 import asyncio
@@ -39,17 +39,17 @@ class FollowingReplica(PartitionReplica, Protocol):
 
     @property
     def certain_end(self) -> int:
-        """Everything below is committed for good: no leader may ask us to cut there."""
+        """Everything below is committed: no leader may ask us to truncate it."""
 
     @property
     def unhealed(self) -> list[Segment]:
-        """Damaged segments that another replica may have whole."""
+        """Damaged segments that another replica may have undamaged."""
 
     def follows(self, role: "Following") -> bool:
-        """Whether this is its role still."""
+        """Whether this is still its role."""
 
     def begin_truncation(self, work: Coroutine[object, object, None]) -> None:
-        """The role is told when that is over, if it is the same one then: `truncated`."""
+        """Calls `truncated` of this role when the work is done, if the role has not changed."""
 
     async def truncate(self, end: int) -> None: ...
 
@@ -68,7 +68,7 @@ class Following:
             *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, replica.certain_end
         )
         self._caught_up_end: int | None = None
-        """Where our log and the leader's ended alike."""
+        """Where our log had reached the end of the leader's."""
         if log.failed is not None:
             self.failed()
 
@@ -91,18 +91,18 @@ class Following:
             return None
         position = self._machine.position._replace(failing=failing)
         if self._log.damaged and (unhealed := self._replica.unhealed):
-            # What is not whole is not promised, as long as another replica may have it.
+            # Damaged records are not promised, as long as another replica may have them.
             sound_end = min(segment.base for segment in unhealed)
             position = position._replace(promised_end=min(position.promised_end, sound_end))
         return position
 
     def answered(self, answer: Answer) -> bool:
-        """False if it brought records that were not taken."""
+        """False if it had records that were not appended."""
         try:
             return self._take(answer)
         except AssertionError as error:
             self._replica.fail(error)
-            return True  # they are not asked for again
+            return True  # they are not fetched again
 
     def _take(self, answer: Answer) -> bool:
         effects = self._machine.step(Answered(answer))
@@ -116,8 +116,8 @@ class Following:
         return not answer.records or (not machine.failed and any(isinstance(each, Append) for each in effects))
 
     def _verify(self) -> None:
-        """A log that has *stored* what its leader has lacks nothing. Received is not enough: what it may lack it would
-        lack again if its disk failed now, and would lead without."""
+        """The log is verified when it has *stored* all that its leader has. Received is not enough: if its disk failed
+        now it would lack those records again, and might lead without them."""
         reached = self._caught_up_end
         if reached is not None and self._log.promised_end >= reached and not self._replica.unhealed:
             self._replica.verification.confirm()
@@ -131,17 +131,17 @@ class Following:
             self._replica.fail(error)
 
     def damaged(self) -> None:
-        """What is not whole is promised no more: the leader has to know."""
+        """Damaged records are no longer promised: the leader is informed."""
         self._fetchers.changed(self)
 
     def healed(self) -> None:
-        """Damage was healed, or no replica has what is missing."""
+        """Damage was repaired, or no replica has the missing records."""
         self._verify()
         self._fetchers.changed(self)
 
     def failed(self) -> None:
-        """The log fell back to what it had promised, and takes nothing until it is opened again. Whoever waits for us
-        has to know."""
+        """The log was truncated to its promised end, and takes no records until it is reopened. The leader, whose high
+        watermark waits for us, is informed."""
         self._caught_up_end = None
         self._machine.step(Failed(self._log.end))
         self._fetchers.changed(self)
@@ -154,22 +154,22 @@ class Following:
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
             if self._stopped:
-                return  # nothing is stored or shown under a role that is over
+                return  # nothing is stored or exposed under a role that has ended
             match effect:
                 case Append(records, count, next_offset, last_timestamp):
                     try:
                         self._log.append(records, count, next_offset, last_timestamp)
                     except LogError:
-                        assert self._machine.failed, "a log that refuses an append has failed, and has told us so"
-                    assert self._machine.end == self._log.end, "a follower stands where its log ends"
+                        assert self._machine.failed, "a log that refuses an append has reported its failure"
+                    assert self._machine.end == self._log.end, "a follower's end is the end of its log"
                 case Expose(hw_end):
-                    assert hw_end <= self._log.promised_end, "a follower shows what its own log has promised"
+                    assert hw_end <= self._log.promised_end, "a follower exposes only what its own log has promised"
                     self._log.set_visible_end(hw_end)
                 case Cut(end):
                     self._caught_up_end = None
                     self._replica.begin_truncation(self._truncate(end))
                 case Distrust(reason):
-                    logger.error("%s: not taken from %s: %s", self._replica.name, self.leader, reason)
+                    logger.error("%s: an answer of leader %s is ignored: %s", self._replica.name, self.leader, reason)
 
     async def _truncate(self, end: int) -> None:
         logger.warning(
@@ -186,20 +186,20 @@ class Following:
             except (LogError, OSError, ValueError) as error:
                 logger.error("%s cannot be truncated, and takes no records until it is: %s", self._replica.name, error)
             self._truncation_failed = True
-            self._fetchers.changed(self)  # whoever waits for us has to know
+            self._fetchers.changed(self)  # informs the leader, whose high watermark waits for us
             await asyncio.sleep(TRUNCATE_AGAIN_S)
             if not self._replica.follows(self):
-                return  # whoever leads now says where to cut
+                return  # the leader of the new epoch says where to truncate
 
     def truncated(self) -> None:
-        """The log was, and this is the role still."""
+        """The truncation is done, and this is still the role."""
         self._truncation_failed = False
         self._machine.step(WasCut(self._log.end))
         self._fetchers.start_over(self)
 
 
 class FailedFollower:
-    """Stands in for the follower of a partition that has failed here: it tells the leader to count without it."""
+    """Replaces the follower role of a replica that has failed: it reports to the leader that the disk is failing."""
 
     def __init__(self, replica: PartitionReplica) -> None:
         self.key = replica.key
@@ -213,4 +213,4 @@ class FailedFollower:
         return Position(*self.key, self._epoch, log.end, log.promised_end, last_epoch, failing=True)
 
     def answered(self, answer: Answer) -> bool:
-        return True  # nothing is taken, nor asked for again
+        return True  # nothing is appended, nor fetched again

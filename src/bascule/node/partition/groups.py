@@ -9,14 +9,14 @@ from bascule.wire.pb import api_pb2 as api
 
 
 class GroupMembers:
-    """Of one partition. A newer member replaces the older, whose subscription then just ends."""
+    """The members that read one partition. A newer member replaces the older, whose subscription ends without error."""
 
     def __init__(self) -> None:
         self._current: dict[str, tuple[int, asyncio.Future[None]]] = {}
 
     @contextmanager
     def join(self, consumer: api.Consumer) -> Iterator["asyncio.Future[None]"]:
-        """Gives a future that is done once another member has taken over. No group: it never is."""
+        """Gives a future that is done once another member has taken over; never without a group."""
         replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         group = consumer.groupId
         if not group:

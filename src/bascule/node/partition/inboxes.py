@@ -1,14 +1,14 @@
 """Where acks for this broker's own gRPC calls arrive.
 
-Every broker listens on `<namespace>.ack.<broker>.*`; the last token names the call and, behind a `-`, the stream that
-was asked (`routes.py`). Acks are forwarded by inbox, never matched by correlation id, which may be empty, repeated or
-shared. The kernels hand over whole runs of framed responses per token and stream; one question per run decides whether
-that stream's acks, and errors, answer this publish. Tokens that begin with `u` get bare Acks (a unary call wants the
+Every broker listens on `<namespace>.ack.<broker>.*`; the last token names the call and, after a `-`, the stream of the
+publish (`routes.py`). Acks are forwarded by inbox, never matched by correlation id, which may be empty, repeated or
+shared. The kernels hand over whole runs of framed responses per token and stream; one check per run decides whether
+acks and errors of that stream answer this publish. Tokens that begin with `u` get bare Acks (a unary call wants the
 ack itself), others PublishResponses.
 
-A call may end before its acks came: the client is gone, or has waited long enough. Brokers tell each other the tokens
-of such calls, so that no leader keeps what nobody waits for. It is said once, and need not reach everybody: what is
-kept in vain is bounded all the same.
+A call may end before its acks arrive: the client disconnects, or its deadline passes. Brokers send each other the
+tokens of such calls, so that leaders drop their pending acks. This is sent once and may get lost: pending acks are
+bounded anyway.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ OnFrames = Callable[[bytes, int], None]
 
 class Inboxes:
     def __init__(self, calls: Calls, bus: Bus, random: Random, routes: Routes) -> None:
-        """`bus` is the connection that `calls` are made over: acks come by the batch, and the kernels decode them."""
+        """`bus` is the connection of `calls`: acks arrive in batches, which the kernels decode."""
         self.prefix = calls.subjects.acks(calls.broker_id)
         self._calls = calls
         self._bus = bus
@@ -44,24 +44,24 @@ class Inboxes:
         self._calls.handle(self._calls.subjects.ended_calls, Handler(ENDED_CALLS, self._on_ended_calls))
 
     def open(self, on_frames: OnFrames, *, unary: bool) -> bytes:
-        """A fresh inbox; pass it to `close` when the call ends. The suffix of the route taken goes behind it."""
+        """A new inbox; pass it to `close` when the call ends. The caller appends the suffix of the route."""
         token = (("u" if unary else "s") + self._random.token()).encode()
         self._waiting[token] = on_frames
         return self.prefix + token
 
     def close(self, inbox: bytes, unanswered: bool) -> None:
-        """`unanswered`: acks may wait for this call somewhere."""
+        """`unanswered`: acks for this call may be pending on a leader."""
         token = inbox[len(self.prefix) :]
         self._waiting.pop(token, None)
         if unanswered:
             self._unsaid.append(token)
 
     def tell_gone(self) -> None:
-        """Calls that ended unanswered since the last time are made known, here and to the others."""
+        """Send the calls that ended unanswered since the last time to all brokers, and remember them here."""
         while self._unsaid:
             tokens = [self._unsaid.popleft() for _ in range(min(len(self._unsaid), GONE_CALLS_AT_ONCE))]
             self._remember(tokens)
-            self._calls.tell(self._calls.subjects.ended_calls, ENDED_CALLS, tokens)  # or some acks are kept in vain
+            self._calls.tell(self._calls.subjects.ended_calls, ENDED_CALLS, tokens)  # if it is lost, acks stay pending
 
     @property
     def gone(self) -> Gone:
@@ -79,8 +79,8 @@ class Inboxes:
             del self._gone[next(iter(self._gone))]
 
     def deliver(self, token: bytes, stream: bytes, frames: bytes, count: int) -> None:
-        """Acks of `stream`, of which `count` are waited for. Those for a call that has ended meanwhile are nobody's any
-        more; those of a stream that was not asked are not an answer."""
+        """Acks of `stream`; `count` of them are awaited. Acks for a call that has ended, or of a stream that does not
+        answer this publish, are dropped."""
         call, mark, number = token.partition(SUFFIX_MARK)
         on_frames = self._waiting.get(call)
         if on_frames is not None and self._routes.answers(stream, mark + number):

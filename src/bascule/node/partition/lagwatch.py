@@ -1,5 +1,5 @@
-"""Once a second: which followers lag, which partitions are below their minimal in-sync set, and which acks nobody waits
-for any more."""
+"""Once a second: which followers lag, which partitions are below min ISR, and which pending acks belong to calls that
+have ended."""
 
 import asyncio
 import logging
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 WATCH_EVERY_S = 1.0
 NAMED_BELOW = 5
-"""Partitions below their minimal in-sync set that one line names."""
+"""Partitions below min ISR that one line names."""
 
 
 class LagWatch:
@@ -22,7 +22,7 @@ class LagWatch:
         self._said_below = 0
 
     async def run(self) -> None:
-        """Who is late is found out by time passing, not only by others being early."""
+        """A follower that sends nothing is only found by a timer."""
         while True:
             await asyncio.sleep(WATCH_EVERY_S)
             now = self._environment.active_clock.monotonic_ns()
@@ -41,7 +41,7 @@ class LagWatch:
             await self._drop_abandoned_acks()
 
     async def _drop_abandoned_acks(self) -> None:
-        """What waits for gRPC calls that are over, here or at another broker."""
+        """Drop pending acks of gRPC calls that have ended, here or on another broker."""
         environment = self._environment
         environment.pending.tick()
         environment.inboxes.tell_gone()
@@ -49,14 +49,14 @@ class LagWatch:
             await asyncio.sleep(0)
 
     def _say_below(self, below: list[str]) -> None:
-        """One line for all partitions, and another one when their number has changed: there may be thousands."""
+        """Log one line for all partitions, and another when their number changes: there may be thousands."""
         if len(below) == self._said_below:
             return
         self._said_below = len(below)
         if below:
             logger.error(
-                "%d partitions that this broker leads are below their minimal in-sync set (%s): nothing is committed "
-                "in them until it has grown; start the brokers that hold their replicas",
+                "%d partitions that this broker leads are below min ISR (%s): nothing is committed in them until more "
+                "replicas are in sync; start the brokers that hold their replicas",
                 len(below),
                 ", ".join(below[:NAMED_BELOW]) + (", …" if len(below) > NAMED_BELOW else ""),
             )

@@ -2,7 +2,7 @@
 
 Everything here runs per batch, in the event loop's thread, in this order: NATS delivers a batch -> the machine
 decides -> the log takes the records -> followers are fed -> (the group commit syncs them) -> the log promises -> the
-machine pays acks and exposes the records to readers.
+machine sends acks and exposes the records to readers.
 
 An assertion that fails here, in the machine or in what carries out its effects, ends this role.
 """
@@ -51,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 class LeadingReplica(PartitionReplica, Protocol):
     def received(self, now: int) -> None:
-        """Messages came at this time."""
+        """Messages arrived at this time."""
 
 
 class Leading:
@@ -81,7 +81,7 @@ class Leading:
         self._lease = environment.lease
         self._noted = -1
         self._ends: list[tuple[int, int]] = []
-        """Where the log ended when the first batch came after a question to the controller, by that one's number."""
+        """By number of a request to the controller, the log end when the first batch arrived after it."""
 
     def _make_machine(self) -> Leader:
         environment, stream, partition = self._environment, self._replica.stream, self._replica.partition
@@ -111,10 +111,10 @@ class Leading:
         machine.step(SetLeaving(self._broker.leaving))
         return machine
 
-    # --- life ----------------------------------------------------------------------------------------------
+    # --- start and stop ------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Recommit what the log kept, then take messages. The caller flushes the bus to know NATS agreed."""
+        """Commit again what the log has, then subscribe. The caller flushes the bus, so that NATS has our SUB."""
         self.promised(self._log.promised_end)
         self.listen()
 
@@ -129,12 +129,12 @@ class Leading:
             self._subscription = None
 
     def close(self) -> None:
-        """Leads no more: nothing is taken, and nobody who waits for an ack gets it from us."""
+        """End the role: no message is taken, and pending acks are dropped."""
         self._closed = True
         self.stop_listening()
         self._machine.pending.close()
 
-    # --- what others ask and say -----------------------------------------------------------------------------
+    # --- state and events ------------------------------------------------------------------------------------
 
     @property
     def hw_end(self) -> int:
@@ -150,7 +150,7 @@ class Leading:
 
     @property
     def refuses(self) -> bool:
-        """Its log failed, and what was lost may be on followers, until there is another leader or another epoch."""
+        """Its log failed, and followers may have what it lost: no writes until there is a new leader or a new epoch."""
         return self._machine.failed
 
     @property
@@ -189,8 +189,7 @@ class Leading:
             self._replica.fail(error)
 
     def watch(self, now: int) -> None:
-        """Time passes: who lags is asked out of the in-sync set. Once a second, so mostly there is nothing to look
-        at."""
+        """Ask the controller to take followers that lag out of the ISR. Called once a second; mostly nothing is due."""
         if self._machine.in_sync.due(now):
             try:
                 self._execute(self._machine.step(Tick(now, self._feeds.heard(self._replica.key, self.epoch))))
@@ -206,7 +205,7 @@ class Leading:
             self.step(Reopened(self._log.end, self._log.last_timestamp))
 
     def changed(self) -> None:
-        """The metadata changed around us, and we still lead."""
+        """The metadata of this partition changed, and we still lead."""
         partition = self._replica.partition
         self.step(SetReadonly(partition.readonly))
         self.step(SetLeaving(self._broker.leaving))
@@ -226,7 +225,7 @@ class Leading:
             ", ".join(partition.isr),
             ", ".join(partition.replicas),
             f"; eligible to lead: {', '.join(partition.eligible)}" if partition.eligible else "",
-            "; these are too few, and nothing is committed until more have caught up" if below else "",
+            "; below min ISR: nothing is committed until more have caught up" if below else "",
         )
 
     # --- events to effects --------------------------------------------------------------------------------------
@@ -243,7 +242,7 @@ class Leading:
             self._replica.received(now)
         if self._noted != self._lease.asked:
             self._note_end()
-        self._feeds.prepare()  # before the append: what is to be replicated leaves before the group commit begins
+        self._feeds.prepare()  # before the append: records leave for the followers before the group commit begins
         effects = self._machine.arrived(batch, now, not self._lease.over())
         refused = count - sum([effect.count for effect in effects if isinstance(effect, Append)])
         if refused:
@@ -251,10 +250,10 @@ class Leading:
         self._execute(effects)
 
     def _count_refused(self, batch: bytes, count: int, refused: int) -> None:
-        """Whoever sent one without an ack inbox learns nothing, so the log of the broker must say it."""
+        """Log and count messages that are not stored: a publisher without an ack inbox receives no error."""
         if self._machine.readonly:
             self._readonly.count(
-                f"{self._name} is readonly: messages that come by NATS are dropped, {count} now", count
+                f"{self._name} is readonly: messages that arrive over NATS are dropped, {count} now", count
             )
             return
         too_large = 0
@@ -265,16 +264,16 @@ class Leading:
             self._environment.refused.add(reason, refused - too_large)
 
     def _count_too_large(self, batch: bytes) -> int:
-        """Each message is looked at, which is rare: something was not stored, and the batch is larger than one may
-        be."""
+        """Decodes each message, which is rare: only if some were not stored, and the batch is larger than one message
+        may be."""
         most = self._machine.identity.max_message_bytes
         sizes = [len(message.payload) for message in messages(batch) if len(message.payload) > most]
         if sizes:
             total = self._too_large.total + len(sizes)
             self._too_large.count(
                 f"{self._name}: {len(sizes)} messages over the limit not stored, the largest has {max(sizes)} bytes, "
-                f"the most is {most} (clustering.replication.max.bytes). Whoever sent one without an ack inbox is not "
-                f"told; {total} since this broker leads the partition",
+                f"the most is {most} (clustering.replication.max.bytes). Publishers without an ack inbox receive no "
+                f"error; {total} since this broker leads the partition",
                 len(sizes),
             )
         return len(sizes)
@@ -286,58 +285,58 @@ class Leading:
 
     @property
     def taken_since_contact(self) -> int | None:
-        """From this offset on everything came after the last question that the controller answered."""
+        """The offset from which on all records were stored after the last request that the controller answered."""
         return next((end for number, end in self._ends if number >= self._lease.heard and end < self._log.end), None)
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
             if self._closed:
-                return  # nothing is stored, acked or shown under a role that is over
+                return  # nothing is stored, acked or exposed under a role that has ended
             match effect:
                 case Append(records, count, next_offset, last_timestamp):
                     self._append(records, count, next_offset, last_timestamp)
                 case Replicate(records, first_offset, next_offset):
-                    if next_offset == self._log.end:  # else it was refused
+                    if next_offset == self._log.end:  # else the log refused the append
                         self._feeds.appended(self._replica, records, first_offset, next_offset)
                 case SendAcks(pending):
                     self._send_acks(pending)
                 case Expose(hw_end):
-                    assert hw_end <= self._log.promised_end, "a leader shows what its own log has promised"
+                    assert hw_end <= self._log.promised_end, "a leader exposes only what its own log has promised"
                     self._log.set_visible_end(hw_end)
                     self._feeds.has_news(self._replica)
                     if self._machine.established:
                         self._on_established()
                 case DropAcks(partition, nbytes):
                     logger.error(
-                        "%s: acks wait for its in-sync set or its disk, over the bound of %d bytes for this broker; %d "
-                        "bytes of them are dropped. Its messages stay stored, but their publishers are not told. See "
-                        "why it commits nothing (bascule stream info)",
+                        "%s: acks that wait for its in-sync set or its disk exceed the bound of %d bytes for this "
+                        "broker; %d bytes of them are dropped. The messages stay stored, but their publishers receive "
+                        "no ack. See why it commits nothing (bascule stream info)",
                         partition,
                         self._environment.pending.most,
                         nbytes,
                     )
                 case AskShrink(replica):
-                    logger.warning("%s: %s does not keep up: it is to leave the in-sync set", self._name, replica)
+                    logger.warning("%s: %s lags, and is to leave the in-sync set", self._name, replica)
                     self._broker.ask_isr(self._replica, effect)
                 case AskExpand():
                     self._broker.ask_isr(self._replica, effect)
 
     def _append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
-        end = self._log.end  # the first record may be past it, if offsets were shown that this log lacks
+        end = self._log.end  # the first record may be past it, if offsets were exposed that this log lacks
         try:
             self._log.append(records, count, next_offset, last_timestamp)
         except LogError:
-            assert self._machine.failed, "a log that refuses an append has failed, and has told us so"
-            assert self._machine.end == self._log.end, "a leader stands where its log ends"
+            assert self._machine.failed, "a log that refuses an append has reported its failure"
+            assert self._machine.end == self._log.end, "a leader's end is the end of its log"
             return
-        assert self._machine.end == self._log.end == next_offset, "a leader stands where its log ends"
+        assert self._machine.end == self._log.end == next_offset, "a leader's end is the end of its log"
         self._replica.epochs.begin(self.epoch, end)
 
     def _send_acks(self, pending: bytes) -> None:
         environment = self._environment
         bus = environment.ports.publishes
         if self._lease.over():
-            # Stored here, but perhaps for a stream that is gone.
+            # Stored here, but the stream may have been deleted.
             pending = with_error(pending, AckError.UNKNOWN)
         commands, local = encode_acks(
             pending,
@@ -351,6 +350,8 @@ class Leading:
             try:
                 bus.send(commands)
             except BusUnavailable as error:
-                logger.warning("%s: acks of stored messages could not be sent: %s", self._name, error)
+                logger.warning(
+                    "%s: acks of stored messages could not be sent, their publishers time out: %s", self._name, error
+                )
         for token, frames, count in local:
             environment.inboxes.deliver(token, self._stream, frames, count)

@@ -1,5 +1,5 @@
 """The manager of all replicas on this broker (as Kafka's ReplicaManager): it opens them, gives them the roles that the
-metadata names, deletes them, and answers what a partition may ask of its broker.
+metadata names, deletes them, and does what a partition may ask of its broker.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from bascule.node.replication.fetchers import Fetchers
 logger = logging.getLogger(__name__)
 
 GROWN = 100
-"""Replicas opened or come to lead between two calls of `on_grown`."""
+"""Replicas that are opened or become leaders between two calls of `on_grown`."""
 
 
 class ReplicaManager:
@@ -45,16 +45,16 @@ class ReplicaManager:
         peer_logs: PeerLogs,
         on_grown: Callable[[], None],
     ) -> None:
-        """`on_grown` is called now and then, when replicas and roles have come, which stay."""
+        """`on_grown` is called after every GROWN new replicas and leader roles, whose objects are long-lived."""
         self.feeds = feeds
         self.fetchers = fetchers
         self.peer_logs = peer_logs
         self.isr_changes = IsrChanges(client, cluster.peers, environment.active_clock)
         self.caught_up = False
-        """This broker knows what the cluster decided before it started."""
+        """This broker has applied what the cluster committed before it started."""
         self.stopping = False
         self.unclean = environment.scheduler.mode.relaxed and not environment.after_clean_shutdown
-        """The last run ended in a way that may have taken what it had promised."""
+        """The last boot ended without a clean shutdown, in relaxed mode: records that it had promised may be lost."""
         self._environment = environment
         self._own = environment.settings.broker_id
         self._cluster = cluster
@@ -76,14 +76,17 @@ class ReplicaManager:
     # --- opening ---------------------------------------------------------------------------------------------
 
     async def open_what_can_be(self) -> None:
-        """The others are tried again later; those that are open are served meanwhile."""
+        """Open every replica whose disk works. The others are tried again later; open ones are served meanwhile."""
         try:
             await self.open(list(self._metadata.streams.values()))
         except (BasculeError, OSError) as error:
-            logger.error("some partitions wait for their disk: %s", error)
+            logger.error(
+                "some partitions could not be opened, and are not served here; this broker tries again: %s", error
+            )
 
     async def open(self, streams: list[Stream], partitions: tuple[int, ...] = ()) -> None:
-        """What this broker holds of them, if it is not open yet; of some partitions only, if they are named."""
+        """Open the replicas of these streams on this broker that are not open yet; if `partitions` are given, only
+        those."""
         missing = [
             (stream, item)
             for stream in streams
@@ -94,7 +97,7 @@ class ReplicaManager:
 
     def _add(self, replica: Replica) -> None:
         if not self.caught_up and (self.unclean or self._cluster.joined):
-            # What was promised was not synced, or is gone with the disk: no end is sure, and none is known to be short.
+            # Promised records were not synced, or are gone with the disk: each log may lack some, none is known to.
             replica.mark_suspect()
         self._replicas.add(replica)
         self._grow()
@@ -105,7 +108,7 @@ class ReplicaManager:
             self._on_grown()
 
     async def suspect_partitions(self) -> tuple[PartitionName, ...]:
-        """The partitions here whose log may lack something it had promised."""
+        """The partitions here whose log may lack records that it had promised."""
         streams = list(self._metadata.streams.values())
         await self.open_what_can_be()
         if self._cluster.joined:
@@ -126,13 +129,14 @@ class ReplicaManager:
     # --- roles -----------------------------------------------------------------------------------------------
 
     def present(self, stream: Stream) -> Stream | None:
-        """The stream as it is now: a change may have been overtaken by others, and a role is taken as it is, never as
-        it was."""
+        """The stream as the metadata has it now: newer changes may have followed this one, and a replica takes its
+        present role, never an older one."""
         present = self._metadata.stream(stream.name)
         return present if present is not None and present.creation_index == stream.creation_index else None
 
     async def take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
-        """Some at a time: a stream may have ten thousand. Each as the metadata has it when its turn has come."""
+        """Take the roles that the metadata gives, in slices: a stream may have ten thousand partitions. Each slice
+        reads the metadata anew."""
         self.fetchers.gather(len(partitions) > ROLES_SLICE)
         try:
             leads_more = await self._take_slices(stream, partitions)
@@ -162,7 +166,7 @@ class ReplicaManager:
             if replica is None:
                 continue
             if self._own not in present.partitions[number].replicas:
-                replica.resign()  # it is another's now; the files stay
+                replica.resign()  # the partition has no replica on this broker any more; the files stay
                 continue
             before = replica.leading
             replica.take_role(present, present.partitions[number])
@@ -180,7 +184,8 @@ class ReplicaManager:
     # --- deletions -------------------------------------------------------------------------------------------
 
     async def erase_after_a_start(self, stream: Stream) -> None:
-        """A stream that was deleted while this broker was down, or cut off before it went down."""
+        """Erase a stream that was deleted while this broker was down, or partitioned from the cluster before it went
+        down."""
         led = tuple(item.id for item in stream if item.leader == self._own)
         if led and not self._cluster.alone and await self._environment.ports.disk.list(stream_folder(stream)):
             try:
@@ -189,7 +194,11 @@ class ReplicaManager:
                     if replica := self._replicas.get((stream.creation_index, number)):
                         await replica.keep_last()
             except (BasculeError, OSError) as error:
-                logger.error("stream %s is deleted, and cannot be read: it is moved aside: %s", stream.name, error)
+                logger.error(
+                    "stream %s is deleted, but cannot be read: its files are moved to quarantine/: %s",
+                    stream.name,
+                    error,
+                )
                 for item in stream:
                     if replica := self._replicas.pop((stream.creation_index, item.id)):
                         await replica.close()
@@ -197,13 +206,13 @@ class ReplicaManager:
         await self.erase(stream)
 
     async def erase(self, stream: Stream) -> None:
-        """Every partition ends, whatever the disk says: one that went on would store for a stream that is gone."""
+        """End every partition, also if the disk fails: otherwise it would store messages for a deleted stream."""
         self._routes.drop_stream(stream)
         found = [self._replicas.pop((stream.creation_index, item.id)) for item in stream]
         replicas = [replica for replica in found if replica is not None]
         for replica in replicas:
             replica.resign()
-        with suppress(OSError):  # a full disk, which this may free; the next start drops what no stream has
+        with suppress(OSError):  # the disk may be full, and this deletion frees space; the next start drops the rest
             await self._environment.ends.forget(f"{stream_folder(stream)}/{item.id}" for item in stream)
         failures: list[Exception] = []
         for replica in replicas:
@@ -216,10 +225,15 @@ class ReplicaManager:
                 await self._environment.ports.disk.remove(stream_folder(stream))
                 await self._environment.ports.disk.sync_folder("streams")
         except OSError as error:
-            if not isinstance(error, FileNotFoundError):  # else it never had a record here
+            if not isinstance(error, FileNotFoundError):  # not found: the stream never had a record here
                 failures.append(error)
         if failures:
-            logger.error("files of stream %s stay until the next start: %s", stream.name, failures[0])
+            logger.error(
+                "stream %s is deleted, but some of its files could not be removed, and stay until this broker "
+                "restarts: %s",
+                stream.name,
+                failures[0],
+            )
 
     # --- what a partition may ask ----------------------------------------------------------------------------
 
@@ -227,7 +241,7 @@ class ReplicaManager:
         self._routes.set_refuses_writes(stream, partition, self.refusal(stream, partition) is not None)
 
     def refusal(self, stream: str, partition: int) -> str | None:
-        """Why a partition that is led here takes no writes; None if it does."""
+        """Why a partition that this broker leads takes no writes; None if it takes them."""
         replica = self._replicas.find(stream, partition)
         return replica.refusal if replica else None
 
@@ -239,11 +253,11 @@ class ReplicaManager:
             await self._client.give_way(replica.stream.name, replica.partition, other)
             return True
         except BasculeError as error:
-            logger.warning("%s: %s does not lead yet: %s", replica.name, other, error)
+            logger.warning("%s: %s is to lead, and does not yet: %s", replica.name, other, error)
             return False
 
     def ask_isr(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
-        """Of each replica at most one question is under way (`core.partition.insync`)."""
+        """Each replica has at most one such request in flight (`core.partition.insync`)."""
         self._isr_questions.start(self.isr_changes.ask(replica, asked))
 
     # --- what the API asks -----------------------------------------------------------------------------------
@@ -253,16 +267,16 @@ class ReplicaManager:
             raise Unavailable("the broker is stopping")
 
     def check_caught_up(self) -> None:
-        """Raises Unavailable while this broker does not know what its cluster knows: it must not say that a stream does
-        not exist, nor that all is well."""
+        """Raises Unavailable until this broker has caught up with the metadata: before that it must not say that a
+        stream does not exist, nor that all is well."""
         if not self.caught_up:
             raise Unavailable(
                 self._cluster.waits or "this broker has started and has not caught up with its cluster yet; try again"
             )
 
     async def confirm_leads(self, replica: Replica) -> bool:
-        """Whether this broker still leads: one that was cut off may have been replaced without knowing. Raises
-        Unavailable if that cannot be found out in time."""
+        """Whether this broker still leads: while it was partitioned from the cluster, another may have been elected.
+        Raises Unavailable if the controller does not answer in time."""
         leading = replica.leading
         if leading is None:
             return False
@@ -277,13 +291,14 @@ class ReplicaManager:
     # --- all of them -----------------------------------------------------------------------------------------
 
     def lease_changed(self) -> None:
-        """Writes begin or cease to be refused, because the cluster is heard again or is not."""
+        """The lease ended or was renewed: leaders here refuse writes, or take them again."""
         for replica in self._replicas.values():
             if replica.leading is not None:
                 self.writable_changed(replica.stream.name, replica.partition.id)
 
     def files_changed(self, gone: bool) -> None:
-        """Who cannot store metadata does not hear who leads: it must not answer in place of whoever does by now."""
+        """The files of the metadata are gone, or back. Without them this broker does not learn of new leaders, so it
+        must not act as leader."""
         for replica in self._replicas.values():
             if replica.leading is not None and len(replica.partition.replicas) > 1:
                 if gone:
@@ -292,17 +307,17 @@ class ReplicaManager:
                     replica.leading.listen()
 
     async def scrub(self) -> None:
-        """Read everything once: damage at rest is found before it is needed."""
+        """Read all records once: damage on disk is found while other replicas can still repair it."""
         for replica in list(self._replicas.values()):
             try:
                 if len(replica.partition.replicas) > 1:
                     await replica.repair.scrub()
             except (LogError, OSError) as error:
-                logger.warning("%s was not read to its end: %s", replica.name, error)
+                logger.warning("%s: not all records could be read; the next try is in a day: %s", replica.name, error)
 
     async def stop(self) -> None:
-        """What gRPC clients gave us goes to NATS and comes back, with all that NATS has for us; then no more of it.
-        What came is synced and acked."""
+        """Send the publishes of gRPC clients to NATS and receive all that NATS has for this broker, then unsubscribe.
+        What was received is synced and acked."""
         self.stopping = True
         await flush_quietly(self._environment.ports.publishes.flush())
         await flush_quietly(self._environment.ports.streams.flush())
@@ -314,7 +329,7 @@ class ReplicaManager:
         await flush_quietly(self._environment.ports.publishes.flush())
 
     async def close(self) -> bool:
-        """Whether every log was in order."""
+        """Close all replicas. True if no log had failed."""
         replicas = list(self._replicas.values())
         for replica in replicas:
             self._replicas.pop(replica.key)
@@ -328,4 +343,4 @@ async def flush_quietly(flush: Awaitable[None]) -> None:
     try:
         await flush
     except BusUnavailable as error:
-        logger.warning("NATS is away: %s", error)
+        logger.warning("NATS is not connected: %s", error)

@@ -1,4 +1,4 @@
-"""Changes of the metadata, carried out on this broker one after the other, in the order they were decided (as Kafka's
+"""Carries out committed changes of the metadata on this broker, one after the other, in log order (as Kafka's
 BrokerMetadataPublisher)."""
 
 import asyncio
@@ -41,7 +41,7 @@ class MetadataChanges:
             await self._carried_out.wait()
 
     async def run(self) -> None:
-        """Vital: a change that is left out is a role that nobody takes."""
+        """This job is vital: a change that is not carried out is a role that no replica takes."""
         carried = 0
         while True:
             changes = await self._changes.get()
@@ -50,20 +50,20 @@ class MetadataChanges:
                     await self._carry_out(change)
                 except (BasculeError, OSError) as error:
                     assert not isinstance(change, Rejected | Repeated), "these change nothing"
-                    logger.error("a change of stream %s waits for its disk: %s", change.stream.name, error)
-                    if not self._late.full:  # else it waits for the next change, or the next start
+                    logger.error("a change of stream %s failed here, and is retried: %s", change.stream.name, error)
+                    if not self._late.full:  # else it is carried out with the next change, or at the next start
                         self._late.start(self._carry_out_later(change.stream))
                 except Exception:
-                    logger.exception("a change of the metadata could not be carried out here")
+                    logger.exception("a change of the metadata could not be carried out here: restart this broker")
             self._replicas.behind -= 1
             self._carried_out.set()
             carried += 1
             if carried % ROLES_SLICE == 0:
-                await asyncio.sleep(0)  # nothing above lets go of the event loop while more is in the queue
+                await asyncio.sleep(0)  # nothing above yields to the event loop while the queue is not empty
 
     async def skip_history(self) -> None:
-        """What changed until now is in the metadata. Roles of the past must not be taken, not even for a moment: who
-        leads writes. Only the streams that are gone still need a hand."""
+        """Drop the queued changes: the metadata already contains them, and a past role must not be taken even for a
+        moment, for a leader writes. Only deleted streams still have to be erased."""
         while not self._changes.empty():
             for change in self._changes.get_nowait():
                 if isinstance(change, StreamDeleted):
@@ -71,7 +71,7 @@ class MetadataChanges:
             self._replicas.behind -= 1
 
     async def _carry_out_later(self, stream: Stream) -> None:
-        """Open what could not be opened, with the roles the metadata gives by then."""
+        """Retry what could not be opened, with the roles that the metadata gives by then."""
         await asyncio.sleep(OPEN_AGAIN_S)
         if present := self._manager.present(stream):
             self.enqueue([StreamCreated(present)])

@@ -1,6 +1,6 @@
-"""Partitions opened when a broker starts, or a stream is made: some at a time, each as soon as another is done.
+"""Opens partitions when a broker starts or a stream is created, a bounded number at a time.
 
-A broker may have ten thousand. It says once a second how far it is, and one line at the end, not one for each.
+A broker may have ten thousand. It logs its progress once a second and one line at the end, not one line for each.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Opening:
         self._began = self._said_at = environment.ports.clock.monotonic_ns()
 
     async def run(self) -> None:
-        """Every partition that can be opened is. Raises the first reason why one could not be."""
+        """Opens every partition that can be opened. Raises the first error if some could not."""
         await asyncio.gather(*(self._work() for _ in range(min(OPEN_AT_ONCE, self._count))))
         took_ns = self._environment.ports.clock.monotonic_ns() - self._began
         if took_ns >= PROGRESS_NS:
@@ -51,7 +51,7 @@ class Opening:
                 self._opened(await Replica.open(self._environment, self._broker, stream, partition))
             except AssertionError as error:
                 where = f"an assertion while {stream.name}/{partition.id} was opened"
-                consequence = "this broker has no role in it; start this broker again, and report this"
+                consequence = "this broker has no role in it; restart this broker, and report this"
                 self._environment.jobs.note_failure(where, error, consequence)
             except Exception as error:
                 self._failed.append(error)

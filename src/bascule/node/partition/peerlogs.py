@@ -1,7 +1,7 @@
-"""The logs of other replicas: how far they go, and records out of them, for a replica whose log is short or suspect.
+"""Reads the log ends and records of other replicas, for a replica whose own log is damaged or suspect.
 
-Every broker answers for every replica it has open, whatever its role there. It never reads past damage of its own: then
-it says that it does not have everything. Records in an answer stand as they are in the log.
+Every broker answers for every replica it has open, in any role. It never reads past damage of its own: then it answers
+that it does not have all records. Records in an answer have the bytes of the log.
 """
 
 import asyncio
@@ -26,23 +26,23 @@ LOG_END_S = 0.5
 RECORDS_S = 1.0
 TRIES = 2
 ASKED_AT_ONCE = 64
-"""Questions on their way: after a crash of all every partition has one."""
+"""Requests in flight: after a crash of all brokers every partition has one."""
 ANSWERED_AT_ONCE = 1024
-"""Past this, questions go unanswered, and are asked again."""
+"""Requests beyond this are not answered, and are sent again."""
 READ_BYTES = 1024 * 1024
 OVERHEAD_BYTES = 256
 _ABSENT = LogAnswer(False, False, LogEnd(0, 0), 0, b"")
 
 
 class OpenReplica(Protocol):
-    """A replica on this broker, whatever its role."""
+    """A replica on this broker, in any role."""
 
     @property
     def log(self) -> CommitLog: ...
 
     @property
     def certain(self) -> bool:
-        """It has everything it promised."""
+        """Its log has everything that it promised."""
 
 
 class PeerLogs:
@@ -55,7 +55,7 @@ class PeerLogs:
         alive: Callable[[], list[str]],
         jobs: Jobs,
     ) -> None:
-        """`members` of the cluster are answered; those of them that are `alive` are asked."""
+        """Requests of `members` of the cluster are answered; requests go to brokers that are `alive`."""
         self._broker_id = broker_id
         self._calls = calls
         self._find = find
@@ -72,13 +72,13 @@ class PeerLogs:
     # --- asking ----------------------------------------------------------------------------------------------
 
     async def account(self, broker: str, key: Key) -> Account | None:
-        """How far that broker's log goes; None if it has none open. PeerError if it does not say."""
+        """The end of that broker's log; None if it has none open. PeerError if it does not answer."""
         told = await self._ask(broker, Question(*key, 0, 0, 0, self._broker_id))
         return Account(told.log_end, told.certain) if told.here else None
 
     async def fetch(self, broker: str, key: Key, start: int, end: int) -> bytes:
-        """The first of that broker's records with offsets from `start` to before `end`, as many as it gives at once.
-        PeerError if it does not say, PeerLacks if its log is damaged there. Whoever takes them verifies them."""
+        """The first of that broker's records with offsets from `start` to before `end`, as many as it sends at once.
+        PeerError if it does not answer, PeerLacks if its log is damaged there. The caller verifies the records."""
         records, total = b"", 1
         while len(records) < total:
             told = await self._range(broker, key, start, end, len(records))
@@ -89,16 +89,16 @@ class PeerLogs:
     async def _range(self, broker: str, key: Key, start: int, end: int, skip: int) -> LogAnswer:
         told = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
         if told.total > READ_BYTES + MAX_RECORD_BYTES:
-            raise PeerError(f"{broker} says that {told.total} bytes come at once: that cannot be")
+            raise PeerError(f"{broker} announces an answer of {told.total} bytes, which is over the limit")
         if not told.here or (told.sound and told.total > skip and not told.piece):
-            raise PeerError(f"{broker} cannot say yet what it has of offsets {start} to {end - 1}")
+            raise PeerError(f"{broker} cannot read offsets {start} to {end - 1} yet")
         if not told.sound:
             raise PeerLacks(f"{broker} does not have all of offsets {start} to {end - 1} either")
         return told
 
     async def _ask(self, broker: str, question: Question) -> LogAnswer:
         timeout_s = RECORDS_S if question.end > question.start else LOG_END_S
-        reason = "it has not been heard of"
+        reason = "it sends no heartbeats"
         for _ in range(TRIES):
             if broker not in self._alive():
                 break
@@ -112,7 +112,7 @@ class PeerLogs:
     # --- answering -------------------------------------------------------------------------------------------
 
     def _admits(self, question: Question) -> bool:
-        """Strangers are not answered."""
+        """Brokers that are not members of the cluster get no answer."""
         return question.asker in self._members()
 
     async def _tell(self, question: Question) -> LogAnswer | None:

@@ -1,8 +1,8 @@
-"""What one partition on this broker may know of the rest: what it may ask of its broker, and of replication.
+"""What one partition may ask of its broker and of replication.
 
-A replica is handed a `PartitionBroker` when it is made, and passes it on to its roles and its repair. These see their
-replica as a `PartitionReplica`, each with the few things it needs besides, named in its own file. So no file of a
-partition imports the file that makes it.
+A replica is given a `PartitionBroker` when it is created, and passes it on to its roles and its repair. These see their
+replica as a `PartitionReplica`, extended in each file by what that part needs. So no file of a partition imports the
+file that creates it.
 """
 
 from collections.abc import Awaitable
@@ -26,25 +26,25 @@ class PartitionReplica(LocalReplica, Protocol):
 
     @property
     def partition(self) -> Partition:
-        """As the metadata had it when the replica was last told."""
+        """As the metadata had it when the replica last took its role."""
 
     def fail(self, error: AssertionError) -> None:
-        """Something does not hold that must: the replica has no role on this broker any more."""
+        """An assertion failed: the replica has no role until the broker restarts."""
 
 
 class Feeding(Protocol):
     """The leading side of replication, as a partition uses it."""
 
     def prepare(self) -> None:
-        """Something is about to be appended."""
+        """Records are about to be appended."""
 
     def appended(self, replica: LocalReplica, records: bytes, first_offset: int, next_offset: int) -> None: ...
 
     def has_news(self, replica: LocalReplica) -> None:
-        """It has a higher watermark, or records that could not be read before."""
+        """It has a higher high watermark, or records that could not be read before."""
 
     def went_back(self, replica: LocalReplica) -> None:
-        """Its last records could not be stored."""
+        """Its log failed, and its last records are lost."""
 
     def heard(self, key: Key, epoch: int) -> tuple[tuple[str, int], ...]:
         """Who follows it in this epoch, and when each was last heard."""
@@ -58,10 +58,10 @@ class Fetching(Protocol):
     def unfollow(self, following: FollowerRole) -> None: ...
 
     def changed(self, following: FollowerRole) -> None:
-        """Its position did: the leader is to know."""
+        """Its position changed: report it to the leader."""
 
     def start_over(self, following: FollowerRole) -> None:
-        """Its log went back: the leader is asked for everything anew."""
+        """Its log was truncated: send the leader a full fetch request."""
 
 
 class OtherLogs(Protocol):
@@ -86,16 +86,16 @@ class PartitionBroker(Protocol):
 
     @property
     def leaving(self) -> bool:
-        """It is being removed from the cluster: what it leads is moved to others."""
+        """It is being removed from the cluster: its leaderships go to others."""
 
     def writable_changed(self, stream: str, partition: int) -> None:
         """A partition starts or stops taking writes: the publish routes follow."""
 
     def ask_isr(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
-        """A leader asks the controller to take another replica out of the in-sync set, or into it."""
+        """A leader asks the controller to take another replica out of the ISR, or into it."""
 
     def step_down(self, replica: PartitionReplica) -> Awaitable[None]:
-        """A leader whose log lost something asks for another one, or for a new epoch."""
+        """A leader whose log lost records asks the controller for another leader, or for a new epoch."""
 
     def give_way(self, replica: PartitionReplica, other: str) -> Awaitable[bool]:
-        """A leader that knows of a replica with more asks the controller to let that one lead. True if it does."""
+        """A leader asks the controller to hand leadership over to a replica that has more. True if that is done."""

@@ -1,7 +1,8 @@
-"""A log that cannot be written is opened again, from time to time, until it can.
+"""Reopens a log that cannot be written, again and again until it can.
 
-Followers may have what the log lost, under the epoch of who led when it failed: that leader must not write under this
-epoch again, and somebody else may lead meanwhile. So it asks for another leader, or another epoch, before and after.
+If the leader's log fails, followers may have records of its epoch that it lost: it must not write in this epoch again,
+and another replica may lead meanwhile. So it asks the controller for another leader, or a new epoch, before and after
+it reopens the log.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ class ReopenedReplica(PartitionReplica, Protocol):
 
     @property
     def others_in_sync(self) -> bool:
-        """Somebody else has everything that was promised here."""
+        """Another replica has everything that was promised here."""
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Work that ends with the replica."""
@@ -47,10 +48,10 @@ class Reopening:
         self._roles = roles
         self._repair = repair
         self._led: Leading | None = None
-        """Who led when the log failed last."""
+        """The leading role when the log last failed."""
 
     def begin(self) -> None:
-        """The log has failed, perhaps again before the last failure has come to its end, under another role."""
+        """The log has failed. It may have failed before under another role, and not be reopened yet."""
         self._led = self._roles.leading or self._led
         if not self.under_way:
             self.under_way = True
@@ -72,7 +73,7 @@ class Reopening:
                 delay_s = min(REOPEN_MAX_S, delay_s * 2)
         self.under_way = False
         self._led = None
-        if log.damaged:  # files were taken away
+        if log.damaged:  # files were removed
             if replica.replicated:
                 replica.verification.withdraw()
             elif replica.verification.verified:
@@ -87,11 +88,11 @@ class Reopening:
         logger.warning("%s takes writes again, from offset %d on", replica.name, log.end)
 
     async def _step_down(self) -> bool:
-        """True if whoever led when the log failed does not lead any more, or nobody follows it."""
+        """True if the leadership in which the log failed has ended, or there are no followers."""
         if self._led is None or self._roles.leading is not self._led or not self._replica.replicated:
             return True
         try:
             await self._broker.step_down(self._replica)
         except BasculeError as error:
-            logger.warning("%s: no other leader for a log that failed yet: %s", self._replica.name, error)
+            logger.warning("%s: its log failed, and it has no new leader yet: %s", self._replica.name, error)
         return False

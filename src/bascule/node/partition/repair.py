@@ -1,13 +1,13 @@
-"""How one replica gets whole again, and how it knows that it may lead.
+"""How a replica repairs damage, and how it finds out whether it may lead.
 
-Damage is healed from the other replicas, the leader first: by the reader that met it, which waits for that, and again
-from time to time until it is healed. While a follower lacks something it does not promise it. A start does not read
-what was sealed long ago, so each life begins with a slow pass over everything, which is repeated once a day.
+Damage is repaired from the other replicas, the leader first. The reader that meets it waits for that; if it fails, it
+is retried from time to time. A follower does not promise records that it lacks. A start does not read segments that
+were sealed long ago, so each boot begins with a slow scrub of all records, which is repeated once a day.
 
-A replica that begins a life has a log that nobody vouches for: what a crash, a torn file or a lost disk left of it. It
-is vouched for once it has caught up with a leader. One that is to lead before that, and is not sure of the end of its
-log, first asks the others how far they have come, and gives way to one with more. `core.partition.candidate` decides
-when enough of them have been heard.
+After a start a log is not verified: a crash, a torn file or a lost disk may have taken records. It is verified once it
+has caught up with a leader. A replica that is to lead before that, and whose log may lack records, first asks the other
+replicas for their log ends, and hands leadership over to one with more. `core.partition.candidate` decides when enough
+of them have answered.
 """
 
 import asyncio
@@ -32,22 +32,22 @@ logger = logging.getLogger(__name__)
 AGAIN_S = 2.0
 """Between two attempts to heal the same damage."""
 LACKING_TRIES = 3
-"""So often in a row a replica has to be damaged at the same place before it counts as one that does not have it: a disk
-may read wrongly once, and two that are damaged in different places heal each other piece by piece."""
+"""A replica counts as lacking a record after it was damaged at the same place this often in a row: a disk may read
+wrongly once, and two replicas that are damaged in different places repair each other piece by piece."""
 PAUSE_S = 0.05
-"""What a reader waits that comes again in between: it must not turn in circles."""
+"""A reader that comes back before the next attempt waits this long: it must not spin."""
 POLL_S = 0.1
 POLL_LATER_S = 1.0
-"""Between two questions for who has to be heard before this one leads: soon, and when that takes long."""
+"""Between two requests to replicas that have to answer before this one leads: at first, and later."""
 BELIEVED_S = 5.0
-"""What a replica said about its log is asked again after this long."""
+"""A replica is asked for its log end again after this long."""
 SCRUB_READ_BYTES = 1024 * 1024
 SCRUB_BYTES_A_SECOND = 64 * 1024 * 1024
 SCRUB_EVERY_S = 24 * 3600.0
 
 
 class Follower(Protocol):
-    """A following role, told of damage in its log."""
+    """A following role, informed of damage in its log."""
 
     def damaged(self) -> None: ...
 
@@ -80,12 +80,12 @@ class Repair:
         self._one_at_a_time = asyncio.Lock()
         self._tried: dict[Segment, tuple[float, Healing]] = {}
         self._lacked: dict[Segment, int] = {}
-        """How often in a row all the others answered, and one of them was damaged there too."""
+        """How often in a row all other replicas answered, and one of them was damaged there too."""
         self._mending = False
         self._said = ""
-        """Why it is not healed: said once, not at every attempt."""
+        """Why the damage is not repaired: logged once, not at every attempt."""
         self.waits_for: tuple[str, ...] = ()
-        """Brokers that have to be heard before this one leads, though it is named leader."""
+        """Brokers that have to answer before this one leads, though the metadata names it leader."""
 
     @property
     def _others(self) -> list[str]:
@@ -96,17 +96,17 @@ class Repair:
 
     @property
     def unhealed(self) -> list[Segment]:
-        """Damaged segments that another replica may have whole. What none has is given up: nobody can wait for it."""
+        """Damaged segments that another replica may have undamaged. What no replica has is lost, and not counted."""
         unknown = (0.0, Healing.UNKNOWN)
         return [each for each in self._log.damaged if self._tried.get(each, unknown)[1] is not Healing.LOST]
 
     async def on_damage(self, segment: Segment, wait: bool) -> Healing:
-        """For readers that stand before it. Those that do not wait are told what is known, and called when that is
-        more."""
+        """A reader has met damage. If it does not `wait` it gets the outcome of the last attempt, and is called again
+        after the next one."""
         if not self._others:
             return Healing.LOST
         if self._replica.has_failed:
-            return Healing.UNKNOWN  # no repair is begun on a replica whose state is not believed
+            return Healing.UNKNOWN  # the state of a failed replica is not trusted: no repair
         self.mend()
         if not wait and not segment.retired:
             return self._tried.get(segment, (0.0, Healing.UNKNOWN))[1]
@@ -117,7 +117,7 @@ class Repair:
             return Healing.UNKNOWN
 
     def mend(self) -> None:
-        """Heal what is known to be damaged, in the background, until it is."""
+        """Repair known damage in the background, and retry until none is left."""
         if self._log.damaged and self._others and not self._mending:
             self._mending = True
             self._replica.spawn(self._mend())
@@ -179,13 +179,12 @@ class Repair:
                 return Healing.UNKNOWN
         said, self._said = self._said, "; ".join(reasons)
         if self._said != said:
-            logger.error("%s is damaged and not healed yet: %s", self._replica.name, self._said)
+            logger.error("%s is damaged and not repaired yet; this is retried: %s", self._replica.name, self._said)
         tries = self._lacked[segment] = self._lacked.get(segment, 0) + 1 if outcome is Healing.LOST else 0
         return Healing.UNKNOWN if lacking and tries < LACKING_TRIES else outcome
 
     async def scrub(self) -> None:
-        """Read everything once, at a measured pace: damage that nobody would have met before it is too late is met now,
-        while the others have what it took."""
+        """Read all records once, at a limited rate: damage is found while other replicas still have the records."""
         log = self._log
         reader, end = log.reader(log.start, uncommitted=True), log.end
         reader.crosses = True
@@ -193,10 +192,10 @@ class Repair:
             await asyncio.sleep(len(records) / SCRUB_BYTES_A_SECOND)
 
     async def torn_from(self) -> int | None:
-        """Where this log is to be cut before it leads: at a hole that a power loss may have torn into a write that was
-        not promised, if all that are in sync or eligible say that they lack what is missing. Then nothing behind the
-        hole was committed, for who has a record has all before it. None if one of them does not say so, or there is
-        none: what is behind the hole stays."""
+        """Where this log is to be truncated before it leads: at a hole that a power loss may have torn into a write
+        that was not promised, if all other replicas in sync or eligible answer that they lack the missing records. Then
+        nothing after the hole was committed, for a replica that has a record has all before it. None if one of them
+        does not answer so, or there is none: then the records after the hole stay."""
         start, complete = self._log.record.torn_from, self._candidate.complete
         if start is None or not self._log.damaged or start < self._log.visible_end or not complete:
             return None
@@ -205,15 +204,15 @@ class Repair:
                 if await self._logs.fetch(broker, self._replica.key, start, start + 1):
                     return None
             except (PeerError, PeerLacks) as error:
-                logger.debug("%s: not cut at offset %d: %s", self._replica.name, start, error)
+                logger.debug("%s: not truncated at offset %d: %s", self._replica.name, start, error)
                 return None
         return start
 
     # --- who may lead ----------------------------------------------------------------------------------------
 
     async def ahead(self) -> str | None:
-        """The replica that has more than this one, if one has; returns when this is known well enough to lead. Damage
-        is healed first, if that can be done now."""
+        """The replica that has more than this one, or None if this one may lead. Returns when enough replicas have
+        answered. Damage is repaired first, if another replica can be reached."""
         for segment in list(self._log.damaged):
             await self._heal(segment)
         loop = asyncio.get_running_loop()
@@ -243,7 +242,7 @@ class Repair:
 
     @property
     def _candidate(self) -> Candidate:
-        """As the metadata has it now: who was removed, or lost its disk, is in no set, and not waited for."""
+        """As the metadata has it now: a broker that was removed, or lost its disk, is in no set, and not waited for."""
         replica, own = self._replica, self._own
         tail = replica.verification.tail
         return Candidate(
@@ -261,18 +260,18 @@ class Repair:
         if accounted:
             logger.log(
                 logging.ERROR if self._candidate.least == 1 else logging.INFO,
-                "%s: leading without having heard of %s: what only they have is not shown",
+                "%s: leading without an answer from %s: records that only they have are truncated when they follow",
                 self._replica.name,
                 accounted,
             )
 
     def _say_waits(self, missing: tuple[str, ...]) -> None:
-        """Once for each change: it may take as long as a broker is away."""
+        """Log once for each change: it may take as long as a broker is down."""
         if missing and missing != self.waits_for:
             replica = self._replica
             logger.error(
-                "%s is not led: the end of this broker's log may be missing, and %s, which may have it, has not been "
-                "heard; start that one, or give up what only it has with `%s`",
+                "%s has no leader: this broker's log may lack its last records, and %s, which may have them, does not "
+                "answer; start that broker, or give up what only it has with `%s`",
                 replica.name,
                 ", ".join(missing),
                 elect_command(replica.stream.name, replica.partition.id, self._own),

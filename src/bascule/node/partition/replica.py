@@ -1,7 +1,7 @@
 """One partition on this broker: its log, and what others may ask about it.
 
-A role is taken when the metadata names a leader and given up when it names another (`roles`); the log stays, and with
-it what is the same in every role: its epochs, its end, and whether it is verified.
+A replica takes a role when the metadata names a leader and gives it up when the metadata names another (`roles`). The
+log stays, and with it what is the same in every role: its epochs, its end, and whether it is verified.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Replica:
         self.epochs = EpochHistory()
         self._saved_epoch = 0
         self._tasks: dict[asyncio.Task[None], bool] = {}
-        """Work under way, and whether it goes on to its end."""
+        """Work under way, and whether the end of this replica waits for it; other work is cancelled."""
         self._quarantine_from: int | None = None
         self._storing_epochs = asyncio.Lock()
 
@@ -82,7 +82,7 @@ class Replica:
                 replica.on_failed(error)
 
         async def on_damage(segment: Segment, wait: bool) -> Healing:
-            # Whoever reads it here before it is open does not wait for the others.
+            # Reads while the log is being opened do not wait for other replicas.
             return Healing.LOST if repair is None else await repair.on_damage(segment, wait)
 
         log = await CommitLog.open(
@@ -100,7 +100,7 @@ class Replica:
         replica = cls(environment, broker, stream, partition, log)
         replica.epochs = await stored_epochs.load(environment.ports.disk, log)
         replica._saved_epoch = replica.epochs.last_epoch
-        replica.verification.tail = log.tail  # the epochs may have shown that it is short
+        replica.verification.tail = log.tail  # loading the epochs may have found that the log is short
         repair = replica.repair
         return replica
 
@@ -115,7 +115,7 @@ class Replica:
         return self.roles.following
 
     def take_role(self, stream: Stream, partition: Partition) -> None:
-        """The metadata says who leads. The caller flushes the streams bus to know NATS took our subscription."""
+        """Take the role that the metadata gives. The caller flushes the streams bus, so that NATS has our SUB."""
         same_epoch = partition.leader_epoch == self.partition.leader_epoch
         self.stream, self.partition = stream, partition
         try:
@@ -124,7 +124,7 @@ class Replica:
             self.fail(error)
 
     def resign(self) -> None:
-        """No role any more: nothing is taken, acked or fetched under the old one."""
+        """Give up the role: nothing is stored, acked or fetched under it any more."""
         try:
             self.roles.resign()
         except AssertionError as error:
@@ -135,7 +135,7 @@ class Replica:
         return self.roles.role is Role.FAILED
 
     def fail(self, error: AssertionError) -> None:
-        """Something does not hold that must: no role on this broker any more, until it starts again."""
+        """An assertion failed: this replica has no role until the broker restarts."""
         self.roles.fail(error)
 
     async def close(self) -> None:
@@ -143,21 +143,21 @@ class Replica:
         await self.log.close()
 
     def let_go(self) -> None:
-        """Its stream is gone: from this moment on nothing is taken or acked for it, whatever the disk does. What was
-        taken while the cluster was not heard is not erased with the rest."""
+        """Its stream is deleted: from now on nothing is stored or acked for it, also if the disk fails. Messages that
+        were stored after the last contact with the controller go to quarantine."""
         if self.leading is not None and self.environment.lease.overdue:
             self._quarantine_from = self.leading.taken_since_contact
         self.roles.end()
 
     async def keep_last(self) -> None:
-        """The same for what an earlier life took, who knows when it had heard of the cluster last: at most a lease
-        before its last record."""
+        """The same for messages that an earlier boot stored. Its last contact with the controller is not on record; it
+        was at most a lease before its last record."""
         log = self.log
         if log.end > log.start:
             self._quarantine_from = await log.end_before(log.last_timestamp - int(LEASE_S * NS))
 
     async def delete(self) -> None:
-        """Raises OSError and LogError: its files stay, and it has ended all the same."""
+        """Raises OSError and LogError: then its files stay, but the replica has ended."""
         await self._end()
         try:
             await self._quarantine_end()
@@ -169,8 +169,8 @@ class Replica:
         quarantine_from = self._quarantine_from
         if quarantine_from is not None and quarantine_from < self.log.end:
             logger.warning(
-                "%s is deleted; offsets %d to %d, which may have come after that while this broker did not hear of "
-                "the cluster, are set aside in quarantine/",
+                "%s is deleted; offsets %d to %d may have been stored after the deletion, while this broker had no "
+                "contact with the controller: they are moved to quarantine/",
                 self.name,
                 quarantine_from,
                 self.log.end - 1,
@@ -183,24 +183,24 @@ class Replica:
         for task, to_its_end in tasks.items():
             if not to_its_end:
                 task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # one that replaces a file does so before it ends
+        await asyncio.gather(*tasks, return_exceptions=True)  # a task that replaces a file finishes that first
 
-    # --- what others ask -------------------------------------------------------------------------------------
+    # --- its state -------------------------------------------------------------------------------------------
 
     @property
     def hw_end(self) -> int:
-        """As this broker knows it."""
+        """The high watermark as this broker knows it."""
         role = self.leading or self.following
         return max(self.log.visible_end, role.hw_end if role else 0)
 
     @property
     def tail(self) -> Tail:
-        """What this start found at the end of the log."""
+        """What this boot found at the end of the log."""
         return self.verification.tail
 
     @property
     def certain(self) -> bool:
-        """It has everything it promised."""
+        """The log has everything that it promised."""
         return self.verification.certain
 
     def mark_suspect(self) -> None:
@@ -216,8 +216,8 @@ class Replica:
 
     @property
     def certain_end(self) -> int:
-        """Everything below is committed for good: no leader may ask us to cut there. Nothing is, if a leader who was
-        not in sync has been elected since our last record."""
+        """Everything below is committed: no leader may ask us to truncate it. 0 after an unclean election since our
+        last record: the new leader may lack any of it."""
         return 0 if self._given_up else self.log.visible_end
 
     @property
@@ -226,23 +226,23 @@ class Replica:
 
     @property
     def refusal(self) -> str | None:
-        """Why this partition takes no writes right now, though it is to be led here."""
+        """Why this partition takes no writes now, although this broker is its leader."""
         if self.roles.role is Role.FAILED and self.partition.leader == self.environment.settings.broker_id:
             return (
-                f"{self.name} takes no writes on {self.environment.settings.broker_id}, for an assertion failed there "
-                f"({self.roles.failure}); start that broker again"
+                f"{self.name} takes no writes on {self.environment.settings.broker_id}: an assertion failed there "
+                f"({self.roles.failure}); restart that broker"
             )
         if self.leading is None:
             return None
         if self.log.failed is not None:
             return str(self.log.failed)
         if self.leading.refuses:
-            return f"{self.name} waits for another leader, for its log failed and followers may have what it lost"
+            return f"{self.name} waits for a new leader: its log failed, and followers may have what it lost; try again"
         return CUT_OFF if self.environment.lease.over() else None
 
     async def established(self, timeout_s: float) -> None:
-        """Returns when this leader may show its high watermark: everything it had when it became leader is committed.
-        Unavailable if that takes longer: a smaller one than clients have seen would be worse than none."""
+        """Returns when this leader may report its high watermark: everything it had when it became leader is committed.
+        Raises Unavailable if that takes longer: the high watermark must not be lower than clients have seen."""
         if self.leading is None or self.leading.established:
             return
         try:
@@ -251,7 +251,7 @@ class Replica:
         except TimeoutError:
             others = ", ".join(each for each in self.partition.replicas if each not in self.partition.isr)
             raise Unavailable(
-                f"{self.name} has a new leader, and too few replicas are in sync to tell its high watermark; "
+                f"{self.name} has a new leader, and too few replicas are in sync to know its high watermark; "
                 f"in sync now: {', '.join(self.partition.isr)}"
                 + (f". Start {others}, or wait until more have caught up" if others else "; try again")
             ) from None
@@ -262,7 +262,7 @@ class Replica:
 
     @property
     def others_in_sync(self) -> bool:
-        """Somebody else has everything that was promised here."""
+        """Another replica has everything that was promised here."""
         return any(each != self.environment.settings.broker_id for each in self.partition.isr)
 
     # --- the log ---------------------------------------------------------------------------------------------
@@ -294,25 +294,27 @@ class Replica:
                 await stored_epochs.save(self.environment.ports.disk, self.log, self.epochs)
         except OSError as error:
             logger.warning(
-                "%s: its epochs are not stored (%s); the next start reads them from the log", self.name, error
+                "%s: its leader epochs could not be stored (%s); the next start reads them from the log",
+                self.name,
+                error,
             )
 
     def begin_truncation(self, work: Coroutine[object, object, None]) -> None:
         self.roles.begin_truncation(work)
 
     async def truncate(self, end: int) -> None:
-        async with self._storing_epochs:  # those on their way there are not what they will be
+        async with self._storing_epochs:  # a save under way would store epochs of records that are truncated
             await stored_epochs.forget(self.environment.ports.disk, self.log.folder)
             wanted = min(end, self.log.end)
             await self.log.truncate(end, shown_too=self._given_up)
-            if self.log.end < wanted:  # damage went too, and with it what may have been promised
+            if self.log.end < wanted:  # damaged records were removed too, and may have been promised
                 self.verification.withdraw()
                 self.verification.mark_suspect()
             self.epochs.cut(self.log.end)
             self._saved_epoch = 0
 
     def on_failed(self, error: LogError) -> None:
-        """The log cannot be written: tell the role, and try to open it again from time to time."""
+        """The log cannot be written: inform the role, and try to reopen the log from time to time."""
         try:
             self._log_failed(error)
         except AssertionError as failed:

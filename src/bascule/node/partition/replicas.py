@@ -1,4 +1,4 @@
-"""The replicas on this broker. Replication, repair, the controller's questions and the API find them here; the manager
+"""The replicas on this broker. Replication, repair, requests of the controller and the API find them here; the manager
 adds and removes them."""
 
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ class Replicas:
         self._store = store
         self._open: dict[Key, Replica] = {}
         self.behind = 0
-        """Changes of the metadata that are known, and not carried out here yet."""
+        """Committed changes of the metadata that are not carried out here yet."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -26,7 +26,7 @@ class Replicas:
         return self._open.get(key)
 
     def find(self, stream: str, partition: int) -> Replica | None:
-        """That of the stream which has this name now."""
+        """The replica of the stream that has this name now."""
         known = self._store.metadata.stream(stream)
         return self._open.get((known.creation_index, partition)) if known else None
 
@@ -44,7 +44,7 @@ class Replicas:
         return self._open.pop(key, None)
 
     def leads_all_it_should(self, creation_index: int) -> bool:
-        """Whether everything of that stream that this broker should lead is being led; False if that is nothing."""
+        """Whether this broker leads all partitions of that stream that it should lead; False if there are none."""
         if self.behind:
             return False
         led = [
@@ -58,7 +58,7 @@ class Replicas:
         return bool(led) and all(replica is not None and replica.leading is not None for replica in replicas)
 
     def leads_what_is_anothers(self) -> bool:
-        """Whether the metadata names others for something that is still led here."""
+        """Whether this broker still leads a partition for which the metadata names another leader."""
         return self.behind > 0 or any(
             replica.leading is not None
             and (item := self._store.metadata.partition(replica.stream.name, replica.partition.id)) is not None

@@ -1,13 +1,14 @@
-"""The role of one replica on this broker: how it is taken, given up, and waited for.
+"""The role of one replica on this broker: how the replica takes it and gives it up.
 
 The metadata names a leader; the replica there leads and the others follow. Each role is a driver of a machine of
-`core.partition`. A log that is not verified against a leader since this broker started is compared with the others'
-before it leads. While a log is truncated its replica has no other role; the one that the metadata gives by then begins
-afterwards. `core.partition.roles` has the legal moves.
+`core.partition`. A log that was not verified since this boot is compared with the other replicas before it leads. While
+a log is truncated its replica has no other role; the role that the metadata gives by then begins afterwards.
+`core.partition.roles` has the legal moves.
 
-A failed assertion is a bug, and what is in memory is not believed after it. It ends the role on this broker, and
-nothing is tried again until the broker starts: the partition takes no writes here and says why, its leader counts
-without this replica, and where this broker is named leader it asks for another one. Other partitions go on.
+A failed assertion is a bug, and the state in memory is not trusted after it. It ends the role on this broker, and
+nothing is retried until the broker restarts: the partition takes no writes here and says why, its leader takes this
+replica out of the ISR, and where this broker is the leader it asks the controller for another one. Other partitions
+are not affected.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 TRUNCATE_AGAIN_S = 5.0
 GIVE_WAY_S = 0.2
-"""Between two tries to let another replica lead."""
+"""Between two attempts to hand leadership over to another replica."""
 STEP_DOWN_FIRST_S = 1.0
 STEP_DOWN_MAX_S = 30.0
 """Between two requests for another leader of a partition that has failed here."""
@@ -49,9 +50,9 @@ class Roles:
         self.role = Role.NONE
         self.leading: Leading | None = None
         self.following: Following | None = None
-        """Also while its log is truncated: it goes on from there."""
+        """Set also while the log is truncated: the follower goes on afterwards."""
         self.established = asyncio.Event()
-        """Set when what this leader had when it became leader is committed."""
+        """Set when everything is committed that this leader had when it became leader."""
         self._environment = environment
         self._broker = broker
         self._replica = replica
@@ -72,10 +73,10 @@ class Roles:
         )
         self.role = role
 
-    # --- what the metadata says --------------------------------------------------------------------------------
+    # --- changes of the metadata -------------------------------------------------------------------------------
 
     def take(self, same_epoch: bool) -> None:
-        """The role that the replica's partition gives; under the `same_epoch` as before it stays what it is."""
+        """Take the role that the metadata gives; in the `same_epoch` as before the role stays as it is."""
         if self.role is Role.ENDED:
             return
         if self.role is Role.FAILED:
@@ -90,7 +91,7 @@ class Roles:
             self._begin()
 
     def resign(self) -> None:
-        """No role any more: nothing is taken, acked or fetched under the old one."""
+        """Give up the role: nothing is stored, acked or fetched under it any more."""
         self.established.clear()
         self._assigned = False
         comparing, self._comparing = self._comparing, None
@@ -109,7 +110,7 @@ class Roles:
             self._broker.fetchers.unfollow(stand_in)
 
     def end(self) -> None:
-        """No role now, and none ever again. A truncation goes on: the log is closed when it is over."""
+        """Give up the role for good. A truncation under way is completed: the log is closed after it."""
         self.resign()
         if self.role is not Role.ENDED:
             self._move(Role.ENDED)
@@ -117,7 +118,7 @@ class Roles:
     def _begin(self) -> None:
         stream, partition = self._replica.stream, self._replica.partition
         if self.role is Role.TRUNCATING:
-            return  # it begins when that is over
+            return  # the role begins after the truncation
         self._repair.mend()
         if not partition.leader:
             return
@@ -139,7 +140,8 @@ class Roles:
 
     @property
     def _may_lead(self) -> bool:
-        """At once. After a crash a log that is sure of its end still gives the others a while to be compared with."""
+        """Whether this replica may lead without comparing its log. After a crash it compares even a log whose end looks
+        complete."""
         verification = self._replica.verification
         return verification.verified or (verification.certain and self._environment.after_clean_shutdown)
 
@@ -152,20 +154,22 @@ class Roles:
             leading.failed()
 
     async def _come_to_lead(self) -> None:
-        """See first whether another replica has more. Nobody else leads meanwhile, so that this goes on whatever
-        happens."""
+        """Lead after comparing logs, or hand leadership over to a replica with more. Until then the partition has no
+        leader, so this retries after every error."""
         replica = self._replica
         while True:
             try:
                 if (other := await self._repair.ahead()) is None:
                     break
-                logger.warning("%s: %s has more than this broker, and is asked to lead", replica.name, other)
+                logger.warning(
+                    "%s: %s has more records than this broker; leadership is handed over to it", replica.name, other
+                )
                 if await self._broker.give_way(replica, other):
                     return
             except AssertionError:
                 raise
             except Exception:
-                logger.exception("%s: whether another replica has more is not known yet", replica.name)
+                logger.exception("%s: comparing its log with other replicas failed, and is retried", replica.name)
             await asyncio.sleep(GIVE_WAY_S)
         torn_from = await self._repair.torn_from()
         self._comparing = None
@@ -178,7 +182,7 @@ class Roles:
     # --- truncating --------------------------------------------------------------------------------------------
 
     def begin_truncation(self, work: Coroutine[object, object, None]) -> None:
-        """`work` goes on to its end, whatever role comes meanwhile."""
+        """`work` is completed, also if the role changes meanwhile."""
         self._move(Role.TRUNCATING)
         self._replica.spawn(self._truncate(work), to_its_end=True)
 
@@ -198,8 +202,8 @@ class Roles:
     async def _truncate_torn(self, end: int) -> None:
         replica = self._replica
         logger.warning(
-            "%s: a power loss tore a hole at offset %d into what was not promised yet, and no replica that is in sync "
-            "has what is missing: cutting what is left behind it, %d offsets, aside",
+            "%s: a power loss tore a hole at offset %d into records that were not promised yet, and no replica in sync "
+            "has the missing ones: the %d offsets from the hole on are truncated, into quarantine/",
             replica.name,
             end,
             replica.log.end - end,
@@ -207,14 +211,14 @@ class Roles:
         try:
             await replica.truncate(end)
         except (LogError, OSError, ValueError) as error:
-            logger.error("%s cannot be truncated, and leads when it is: %s", replica.name, error)
+            logger.error("%s cannot be truncated, and has no leader until it is: %s", replica.name, error)
             await asyncio.sleep(TRUNCATE_AGAIN_S)
 
     # --- a failed assertion ------------------------------------------------------------------------------------
 
     def fail(self, error: AssertionError) -> None:
         was, name = self.role, self._replica.name
-        consequence = "it is not retried: start this broker again, and report this"
+        consequence = "it is not retried: restart this broker, and report this"
         if was not in (Role.FAILED, Role.ENDED):
             self.failure = str(error)
             consequence = f"this broker has no role in it, and another replica may lead; {consequence}"
@@ -230,8 +234,8 @@ class Roles:
         self._broker.writable_changed(self._replica.stream.name, self._replica.partition.id)
 
     def _stand_aside(self) -> None:
-        """Where another broker leads it is told to count without this replica; where this one is named, it asks for
-        another one."""
+        """If another broker leads, report this replica to it as failing; if this broker is the leader, ask the
+        controller for another one."""
         if self._stand_in is not None:
             self._broker.fetchers.unfollow(self._stand_in)
             self._stand_in = None
@@ -249,7 +253,9 @@ class Roles:
             try:
                 await self._broker.step_down(self._replica)
             except BasculeError as error:
-                logger.warning("%s has failed here, and has no other leader yet: %s", self._replica.name, error)
+                logger.warning(
+                    "%s: an assertion failed here, and it has no new leader yet: %s", self._replica.name, error
+                )
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, STEP_DOWN_MAX_S)
         self._stepping_down = False

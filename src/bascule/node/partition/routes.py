@@ -1,12 +1,12 @@
-"""Where publishes go: the table the publish kernel reads, one entry per partition of the cluster. And whose acks
-answer them.
+"""Where publishes go: the table that the publish kernel reads, one entry per partition of the cluster. And which
+streams' acks answer them.
 
-`(subject, flags, suffix)`: no flag means "publish straight away". Every other flag sends the request back to Python as
-an exception, where it gets its exact answer. The suffix is put behind the ack inbox of the call and names the stream
-that was asked: other streams may listen on its subject, and store, and ack what is published there, but a publish is
-answered by the stream it named. Or by one of the same load-balance group: NATS gives a message to one member of it, so
-that stream stored the message in the other's place. A stream is known by its creation index here, and an ack by the
-name of its stream: if the stream was deleted and made anew meanwhile, the new one may have taken the message.
+An entry is `(subject, flags, suffix)`. Without flags the kernel publishes straight away; with any flag the request goes
+to Python, which answers it. The suffix is appended to the ack inbox of the call and names the stream of the publish.
+Other streams may listen on its subject, store the message and ack it, but only the named stream answers the publish, or
+one of the same load-balance group: NATS delivers a message to one member of the group, and that one stores it. A suffix
+names a stream by its creation index, an ack names it by name: if the stream was deleted and created again meanwhile,
+the new one may have stored the message.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ PAUSED = 4
 REFUSES_WRITES = 8
 
 SUFFIX_MARK = b"-"
-"""Between the token of a call, which has letters and digits, and the stream that was asked."""
+"""Between the token of a call, which has letters and digits, and the creation index of the stream."""
 
 Route = tuple[bytes, int, bytes]
 Table = dict[bytes, list[Route | None]]
@@ -41,7 +41,7 @@ class Routes:
         self._asked: dict[bytes, _Asked] = {}
         """By what follows the mark in a suffix."""
         self._groups: dict[bytes, bytes] = {}
-        """Load-balance groups of streams by name; of those that have one."""
+        """Load-balance groups by stream name, for streams that have one."""
         self._dropped: deque[bytes] = deque()
 
     def set_stream(self, stream: Stream, optimistic_concurrency: bool) -> None:
@@ -54,7 +54,7 @@ class Routes:
         self.table[name] = [_route(stream, item, optimistic_concurrency) for item in stream]
 
     def set_partitions(self, stream: Stream, partitions: Sequence[int], optimistic_concurrency: bool) -> None:
-        """Those that changed; of a stream not known here, all."""
+        """Update the routes of these partitions; of all partitions if the stream is new here."""
         routes = self.table.get(stream.name.encode(), [])
         if len(routes) != len(stream.partitions) or len(partitions) == len(routes):
             self.set_stream(stream, optimistic_concurrency)
@@ -63,10 +63,10 @@ class Routes:
             routes[number] = _route(stream, stream.partitions[number], optimistic_concurrency)
 
     def drop_stream(self, stream: Stream) -> None:
-        """What was published to it may still be acked: whom it asked is kept for a while."""
+        """Remove the routes of a stream. Its publishes may still be acked, so its suffix stays valid for a while."""
         name, number = stream.name.encode(), _number(stream)
         routes = self.table.get(name)
-        if routes and routes[0] and routes[0][2] == SUFFIX_MARK + number:  # and not those of its successor
+        if routes and routes[0] and routes[0][2] == SUFFIX_MARK + number:  # and not those of a new stream of that name
             del self.table[name]
             self._groups.pop(name, None)
             self._dropped.append(number)
@@ -81,8 +81,8 @@ class Routes:
             routes[partition] = (route[0], flags, route[2])
 
     def answers(self, stream: bytes, suffix: bytes) -> bool:
-        """Whether an ack, or an error, of this stream answers a publish whose inbox has this suffix. A publish to a
-        subject has none, and is answered by every stream that listens there."""
+        """Whether an ack or error of this stream answers a publish whose inbox has this suffix. A publish to a subject
+        has no suffix, and every stream that listens there answers it."""
         if not suffix:
             return True
         asked = self._asked.get(suffix.removeprefix(SUFFIX_MARK))

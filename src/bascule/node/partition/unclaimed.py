@@ -1,5 +1,5 @@
-"""Folders that no stream claims: a deletion that did not finish, or metadata that was lost. They are never deleted, for
-they might be the only copy: they are moved aside, and the log says so."""
+"""Folders that belong to no stream: a deletion did not finish, or metadata was lost. They may be the only copy, so they
+are never deleted: they are moved to quarantine, with a line in the log."""
 
 import logging
 from collections.abc import Container
@@ -15,7 +15,7 @@ async def set_aside_unclaimed(disk: Disk, clock: Clock, claimed: Container[str])
         if folder in claimed:
             continue
         aside = f"quarantine/{clock.time_ns()}-{name}"
-        logger.warning("%s belongs to no stream: moved to %s, delete it if you do not miss it", folder, aside)
+        logger.warning("%s belongs to no stream, and is moved to %s; delete it if you do not need it", folder, aside)
         await disk.make_folder("quarantine")
         await disk.rename(folder, aside)
         await disk.sync_folder("quarantine")

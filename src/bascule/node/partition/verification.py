@@ -1,8 +1,8 @@
 """Whether a replica's log is known to have everything it promised.
 
 A start finds out what it can about the end of a log (`log.tail`). The log is *verified* once this broker has led with
-it, or has stored everything that a leader has; of a partition with one replica there is nothing to compare it with.
-What is on record about it for the next start is kept with the log (`log.promised`).
+it, or has stored everything that a leader has. The only replica of a partition is always verified: there is no other
+log to compare it with. What the next start has to know is stored with the log (`log.promised`).
 """
 
 from bascule.log.commitlog import CommitLog
@@ -13,13 +13,13 @@ class Verification:
     def __init__(self, log: CommitLog, only_replica: bool) -> None:
         self._log = log
         self.verified = only_replica
-        """Since this broker started."""
+        """Since this boot."""
         self.tail = log.tail
         """What the start found at the end of the log."""
 
     @property
     def certain(self) -> bool:
-        """It has everything it promised: it is verified, or its log ends as it was left."""
+        """The log has everything that it promised: it is verified, or its end is as the last boot left it."""
         return self.verified or (self.tail in (Tail.SURE, Tail.LIKELY) and not self._log.damaged)
 
     def confirm(self) -> None:
@@ -28,10 +28,10 @@ class Verification:
         self._log.record.verify()
 
     def withdraw(self) -> None:
-        """Something may be missing that was there before."""
+        """The log may lack records that it had."""
         self.verified = False
 
     def mark_suspect(self) -> None:
-        """Nothing is known about the end of the log, whatever it looks like. A clean shutdown does not change that."""
+        """The log may lack promised records, also if its end looks complete. A clean shutdown does not change that."""
         self.tail = Tail.SUSPECT
         self._log.record.mark_suspect()

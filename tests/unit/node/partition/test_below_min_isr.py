@@ -29,7 +29,7 @@ def test_many_partitions_below_their_minimum_are_one_line(caplog: pytest.LogCapt
             assert (await node.call("CreateStream", request))[0] is Status.OK
             await asyncio.sleep(5)
         assert [text.split(" (")[0] for text in said()] == [
-            f"{count} partitions that this broker leads are below their minimal in-sync set" for count in (COUNT, 80)
+            f"{count} partitions that this broker leads are below min ISR" for count in (COUNT, 80)
         ]
         assert "(first/0, first/1, first/2, first/3, first/4, …)" in said()[0]
         for name in ("first", "second"):

@@ -236,7 +236,7 @@ def test_a_replica_that_waits_says_for_whom_and_leads_when_that_one_has_lost_its
         await asyncio.gather(harmed.start(), behind.start())
         await asyncio.sleep(10)
         assert not leads(harmed)
-        assert f"{whole.name}, which may have it, has not been heard" in caplog.text
+        assert f"{whole.name}, which may have them, does not answer" in caplog.text
         assert f"bascule cluster elect s 0 --replica {harmed.name} --accept-loss" in caplog.text
         whole.disk, whole.seed = MemoryDisk(), False
         await whole.start()

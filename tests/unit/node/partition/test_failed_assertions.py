@@ -81,7 +81,7 @@ def test_a_leader_ends_its_role_and_another_replica_leads(
         assert failures(member) >= 1
         said = [record.getMessage() for record in caplog.records if PLANTED in record.getMessage()]
         assert "s/0 (leading)" in said[0]
-        assert "start this broker again, and report this" in said[0]
+        assert "restart this broker, and report this" in said[0]
 
     with caplog.at_level(logging.ERROR):
         run(main())
@@ -133,7 +133,7 @@ def test_a_leader_without_other_replicas_says_why_it_takes_no_writes(monkeypatch
         status, text, _ = await member.call("Publish", publish)
         assert status is not Status.OK
         assert PLANTED in text
-        assert "start that broker again" in text
+        assert "restart that broker" in text
         await leader_of(members, "t").publish("t", b"goes on")
         member.kill()
         await member.start()

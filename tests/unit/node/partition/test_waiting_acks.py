@@ -170,7 +170,7 @@ def test_over_the_bound_acks_are_dropped_and_it_is_said(caplog: pytest.LogCaptur
     said = [record.getMessage() for record in caplog.records if "are dropped" in record.getMessage()]
     assert said
     assert all(text.startswith("s/") for text in said)
-    assert "Its messages stay stored, but their publishers are not told." in said[0]
+    assert "The messages stay stored, but their publishers receive no ack." in said[0]
 
 
 def test_a_correlation_id_over_its_bound_is_stored_from_nats_and_waits_for_nothing() -> None:
