@@ -56,7 +56,7 @@ def test_no_offset_is_given_again_whatever_bit_of_the_last_segment_flips(clean: 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
 @pytest.mark.parametrize("replicated", [False, True], ids=["alone", "replicated"])
-def test_a_last_segment_cut_at_any_byte_is_short_and_not_torn(clean: bool, replicated: bool) -> None:
+def test_a_last_segment_truncated_at_any_byte_is_short_and_not_torn(clean: bool, replicated: bool) -> None:
     async def scenario() -> None:
         disk = await stopped(clean, replicated)
         path = segments(disk)[-1]
@@ -105,7 +105,7 @@ def test_a_short_log_stays_short_through_crashes_until_it_has_its_records_again(
     run(scenario())
 
 
-def test_a_log_is_vouched_for_once_what_it_caught_up_with_is_promised() -> None:
+def test_a_log_is_verified_once_what_it_caught_up_with_is_promised() -> None:
     async def scenario() -> None:
         disk = await stopped(True, replicated=True)
         path = segments(disk)[-1]

@@ -40,7 +40,7 @@ def test_nothing_acked_is_lost(tmp_path: Path, scenario: Scenario, rounds: int, 
 
 
 @pytest.mark.slow
-def test_a_leader_that_cannot_hear_or_be_heard_is_replaced(tmp_path: Path) -> None:
+def test_a_leader_that_cannot_receive_or_send_is_replaced(tmp_path: Path) -> None:
     report = asyncio.run(scenarios.cut_off(tmp_path, 3))
     print(report)
     assert report.clean, str(report)

@@ -74,7 +74,7 @@ def prepared() -> Aftermath:
     return Aftermath(disk, asyncio.run(written(disk)))
 
 
-def test_a_log_cut_at_every_byte_keeps_every_whole_record() -> None:
+def test_a_log_truncated_at_every_byte_keeps_every_whole_record() -> None:
     log = prepared()
 
     async def scenario() -> None:
@@ -133,7 +133,7 @@ def test_several_damaged_records_are_each_set_aside() -> None:
 
 
 @pytest.mark.parametrize("shift", [-1, 0, 1])
-def test_a_real_file_cut_around_its_record_boundaries(tmp_path: Path, shift: int) -> None:
+def test_a_real_file_truncated_around_its_record_boundaries(tmp_path: Path, shift: int) -> None:
     async def scenario() -> None:
         disk = FileDisk(tmp_path)
         try:

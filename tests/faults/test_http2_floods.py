@@ -250,7 +250,7 @@ def test_streams_over_the_bound_start_no_handlers() -> None:
     run(body)
 
 
-def test_a_peer_whose_socket_takes_nothing_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_whose_socket_takes_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP2_WRITE_STALL_S", 0.3)
 
     async def body(victim: Victim) -> None:

@@ -52,7 +52,7 @@ async def is_whole(disk: MemoryDisk) -> None:
     assert await bench.read_all() == numbered(*range(COUNT))
 
 
-def test_a_stop_that_is_cut_short_anywhere_leaves_a_sound_log() -> None:
+def test_a_stop_that_is_interrupted_anywhere_leaves_a_sound_log() -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk, ends, bench = await filled(replicated=True)
         return disk, lambda _: stop_ends(ends, bench)
@@ -60,7 +60,7 @@ def test_a_stop_that_is_cut_short_anywhere_leaves_a_sound_log() -> None:
     assert every_last_call(prepare, is_whole) > 5
 
 
-def test_a_start_that_is_cut_short_anywhere_leaves_a_sound_log() -> None:
+def test_a_start_that_is_interrupted_anywhere_leaves_a_sound_log() -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk = await stopped(True, replicated=True)
 
@@ -74,7 +74,7 @@ def test_a_start_that_is_cut_short_anywhere_leaves_a_sound_log() -> None:
 
 @pytest.mark.parametrize("clean", [True, False], ids=["clean stop", "crash"])
 @pytest.mark.parametrize("replicated", [False, True], ids=["alone", "replicated"])
-def test_a_start_on_damage_that_is_cut_short_anywhere_does_not_forget_it(clean: bool, replicated: bool) -> None:
+def test_a_start_on_damage_that_is_interrupted_anywhere_does_not_forget_it(clean: bool, replicated: bool) -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk = await stopped(clean, replicated)
         path = segments(disk)[-1]
@@ -115,7 +115,7 @@ def test_a_start_on_a_torn_tail_that_is_interrupted_anywhere_stays_suspect() -> 
 
 
 @pytest.mark.parametrize("end", range(COUNT))
-def test_a_cut_that_is_cut_short_anywhere_is_not_damage(end: int) -> None:
+def test_a_truncation_that_is_interrupted_anywhere_is_not_damage(end: int) -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk, _, bench = await filled(replicated=True)
         bench.log.segments.visible_end = 0
@@ -132,7 +132,7 @@ def test_a_cut_that_is_cut_short_anywhere_is_not_damage(end: int) -> None:
 
 
 @pytest.mark.parametrize("roll", [False, True], ids=["inside a segment", "at its beginning"])
-def test_a_log_that_is_cut_in_a_hole_ends_before_it(roll: bool) -> None:
+def test_a_log_that_is_truncated_in_a_hole_ends_before_it(roll: bool) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         _, bench = await opened(disk, replicated=True)
@@ -156,7 +156,7 @@ def test_a_log_that_is_cut_in_a_hole_ends_before_it(roll: bool) -> None:
     run(scenario())
 
 
-def test_a_log_that_is_cut_right_behind_a_damaged_record_ends_before_that() -> None:
+def test_a_log_that_is_truncated_right_behind_a_damaged_record_ends_before_that() -> None:
     """What the damage held cannot be told any more when nothing stands behind it: it comes again from the leader."""
 
     async def scenario() -> None:
@@ -186,7 +186,7 @@ def test_a_log_that_is_cut_right_behind_a_damaged_record_ends_before_that() -> N
     run(scenario())
 
 
-def test_a_deletion_that_is_cut_short_anywhere_is_not_damage(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_deletion_that_is_interrupted_anywhere_is_not_damage(caplog: pytest.LogCaptureFixture) -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk, _, bench = await filled(replicated=True)
         return disk, lambda _: bench.log.delete()
@@ -202,7 +202,7 @@ def test_a_deletion_that_is_cut_short_anywhere_is_not_damage(caplog: pytest.LogC
     assert every_last_call(prepare, check) > 3
 
 
-def test_a_rewrite_of_the_promised_ends_that_is_cut_short_anywhere_loses_nothing() -> None:
+def test_a_rewrite_of_the_promised_ends_that_is_interrupted_anywhere_loses_nothing() -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk, ends, _ = await filled(replicated=True)
         return disk, lambda _: ends.begin()

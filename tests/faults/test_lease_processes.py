@@ -102,7 +102,7 @@ def apart(tmp_path: Path) -> Iterator[Apart]:
     brokers.close()
 
 
-def test_a_leader_cut_off_with_its_publishers_stops_in_time_and_a_deletion_waits_for_it(apart: Apart) -> None:
+def test_a_leader_partitioned_with_its_publishers_stops_in_time_and_a_deletion_waits_for_it(apart: Apart) -> None:
     apart.create_stream_on_c()
     assert apart.publish(b"before") == api.Ack.OK
     time.sleep(OVERDUE_S)  # the controller has been asked since, so that this one is not kept

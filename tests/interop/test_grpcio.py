@@ -136,7 +136,7 @@ def test_unary_calls_of_every_size_come_back_whole() -> None:
     with_grpcio(body)
 
 
-def test_a_message_over_the_bound_is_refused_in_the_words_of_grpc_go() -> None:
+def test_a_message_over_the_bound_is_refused_with_the_text_of_grpc_go() -> None:
     async def body(server: Server, channel: grpc.aio.Channel) -> None:
         code, text = await refusal(channel.unary_unary("/t.T/Echo")(bytes(4 * MIB + 1)))
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED

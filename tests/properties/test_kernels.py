@@ -111,7 +111,7 @@ def test_both_twins_read_nats_alike(data: bytes, max_line: int, max_payload: int
 
 @examples
 @given(NATS_STREAMS, st.integers(1, 40))
-def test_how_reads_are_cut_does_not_matter(data: bytes, size: int) -> None:
+def test_how_reads_are_split_does_not_matter(data: bytes, size: int) -> None:
     whole = both("split_nats", data, 0, len(data), 1000, 1000)
     position, end, batches_by_sid, controls = 0, 0, dict[int, bytes](), list[tuple[bytes, bytes]]()
     while end < len(data):
@@ -383,7 +383,7 @@ def test_a_command_says_what_upb_read_in_the_request(payload: bytes) -> None:
 
 @examples
 @given(mutated(st.lists(http2_frames, max_size=8).map(b"".join)), st.sampled_from([4, 11, 1000]))
-def test_both_twins_cut_http2_frames_alike(data: bytes, max_frame: int) -> None:
+def test_both_twins_split_http2_frames_alike(data: bytes, max_frame: int) -> None:
     both("scan_frames", data, 0, len(data), max_frame)
 
 

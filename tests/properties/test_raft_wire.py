@@ -137,7 +137,7 @@ def test_garbage_is_a_peer_error_and_nothing_else(data: bytes) -> None:
 
 
 @given(messages, st.data())
-def test_a_message_cut_short_too_long_or_changed_is_refused_and_a_forged_one_does_no_harm(
+def test_a_message_truncated_too_long_or_changed_is_refused_and_a_forged_one_does_no_harm(
     message: Message, data: st.DataObject
 ) -> None:
     encoded = encode_message(message)

@@ -137,7 +137,7 @@ def test_the_first_of_a_dead_in_sync_set_that_comes_back_leads() -> None:
     run(main())
 
 
-def test_a_disk_that_was_full_when_a_log_had_to_be_cut_holds_its_replica_up_no_longer_than_that() -> None:
+def test_a_disk_that_was_full_when_a_log_had_to_be_truncated_holds_its_replica_up_no_longer_than_that() -> None:
     async def main() -> None:
         cluster = await started(3)
         await create(cluster.hosts["broker1"], 3, 2)

@@ -33,7 +33,7 @@ def test_whoever_wants_to_know_is_told_why_and_for_how_long_it_has_been_tried() 
     run(main())
 
 
-def test_a_last_try_that_was_cut_short_does_not_hide_what_the_others_met() -> None:
+def test_a_last_try_that_the_deadline_ended_does_not_hide_the_errors_of_the_others() -> None:
     async def main() -> None:
         deadline = Deadline(1.0)
         tries = 0

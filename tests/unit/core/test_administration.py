@@ -140,7 +140,7 @@ def test_undraining_makes_it_a_broker_like_any_other() -> None:
 # --- removing ---------------------------------------------------------------------------------------------------
 
 
-def test_a_broker_that_lives_is_drained_before_it_is_removed() -> None:
+def test_a_broker_that_is_alive_is_drained_before_it_is_removed() -> None:
     metadata = cluster()
     with pytest.raises(FailedPrecondition, match=r"is alive: .* `bascule cluster drain a`"):
         plans.may_remove(metadata, everybody(), "a")
@@ -189,7 +189,7 @@ def test_with_too_few_brokers_the_replica_lists_shrink() -> None:
     assert all(sorted(item.replicas) == ["b", "c"] for item in metadata.streams["s"])
 
 
-def test_the_last_in_sync_copy_is_never_dropped_without_a_word() -> None:
+def test_the_last_in_sync_copy_is_never_dropped_silently() -> None:
     metadata = cluster(1)
     for broker in ("b", "c"):
         done(metadata, BrokerDied(broker))
@@ -204,7 +204,7 @@ def test_the_last_in_sync_copy_is_never_dropped_without_a_word() -> None:
     assert isinstance(change, Rejected), "to name the broker itself is no way around"
 
 
-def test_where_nobody_is_in_sync_no_copy_is_dropped_without_a_word() -> None:
+def test_where_nobody_is_in_sync_no_copy_is_dropped_silently() -> None:
     """The last one in sync lost its disk: any of the others may have the most of what is left."""
     metadata = cluster(1)
     for broker in ("b", "c", "a"):
@@ -229,7 +229,7 @@ def test_by_force_a_partition_with_nobody_in_sync_and_no_other_replica_begins_em
     assert (the(metadata).leader, the(metadata).isr, the(metadata).replicas) == ("b", ("b",), ("b",))
 
 
-def test_by_force_a_replica_that_lives_leads_next_and_the_epoch_says_so() -> None:
+def test_by_force_a_replica_that_is_alive_leads_next_and_the_epoch_says_so() -> None:
     metadata = cluster(1)
     for broker in ("b", "c"):
         done(metadata, BrokerDied(broker))
@@ -257,7 +257,7 @@ def test_a_removal_is_called_off_by_undraining() -> None:
     assert metadata.brokers == Brokers()
 
 
-def test_removed_lives_are_remembered_up_to_a_bound() -> None:
+def test_removed_brokers_are_remembered_up_to_a_bound() -> None:
     metadata = Metadata()
     for number in range(REMOVED_BROKERS + 5):
         done(metadata, RemoveBroker("a", f"life {number}"))

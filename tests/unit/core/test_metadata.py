@@ -216,7 +216,7 @@ def test_a_leader_gives_way_to_another_or_to_itself_under_a_new_epoch() -> None:
         metadata.check(GiveWay("orders", 0, "c", "b", 2, 3))
 
 
-def test_where_nobody_lives_everybody_in_sync_may_come_back_and_lead() -> None:
+def test_where_nobody_is_alive_everybody_in_sync_may_come_back_and_lead() -> None:
     metadata = replicated(1)
     metadata.apply(2, BrokerDied("a", ("somebody else",)))
     (partition,) = metadata.streams["orders"].partitions

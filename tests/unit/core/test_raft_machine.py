@@ -208,7 +208,7 @@ def test_a_membership_change_is_refused_when_it_could_split_the_cluster() -> Non
         machine().propose_membership(VOTERS)
 
 
-def test_a_membership_that_is_cut_from_the_log_is_in_force_no_more() -> None:
+def test_a_membership_that_is_truncated_from_the_log_is_in_force_no_more() -> None:
     raft = leader_of_three()
     raft.propose_membership(VOTERS.with_voter("d"))
     drain(raft)
@@ -238,7 +238,7 @@ def test_replies_of_another_incarnation_do_not_count() -> None:
     assert raft.log.commit == index
 
 
-def test_a_server_in_a_new_incarnation_gives_only_that_lifes_vote() -> None:
+def test_a_server_in_a_new_incarnation_gives_only_the_vote_of_that_incarnation() -> None:
     amnesiac = Raft(
         RaftConfig("b"), HardState(incarnation="reborn"), Snapshot(0, 0, Membership()), [], lambda low, high: low
     )

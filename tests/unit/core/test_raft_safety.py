@@ -58,7 +58,7 @@ def test_election_safety_votes_of_another_term_or_given_twice_do_not_count() -> 
     assert candidate.is_leader
 
 
-def test_leader_append_only_whatever_a_leader_hears_its_own_log_only_grows() -> None:
+def test_leader_append_only_whatever_a_leader_receives_its_own_log_only_grows() -> None:
     leader = machine((1, 1, 2))
     lead(leader)
     before = terms_of(leader)
@@ -95,7 +95,7 @@ def test_log_matching_a_follower_takes_entries_only_after_one_both_have() -> Non
                 assert reply.match <= len(terms)
 
 
-def test_log_matching_a_late_copy_of_a_request_cuts_nothing() -> None:
+def test_log_matching_a_late_copy_of_a_request_truncates_nothing() -> None:
     follower = machine((1, 1, 1, 1), term=1, name="b")
     follower.step(AppendRequest("a", "b", 1, 0, 0, 0, tuple(follower.log.slice(1, 3))))
     assert drain(follower) == [AppendReply("b", "a", 1, 2)]

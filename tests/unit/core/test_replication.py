@@ -372,7 +372,7 @@ def test_readers_of_a_replica_see_what_is_committed_and_promised_here() -> None:
     assert machine.step(f.Promised(1)) == [f.Expose(1)]
 
 
-def test_nothing_committed_is_ever_cut() -> None:
+def test_nothing_committed_is_ever_truncated() -> None:
     log = Log()
     for _ in range(3):
         log.write(2, b"x")
@@ -382,7 +382,7 @@ def test_nothing_committed_is_ever_cut() -> None:
     assert isinstance(effect, f.Distrust)
 
 
-def test_an_answer_about_an_earlier_log_cuts_nothing() -> None:
+def test_an_answer_about_an_earlier_log_truncates_nothing() -> None:
     """Delivered twice: the first cut the log back, which has grown with good records since."""
     log = Log()
     for _ in range(3):

@@ -97,7 +97,7 @@ def test_what_was_never_promised_may_be_torn_without_making_a_log_suspect() -> N
     run(scenario())
 
 
-def test_after_a_power_loss_the_last_promises_may_be_missing_until_somebody_vouches_for_the_log() -> None:
+def test_after_a_power_loss_the_last_promises_may_be_missing_until_the_log_is_verified() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         bench = await named(disk)
@@ -136,7 +136,7 @@ def test_the_first_promise_of_a_new_log_is_known_before_its_name_is_on_record() 
     run(scenario())
 
 
-def test_a_cut_lowers_the_end_before_the_log_is_shorter() -> None:
+def test_a_truncation_lowers_the_end_before_the_log_is_shorter() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         bench = await named(disk)

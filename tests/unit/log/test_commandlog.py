@@ -84,7 +84,7 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before_and_every_command_since
     assert "trying the snapshot before it" in caplog.text
 
 
-def test_a_tail_torn_at_any_byte_is_cut_aside_and_writing_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tail_torn_at_any_byte_is_set_aside_and_writing_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         disk, _ = await filled(3)
         path = f"{FOLDER}/{1:020}.commands"

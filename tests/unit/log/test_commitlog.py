@@ -314,7 +314,7 @@ def test_after_a_failed_sync_the_old_file_is_never_written_again() -> None:
     asyncio.run(scenario())
 
 
-def test_the_index_of_a_segment_that_was_cut_ends_with_it() -> None:
+def test_the_index_of_a_segment_that_was_truncated_ends_with_it() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         bench = await open_bench(disk)
@@ -464,7 +464,7 @@ def test_deleting_removes_the_folder_for_good_even_while_a_round_runs() -> None:
     run(scenario())
 
 
-def test_truncating_cuts_the_suffix_aside_and_writing_goes_on_from_there() -> None:
+def test_truncating_sets_the_suffix_aside_and_writing_goes_on_from_there() -> None:
     async def scenario(end: int) -> None:
         disk = MemoryDisk()
         bench = await open_bench(disk, segment_max_bytes=500)
@@ -539,7 +539,7 @@ def test_an_index_that_cannot_be_written_is_no_failure_of_the_log(caplog: pytest
     assert "File exists" in caplog.text
 
 
-def test_a_cut_that_the_disk_fails_at_any_step_leaves_a_log_that_is_what_its_files_are() -> None:
+def test_a_truncation_that_the_disk_fails_at_any_step_leaves_a_log_that_is_what_its_files_are() -> None:
     async def scenario() -> None:
         for step in range(1, 40):
             disk = MemoryDisk()

@@ -134,7 +134,7 @@ def test_a_sync_of_the_file_system_works_and_its_failure_is_everyones(
     asyncio.run(scenario())
 
 
-def test_a_write_that_fails_half_way_is_cut_back_and_the_others_stand(
+def test_a_write_that_fails_half_way_is_truncated_and_the_others_stand(
     file_disk: FileDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.pwritev
@@ -201,7 +201,7 @@ def test_a_file_that_was_there_before_is_synced_whole_at_first(
 
 
 @pytest.mark.parametrize(("number", "failed"), [(errno.EIO, errno.EIO), (errno.EOPNOTSUPP, None)])
-def test_a_durable_write_that_fails_is_cut_back_and_one_that_is_not_possible_becomes_a_sync(
+def test_a_durable_write_that_fails_is_truncated_and_one_that_is_not_possible_becomes_a_sync(
     file_disk: FileDisk, monkeypatch: pytest.MonkeyPatch, number: int, failed: int | None
 ) -> None:
     real = os.pwritev
@@ -396,7 +396,7 @@ def test_an_evicted_file_shows_what_a_failed_sync_did_not_write() -> None:
     asyncio.run(scenario())
 
 
-def test_a_kill_keeps_the_page_cache_but_may_cut_what_is_being_written() -> None:
+def test_a_kill_keeps_the_page_cache_but_may_tear_what_is_being_written() -> None:
     async def scenario() -> None:
         lengths = []
         for seed in range(20):

@@ -32,7 +32,7 @@ async def missing(log: CommitLog) -> list[int]:
     return [segment.base for segment in log.damaged]
 
 
-def test_a_cut_takes_every_file_at_the_end_that_has_no_record() -> None:
+def test_a_truncation_removes_every_file_at_the_end_that_has_no_record() -> None:
     """Else the next one written there would have the name of one that is there, and what they held is not asked for."""
 
     async def scenario() -> None:

@@ -37,7 +37,7 @@ def test_a_file_that_never_was_complete_says_so() -> None:
     assert (decode(b"").complete, decode(b"").whole) == (False, False)
 
 
-def test_a_last_batch_cut_short_anywhere_is_one_that_was_being_written() -> None:
+def test_a_last_batch_truncated_anywhere_is_one_that_was_being_written() -> None:
     batch = encode_batch([encode_log(FIRST._replace(promised=99), None)])
     for length in range(1, len(batch)):
         found = decode(BEGIN + batch[:length])

@@ -208,7 +208,7 @@ def test_small_files_are_read_again_before_they_count_as_damaged(caplog: pytest.
     assert not caplog.records
 
 
-def test_what_reads_differently_every_time_is_an_error_and_nothing_is_cut() -> None:
+def test_what_reads_differently_every_time_is_an_error_and_nothing_is_truncated() -> None:
     async def scenario() -> None:
         disk = await stored()
         before = logs_of(disk)

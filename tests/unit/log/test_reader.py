@@ -282,7 +282,7 @@ def test_a_disk_that_cannot_be_read_is_an_error_that_names_the_file() -> None:
     asyncio.run(scenario())
 
 
-def test_a_reader_finds_its_place_again_after_the_log_was_cut_under_it() -> None:
+def test_a_reader_finds_its_place_again_after_the_log_was_truncated_under_it() -> None:
     async def scenario() -> None:
         bench = await filled(MemoryDisk(), 40, 500)
         bench.log.segments.visible_end = 20

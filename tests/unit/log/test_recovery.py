@@ -49,7 +49,7 @@ def index(base: int) -> str:
     return f"{FOLDER}/{base:020}.index"
 
 
-def test_a_torn_tail_is_cut_set_aside_and_its_offset_used_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_torn_tail_is_truncated_set_aside_and_its_offset_used_again(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         disk, _ = await filled(10, 1 << 20)
         torn = encode([b"never promised"], 10, 100)[0][:-5]
@@ -68,7 +68,7 @@ def test_a_torn_tail_is_cut_set_aside_and_its_offset_used_again(caplog: pytest.L
     assert "set aside as quarantine/" in caplog.text
 
 
-def test_a_tail_of_zeros_is_cut_and_not_kept() -> None:
+def test_a_tail_of_zeros_is_truncated_and_not_set_aside() -> None:
     async def scenario() -> None:
         disk, _ = await filled(10, 1 << 20)
         disk.put(segment(0), disk.content(segment(0)) + bytes(5000))
@@ -246,7 +246,7 @@ def test_only_the_last_segment_is_scanned() -> None:
     asyncio.run(scenario())
 
 
-def test_records_that_the_next_segment_has_too_are_cut() -> None:
+def test_records_that_the_next_segment_has_too_are_truncated() -> None:
     async def scenario() -> None:
         disk, bench = await filled(20)
         second = bench.log.segments[1].base
@@ -349,7 +349,7 @@ def test_what_a_killed_process_left_unsynced_is_synced_before_it_counts() -> Non
     asyncio.run(scenario())
 
 
-def test_bytes_that_cannot_be_set_aside_are_not_cut() -> None:
+def test_bytes_that_cannot_be_set_aside_are_not_truncated() -> None:
     async def scenario() -> None:
         disk, _ = await filled(10, 1 << 20)
         content = disk.content(segment(0))[:-3]

@@ -155,7 +155,7 @@ def test_looking_up_times_and_reading_backwards_come_to_an_end(
 
 
 @pytest.mark.parametrize("where", CUTS)
-def test_what_waits_for_the_disk_behind_a_cut_is_read(disk: FileDisk, tmp_path: Path, where: Cut) -> None:
+def test_what_waits_for_the_disk_behind_a_truncation_is_read(disk: FileDisk, tmp_path: Path, where: Cut) -> None:
     async def scenario() -> None:
         bench = await filled(disk)
         harmed = Harmed(tmp_path, bench, sealed=False)
@@ -174,7 +174,7 @@ def test_what_waits_for_the_disk_behind_a_cut_is_read(disk: FileDisk, tmp_path: 
 
 
 @pytest.mark.parametrize("harm", ["cut", "emptied", "removed"])
-def test_an_index_that_was_cut_or_removed_is_made_anew(disk: FileDisk, tmp_path: Path, harm: str) -> None:
+def test_an_index_that_was_truncated_or_removed_is_made_again(disk: FileDisk, tmp_path: Path, harm: str) -> None:
     async def scenario() -> None:
         bench = await open_bench(disk, 400_000)
         for number in range(0, 9_000, 100):
@@ -221,7 +221,9 @@ def test_a_file_overwritten_with_garbage_gives_nothing_and_ends(
 
 
 @pytest.mark.parametrize("where", CUTS)
-def test_a_file_cut_while_it_is_scanned_does_not_hold_up_a_start(disk: FileDisk, tmp_path: Path, where: Cut) -> None:
+def test_a_file_truncated_while_it_is_scanned_does_not_hold_up_a_start(
+    disk: FileDisk, tmp_path: Path, where: Cut
+) -> None:
     async def scenario() -> None:
         bench = await filled(disk)
         harmed = Harmed(tmp_path, bench, sealed=True)
@@ -261,7 +263,7 @@ def test_a_search_in_a_long_file_lets_others_have_their_turn(monkeypatch: pytest
     assert turns > 50
 
 
-def test_every_cut_at_every_byte_of_a_small_segment_ends(disk: FileDisk, tmp_path: Path) -> None:
+def test_every_truncation_at_every_byte_of_a_small_segment_ends(disk: FileDisk, tmp_path: Path) -> None:
     async def scenario() -> None:
         bench = await open_bench(disk)
         await bench.store([body(each) for each in range(6)])

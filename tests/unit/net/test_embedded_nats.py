@@ -79,7 +79,7 @@ def test_several_free_ports_at_once_do_not_collide() -> None:
     asyncio.run(scenario())
 
 
-def test_its_death_is_reported_with_code_and_last_words() -> None:
+def test_its_end_is_reported_with_code_and_last_lines() -> None:
     async def scenario() -> None:
         deaths: list[tuple[int, list[str]]] = []
         server = EmbeddedNats(port=0, on_death=lambda code, lines: deaths.append((code, lines)))

@@ -296,7 +296,7 @@ def test_a_deadline_ends_a_handler_that_ignores_it() -> None:
     run({"/t.T/Echo": stubborn}, body)
 
 
-def test_closing_cuts_a_slow_reader_after_a_whole_message() -> None:
+def test_closing_ends_the_call_of_a_slow_reader_after_a_whole_message() -> None:
     async def flood(call: Call) -> None:
         while True:
             await call.send(frame(b"x" * 95) * 1000)

@@ -143,7 +143,7 @@ def test_a_real_grpc_client_agrees_on_http2_by_alpn(files: Files) -> None:
     asyncio.run(main())
 
 
-def test_strangers_are_turned_away_and_friends_still_served(files: Files) -> None:
+def test_clients_without_a_valid_certificate_are_refused_and_others_still_served(files: Files) -> None:
     async def main() -> None:
         async with serving(server_context(files.server_cert, files.server_key, files.ca)) as port:
             with pytest.raises((Unavailable, TlsRefused), match="cannot connect to"):

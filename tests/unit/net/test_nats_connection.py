@@ -112,7 +112,7 @@ def test_a_held_connection_takes_nothing_and_then_everything() -> None:
     asyncio.run(scenario())
 
 
-def test_a_failing_subscriber_is_logged_and_the_connection_lives(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_subscriber_is_logged_and_the_connection_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with server() as running, connection(running.url) as bus:
             inbox = Inbox()
@@ -337,7 +337,9 @@ def test_what_the_server_does_not_take_is_bounded_and_drained_waits() -> None:
     asyncio.run(scenario())
 
 
-def test_a_slow_consumer_is_cut_told_so_and_comes_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_consumer_is_disconnected_with_the_reason_and_reconnects(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario() -> None:
         config = 'max_pending: 2MB\nmax_payload: 1MB\nwrite_deadline: "100ms"'
         async with server(config=config, folder=tmp_path) as running, connection(running.url) as bus:

@@ -79,7 +79,7 @@ def test_something_that_is_no_nats_server_is_refused_in_one_line(greeting: bytes
     asyncio.run(scenario())
 
 
-def test_an_endless_line_is_cut_off_at_the_bound() -> None:
+def test_an_endless_line_ends_the_connection_at_the_bound() -> None:
     sent = 0
 
     async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -48,7 +48,7 @@ def test_a_server_can_be_killed_and_started_again_where_it_was(tmp_path: Path) -
         assert "Initiating Shutdown" in server.logs()
 
 
-def test_what_ends_by_itself_is_reported_with_its_last_words(tmp_path: Path) -> None:
+def test_what_ends_by_itself_is_reported_with_its_last_output(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "print('the port is taken'); raise SystemExit(3)"]
     process = Process(command, tmp_path / "log").start()
     assert poll(lambda: not process.running, 10)
@@ -127,7 +127,7 @@ def test_a_program_is_followed_while_it_runs() -> None:
             running.next("second", 0.05)
 
 
-def test_a_failing_program_is_an_error_with_its_words() -> None:
+def test_a_failing_program_is_an_error_with_its_output() -> None:
     with pytest.raises(ProgramError, match="no such thing"):
         script("sys.exit('no such thing')")("act")
 

@@ -27,7 +27,7 @@ def test_any_status_text_of_a_peer_is_decoded_to_something(text: str) -> None:
     assert isinstance(grpc.decode_text(text), str)
 
 
-def test_a_long_status_text_is_cut_to_fit_the_trailers_every_client_takes() -> None:
+def test_a_long_status_text_is_truncated_to_fit_the_trailers_every_client_takes() -> None:
     assert len(grpc.trailers(Status.INTERNAL, "ü" * 100_000)) < 8192
 
 
@@ -79,7 +79,7 @@ def test_content_types(content_type: str | None, expected: bool) -> None:
         ("a.B/Nope", 'malformed method name: "a.B/Nope"'),
     ],
 )
-def test_unknown_paths_in_the_words_of_grpc_go(path: str, text: str) -> None:
+def test_unknown_paths_have_the_error_texts_of_grpc_go(path: str, text: str) -> None:
     assert str(grpc.unknown_method(path, ["/a.B/Yes"])) == text
 
 
@@ -115,7 +115,7 @@ def test_what_is_not_gzip_is_an_invalid_argument(garbage: bytes) -> None:
         grpc.gunzip(garbage, 1000)
 
 
-def test_a_cut_gzip_message_is_an_invalid_argument() -> None:
+def test_a_truncated_gzip_message_is_an_invalid_argument() -> None:
     with pytest.raises(InvalidArgument, match="ends too early"):
         grpc.gunzip(gzip.compress(bytes(1000))[:-9], 1000)
 

@@ -51,7 +51,7 @@ def test_a_server_says_nothing_before_the_preface_and_its_settings_after_it() ->
     assert not connection.settings_received
 
 
-def test_other_bytes_than_the_preface_end_the_connection_without_a_word() -> None:
+def test_other_bytes_than_the_preface_end_the_connection_without_an_answer() -> None:
     connection = Connection(client=False)
     _, events = connection.receive(b"GET / HTTP/1.1\r\n", 0, 16, 0.0)
     assert isinstance(events[0], ConnectionFailed)
@@ -184,7 +184,7 @@ def test_a_reset_stream_says_nothing_more_and_frees_its_window() -> None:
 # --- flow control -------------------------------------------------------------------------------------------
 
 
-def test_data_stops_at_the_stream_window_and_goes_on_where_it_was_cut() -> None:
+def test_data_stops_at_the_stream_window_and_goes_on_from_there() -> None:
     server = Server(initial_window_size=10)
     server.feed(request(1))
     server.connection.send_headers(1, OK)
@@ -241,7 +241,7 @@ def test_streams_take_turns() -> None:
     assert len(sent_data(found, 1)) == 3 * quantum
 
 
-def test_frames_are_cut_to_what_the_peer_takes() -> None:
+def test_frames_are_as_large_as_the_peer_takes() -> None:
     server = Server(max_frame_size=20_000, initial_window_size=1 << 20)
     server.feed(request(1))
     server.connection.send_data(1, bytes(50_000))

@@ -114,7 +114,7 @@ def test_a_good_conversation_with_flipped_bytes_does_no_harm(seed: int, flips: i
     st.lists(st.integers(1, 5000), min_size=1, max_size=30),
     st.integers(16_384, 20_000),
 )
-def test_sent_bytes_are_the_queued_bytes_however_windows_cut_them(
+def test_sent_bytes_are_the_queued_bytes_however_windows_split_them(
     sizes: list[int], increments: list[int], max_frame: int
 ) -> None:
     server = peer.Server(initial_window_size=0, max_frame_size=max_frame)

@@ -46,7 +46,7 @@ def test_holes_are_fine_and_going_back_is_not(kernels: ModuleType) -> None:
     assert scan(kernels, first, 5) == (0, 0, -1, 5, 0, 0, 2)
 
 
-def test_a_cut_record_is_incomplete(kernels: ModuleType) -> None:
+def test_a_truncated_record_is_incomplete(kernels: ModuleType) -> None:
     first, second = make_records(kernels, [b"a", b"b"])
     for cut in range(1, len(second)):
         assert scan(kernels, first + second[:cut]) == (len(first), 1, 0, 1, NOW, 1, 1), cut
@@ -242,7 +242,7 @@ def test_the_reserved_bit_of_the_stream_id_is_ignored(kernels: ModuleType) -> No
     assert frames(kernels, http2_frame(8, 0, 0x80000007, b"\x00\x00\x00\x01"))[1][0][2] == 7
 
 
-def test_data_is_cut_into_frames(kernels: ModuleType) -> None:
+def test_data_is_split_into_frames(kernels: ModuleType) -> None:
     written = kernels.frame_data(5, memoryview(b"abcdefg"), 3, True)
     assert written == (
         http2_frame(DATA, 0, 5, b"abc") + http2_frame(DATA, 0, 5, b"def") + http2_frame(DATA, END_STREAM, 5, b"g")

@@ -57,13 +57,13 @@ def test_no_subscription_to_what_is_no_subject(subject: bytes) -> None:
         sub(subject, 1)
 
 
-def test_a_queue_group_is_one_word() -> None:
+def test_a_queue_group_has_no_blanks() -> None:
     with pytest.raises(InvalidArgument):
         sub(b"a", 1, b"a b")
 
 
 @given(st.binary(), st.binary())
-def test_a_pub_is_always_one_line_of_words_then_the_payload(subject: bytes, payload: bytes) -> None:
+def test_a_pub_is_always_one_line_of_arguments_then_the_payload(subject: bytes, payload: bytes) -> None:
     try:
         command = pub(subject, payload)
     except InvalidArgument:
@@ -189,7 +189,7 @@ def test_messages_gives_back_what_the_kernel_packed(sent: list[NatsMessage]) -> 
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_a_batch_cut_short_is_refused(cut: int) -> None:
+def test_a_truncated_batch_is_refused(cut: int) -> None:
     batch = struct.pack("<HHI", 1, 1, 2) + b"srxx"
     with pytest.raises(ValueError, match="ends inside"):
         list(messages(batch[:-cut]))

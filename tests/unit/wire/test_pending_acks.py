@@ -226,7 +226,7 @@ def test_an_inbox_is_of_a_call_by_its_last_token(kernels: object, inbox: bytes, 
     assert kept == (before + after if dropped else before + 3 * pack_pending(7, inbox, policy=1) + after)
 
 
-def test_tokens_of_calls_that_are_over_are_told_with_a_checksum() -> None:
+def test_tokens_of_calls_that_have_ended_are_sent_with_a_checksum() -> None:
     tokens = [b"s%d" % number for number in range(GONE_CALLS_AT_ONCE)]
     told = encode_gone(tokens)
     assert decode_gone(told) == tokens

@@ -21,13 +21,13 @@ answers = st.builds(LogAnswer, st.booleans(), st.booleans(), st.builds(LogEnd, u
 
 
 @given(questions, answers)
-def test_what_is_said_is_what_is_heard(question: Question, told: LogAnswer) -> None:
+def test_what_is_encoded_is_what_is_decoded(question: Question, told: LogAnswer) -> None:
     assert decode_question(encode_question(question)) == question
     assert decode_answer(encode_answer(told)) == told
 
 
 @given(questions, answers, st.integers(0, 1 << 16))
-def test_a_flipped_bit_or_a_cut_is_noticed(question: Question, told: LogAnswer, where: int) -> None:
+def test_a_flipped_bit_or_a_truncation_is_noticed(question: Question, told: LogAnswer, where: int) -> None:
     for data, decode in ((encode_question(question), decode_question), (encode_answer(told), decode_answer)):
         flipped = bytearray(data)
         flipped[where % len(data)] ^= 1 << where % 8

@@ -32,7 +32,7 @@ def test_a_request_survives_the_wire(request: FetchRequest) -> None:
 
 
 @given(u64, st.lists(answers, max_size=5), st.integers(41, 200))
-def test_a_response_survives_being_cut_into_parts(request_id: int, sent: list[Answer], max_part: int) -> None:
+def test_a_response_survives_being_split_into_parts(request_id: int, sent: list[Answer], max_part: int) -> None:
     messages = [b"".join(pieces) for pieces in encode_parts((7, 8), request_id, 9, encode_response(sent), max_part)]
     assert all(len(message) <= max_part for message in messages)
     parts = [decode_part(message) for message in messages]
@@ -43,7 +43,7 @@ def test_a_response_survives_being_cut_into_parts(request_id: int, sent: list[An
 
 
 @given(requests, st.data())
-def test_a_request_cut_short_or_with_something_behind_it_is_refused(request: FetchRequest, data: st.DataObject) -> None:
+def test_a_request_truncated_or_with_something_behind_it_is_refused(request: FetchRequest, data: st.DataObject) -> None:
     encoded = encode_request(request)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(PeerError):

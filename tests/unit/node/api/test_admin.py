@@ -237,7 +237,7 @@ def test_a_removed_broker_is_replaced_everywhere_told_so_and_may_come_back_empty
     run(main())
 
 
-def test_a_learner_that_is_removed_while_it_lives_is_told() -> None:
+def test_a_learner_that_is_removed_while_it_is_alive_is_told() -> None:
     """It never campaigns, so that nothing but silence makes it doubt its leader."""
 
     async def main() -> None:

@@ -99,7 +99,7 @@ def test_an_election_whose_controller_dies_is_finished_by_asking_again(turns: in
     run(main())
 
 
-def test_an_old_leader_that_only_was_cut_off_gives_up_even_what_it_had_shown() -> None:
+def test_an_old_leader_that_was_only_partitioned_gives_up_even_what_it_had_exposed() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
         behind, old, third = await left_behind(members)

@@ -185,7 +185,7 @@ def test_after_a_clean_stop_of_all_two_are_enough_to_read_what_was_committed(ord
     run(main())
 
 
-def test_a_replica_that_replicates_and_is_mute_otherwise_makes_no_storm() -> None:
+def test_a_replica_that_replicates_and_sends_nothing_else_makes_no_storm() -> None:
     async def main() -> None:
         members = await a_cluster()
         mute = next(member for member in followers(members) if not member.broker.cluster.raft.is_leader)

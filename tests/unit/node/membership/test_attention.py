@@ -154,7 +154,7 @@ def test_who_dies_while_the_controller_stands_still_is_found_soon_after() -> Non
     run(main())
 
 
-def test_a_broker_that_stood_still_hears_the_others_and_itself() -> None:
+def test_a_broker_that_was_paused_receives_the_heartbeats_of_the_others_and_its_own() -> None:
     async def main() -> None:
         members = await two()
         lead = controller(members)

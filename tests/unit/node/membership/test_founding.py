@@ -25,7 +25,7 @@ from tests.harness.members import Member, isr, leader_of, three, until
 
 
 @pytest.mark.parametrize("word", RESERVED_IDS)
-def test_a_word_of_internal_subjects_is_no_id(word: str) -> None:
+def test_a_token_of_internal_subjects_is_no_id(word: str) -> None:
     async def main() -> None:
         disk = MemoryDisk()
         with pytest.raises(StartError, match="cannot be the id of a broker"):
@@ -63,7 +63,7 @@ def test_a_wiped_broker_waits_for_its_cluster_and_says_so(caplog: pytest.LogCapt
         run(main())
 
 
-def test_a_wiped_broker_waits_out_its_last_life() -> None:
+def test_a_wiped_broker_waits_until_its_last_boot_is_dead() -> None:
     """Started the moment it was wiped, it is still alive for the others."""
 
     async def main() -> None:
@@ -514,7 +514,7 @@ def test_whom_a_peer_promises() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_of_many_peers_that_hear_each_other_late_one_founds(seed: int) -> None:
+def test_of_many_peers_that_receive_each_others_messages_late_one_founds(seed: int) -> None:
     """Promises, words that come late or never, and restarts by chance: never two founders, and one at last."""
     chance = random.Random(seed)
     listed = tuple("abcde"[: chance.choice((2, 3, 4, 5))])

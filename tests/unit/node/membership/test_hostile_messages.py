@@ -158,7 +158,7 @@ def test_an_order_of_an_administrator_that_is_played_back_is_not_carried_out(sam
     run(main())
 
 
-def test_heartbeats_of_an_earlier_life_neither_end_a_broker_nor_move_what_it_leads() -> None:
+def test_heartbeats_of_an_earlier_boot_neither_end_a_broker_nor_move_what_it_leads() -> None:
     async def main() -> None:
         nats = MemoryNats()
         members = await three(nats)
@@ -182,7 +182,7 @@ def test_heartbeats_of_an_earlier_life_neither_end_a_broker_nor_move_what_it_lea
     run(main())
 
 
-def test_a_follower_whose_copy_spoke_for_it_is_heard_again_when_that_has_ended() -> None:
+def test_a_follower_counts_again_when_a_second_process_with_its_id_has_ended() -> None:
     """Its data folder was copied and started beside it: the copy's requests seemed to be those of its next life."""
 
     async def main() -> None:

@@ -79,7 +79,7 @@ def test_invented_brokers_are_forgotten_first() -> None:
     assert "b1" in [peer.id for peer in peers.alive()]
 
 
-def test_echoes_of_an_earlier_life_end_nobody() -> None:
+def test_late_heartbeats_of_an_earlier_boot_end_nobody() -> None:
     now = Now()
     peers, reasons = make(now)
     now.pass_s(2 * SESSION_S)
@@ -100,7 +100,7 @@ def test_what_a_dead_broker_said_does_not_keep_it_alive() -> None:
     assert peers.alive() == []
 
 
-def test_a_life_that_another_one_followed_comes_back_only_if_it_speaks_on() -> None:
+def test_a_boot_that_another_one_followed_counts_again_only_if_it_sends_more_heartbeats() -> None:
     """It does if the other one was a copy that has ended."""
     now = Now()
     peers, _ = make(now)

@@ -203,7 +203,7 @@ def flip_the_last_but_one(disk: MemoryDisk, path: str) -> None:
     disk.flip(path, record_starts(disk.content(path))[-2] + 20, 1)
 
 
-def test_a_replica_whose_damaged_record_went_with_a_cut_does_not_lead_before_the_one_that_has_it_is_back() -> None:
+def test_a_replica_whose_damaged_record_was_truncated_does_not_lead_before_the_one_that_has_it_is_back() -> None:
     """Nothing stands behind the damage any more: the log looks as if it had never been longer."""
 
     async def main() -> None:

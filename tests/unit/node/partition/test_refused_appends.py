@@ -179,7 +179,7 @@ def test_a_log_that_fails_again_while_its_leader_steps_down_is_opened_again() ->
     run(main())
 
 
-def test_a_cut_under_way_is_not_ended_by_a_log_that_was_opened_again() -> None:
+def test_a_truncation_under_way_is_not_ended_by_a_log_that_was_opened_again() -> None:
     """A follower that came while the last leader of its log was still to be replaced, and has to cut."""
 
     async def main() -> None:
@@ -197,7 +197,7 @@ def test_a_cut_under_way_is_not_ended_by_a_log_that_was_opened_again() -> None:
 
 
 @pytest.mark.parametrize("damaged", [False, True])
-def test_who_has_received_and_not_stored_what_its_leader_has_is_not_vouched_for(damaged: bool) -> None:
+def test_a_replica_that_has_received_and_not_stored_what_its_leader_has_is_not_verified(damaged: bool) -> None:
     """It lost a record that it had promised, gets it again, and cannot store it. Asked to lead it must look for the
     others first."""
 

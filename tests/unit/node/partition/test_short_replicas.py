@@ -84,7 +84,7 @@ def test_a_time_is_looked_up_in_a_file_that_became_shorter(where: str) -> None:
 
 
 @pytest.mark.parametrize("where", CUTS)
-def test_a_file_cut_again_while_it_is_healed_is_healed_at_last(where: str) -> None:
+def test_a_file_truncated_again_while_it_is_healed_is_healed_at_last(where: str) -> None:
     async def scenario() -> None:
         members = await loaded()
         leader = leader_of(members, "s")

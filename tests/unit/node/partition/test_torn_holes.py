@@ -43,7 +43,7 @@ async def start(members: dict[str, Member], *names: str) -> None:
     await asyncio.gather(*(members[name].start() for name in names))
 
 
-def test_what_no_replica_has_is_cut_with_what_follows_it() -> None:
+def test_what_no_replica_has_is_truncated_with_what_follows_it() -> None:
     async def main() -> None:
         members = await loaded()
         name = await torn(members)
@@ -59,7 +59,7 @@ def test_what_no_replica_has_is_cut_with_what_follows_it() -> None:
     run(main())
 
 
-def test_what_another_replica_has_is_healed_and_nothing_is_cut() -> None:
+def test_what_another_replica_has_is_healed_and_nothing_is_truncated() -> None:
     async def main() -> None:
         members = await loaded()
         leader = leader_of(members, "s").name
@@ -76,7 +76,7 @@ def test_what_another_replica_has_is_healed_and_nothing_is_cut() -> None:
 
 
 @pytest.mark.parametrize("min_isr", [1, 2])
-def test_nothing_is_cut_while_one_that_may_have_it_is_away(min_isr: int) -> None:
+def test_nothing_is_truncated_while_one_that_may_have_it_is_away(min_isr: int) -> None:
     async def main() -> None:
         members = await loaded(min_isr=min_isr)
         leader = leader_of(members, "s").name
@@ -102,7 +102,7 @@ def test_nothing_is_cut_while_one_that_may_have_it_is_away(min_isr: int) -> None
         ((PeerLacks("damaged there too"), b""), False),
     ],
 )
-def test_a_hole_is_cut_if_each_that_may_have_what_is_missing_says_that_it_has_not(
+def test_a_log_is_truncated_at_a_hole_if_no_replica_has_what_is_missing(
     answers: tuple[bytes | Exception, bytes | Exception], cut: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main() -> None:
@@ -173,7 +173,7 @@ async def again(disk: MemoryDisk) -> Bench:
     return bench
 
 
-def test_a_hole_stays_one_whatever_ends_the_lives_after_it() -> None:
+def test_a_hole_stays_one_however_later_boots_end() -> None:
     """What is behind it does not go on record as promised, by a crash or a clean stop, until it is given up."""
 
     async def scenario() -> None:
@@ -198,7 +198,7 @@ def test_a_hole_stays_one_whatever_ends_the_lives_after_it() -> None:
     run(scenario())
 
 
-def test_a_cut_at_a_hole_takes_the_hole_along() -> None:
+def test_a_truncation_at_a_hole_removes_the_hole() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         hole = await with_a_hole(disk)

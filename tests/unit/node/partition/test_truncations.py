@@ -13,7 +13,7 @@ from tests.harness.administration import create, publish
 from tests.harness.members import leader_of, three, until
 
 
-def test_a_role_that_comes_during_a_cut_begins_when_that_is_over() -> None:
+def test_a_role_that_comes_during_a_truncation_begins_when_that_is_over() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
         await create(members, partitions=1)
@@ -42,7 +42,7 @@ def test_a_role_that_comes_during_a_cut_begins_when_that_is_over() -> None:
     run(main())
 
 
-def test_a_log_is_closed_when_its_cut_is_over() -> None:
+def test_a_log_is_closed_when_its_truncation_is_over() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
         await create(members, partitions=1)
@@ -108,7 +108,7 @@ def test_a_move_that_is_not_in_the_table_is_a_failed_assertion(role: Role) -> No
     run(main())
 
 
-def test_epochs_are_not_stored_while_a_log_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epochs_are_not_stored_while_a_log_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor twice at a time: they share a temporary file."""
 
     async def main() -> None:

@@ -296,7 +296,7 @@ def test_a_confirmed_change_of_the_metadata_never_vanishes_silently(clean: bool)
     run(main())
 
 
-def test_an_unconfirmed_rest_behind_what_was_confirmed_is_cut() -> None:
+def test_an_unconfirmed_rest_behind_what_was_confirmed_is_truncated() -> None:
     async def main() -> None:
         for clean in (True, False):
             disk = MemoryDisk()

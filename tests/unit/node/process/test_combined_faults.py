@@ -75,7 +75,7 @@ def test_another_file_than_a_clean_shutdown_left_stays_suspect(clean: bool) -> N
     run(main())
 
 
-def test_a_clean_stop_does_not_stand_for_what_it_did_not_vouch_for() -> None:
+def test_a_clean_shutdown_does_not_verify_what_was_suspect() -> None:
     """A log that is short stays so, also if the file that says it is lost before the next start."""
 
     async def main() -> None:
@@ -121,7 +121,7 @@ def test_epochs_of_a_log_whose_folder_is_gone_can_be_forgotten() -> None:
     run(main())
 
 
-def test_no_index_is_written_behind_the_back_of_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_index_is_written_during_a_truncation(monkeypatch: pytest.MonkeyPatch) -> None:
     """The index could not be stored when its segment was sealed, and is tried again when that is the last one."""
 
     async def main() -> None:

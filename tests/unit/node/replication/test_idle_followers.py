@@ -247,7 +247,7 @@ def test_what_a_replica_said_before_it_was_taken_out_says_nothing() -> None:
     assert known.recovered(6 * SECOND, LAG) == ["b"]
 
 
-def test_a_follower_whose_disk_fails_is_not_heard_by_what_it_says_of_others() -> None:
+def test_a_follower_whose_disk_fails_does_not_count_as_alive_by_its_reports_on_other_partitions() -> None:
     known = in_sync()
     known.disk_failing("b", 10, 2 * SECOND)
     known.heard("b", 10, 3 * SECOND)

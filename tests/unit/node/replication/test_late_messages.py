@@ -114,7 +114,7 @@ def test_a_report_that_a_newer_one_overtook_does_not_count() -> None:
     run(main())
 
 
-def test_reports_of_a_life_that_another_one_followed_do_not_count() -> None:
+def test_reports_of_a_session_that_another_one_followed_do_not_count() -> None:
     """Whatever their numbers: requests are counted anew in each life, and those of the dead one may be larger."""
 
     async def main() -> None:
@@ -136,7 +136,7 @@ def test_reports_of_a_life_that_another_one_followed_do_not_count() -> None:
     run(main())
 
 
-def test_reports_to_an_earlier_life_of_the_leader_do_not_count() -> None:
+def test_reports_to_an_earlier_session_of_the_leader_do_not_count() -> None:
     """It answers who it is, and is asked anew."""
 
     async def main() -> None:

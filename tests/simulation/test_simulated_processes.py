@@ -21,7 +21,7 @@ async def tick(heard: list[float]) -> None:
         heard.append(asyncio.get_running_loop().time())
 
 
-def test_a_killed_life_takes_no_step_not_even_those_of_its_children() -> None:
+def test_a_killed_process_takes_no_step_not_even_those_of_its_children() -> None:
     async def main() -> None:
         heard: list[float] = []
         one = life()
@@ -42,7 +42,7 @@ def test_a_killed_life_takes_no_step_not_even_those_of_its_children() -> None:
     run(main())
 
 
-def test_who_waits_outside_for_a_life_is_not_stepped_by_its_death() -> None:
+def test_a_task_outside_that_waits_for_a_process_is_not_stepped_by_its_death() -> None:
     async def main() -> None:
         one = life()
         event = asyncio.Event()
@@ -62,7 +62,7 @@ def test_who_waits_outside_for_a_life_is_not_stepped_by_its_death() -> None:
     run(main())
 
 
-def test_a_paused_life_goes_on_where_it_stood_with_all_that_came_due() -> None:
+def test_a_paused_process_goes_on_where_it_stopped_with_all_that_came_due() -> None:
     async def main() -> None:
         heard: list[float] = []
         one = life()
@@ -115,7 +115,7 @@ def test_a_program_that_never_lets_time_pass_is_found_out(monkeypatch: pytest.Mo
         run(main())
 
 
-def test_a_generator_of_a_dead_life_is_let_go_quietly() -> None:
+def test_a_generator_of_a_dead_process_is_released_quietly() -> None:
     async def main() -> None:
         one = life()
 

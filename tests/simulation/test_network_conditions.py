@@ -34,7 +34,7 @@ async def exchange(conditions: NetworkConditions, count: int = 300) -> list[byte
     return inbox.payloads
 
 
-def test_in_fair_weather_messages_are_late_but_whole_and_in_order() -> None:
+def test_in_usual_conditions_messages_are_late_but_whole_and_in_order() -> None:
     async def main() -> None:
         conditions = NetworkConditions(random.Random(1), 0.001, 0.05)
         assert await exchange(conditions) == sent(300)
@@ -42,7 +42,7 @@ def test_in_fair_weather_messages_are_late_but_whole_and_in_order() -> None:
     run(main())
 
 
-def test_harsh_weather_drops_repeats_and_reorders() -> None:
+def test_harsh_conditions_drop_repeat_and_reorder() -> None:
     async def main() -> None:
         dropped = await exchange(NetworkConditions(random.Random(1), 0.001, 0.05, drop=0.1))
         assert 240 < len(dropped) < 300
@@ -57,7 +57,7 @@ def test_harsh_weather_drops_repeats_and_reorders() -> None:
     run(main())
 
 
-def test_a_subscription_counts_from_the_moment_the_server_hears_of_it() -> None:
+def test_a_subscription_counts_from_the_moment_the_server_receives_it() -> None:
     async def main() -> None:
         nats = MemoryNats(conditions=NetworkConditions(random.Random(1), 0.01, 0.01))
         bus, inbox = nats.connect(), Inbox()
@@ -71,7 +71,7 @@ def test_a_subscription_counts_from_the_moment_the_server_hears_of_it() -> None:
     run(main())
 
 
-def test_a_link_holds_one_direction_and_a_cut_loses_what_it_held() -> None:
+def test_a_link_holds_one_direction_and_a_lost_connection_loses_what_it_held() -> None:
     async def main() -> None:
         nats = MemoryNats(conditions=NetworkConditions(random.Random(1), 0.01, 0.01))
         bus, other, inbox, others = nats.connect(), nats.connect(), Inbox(), Inbox()
@@ -99,7 +99,7 @@ def test_a_link_holds_one_direction_and_a_cut_loses_what_it_held() -> None:
     run(main())
 
 
-def test_hosts_that_are_severed_do_not_hear_each_other_one_way() -> None:
+def test_hosts_that_are_severed_receive_nothing_from_each_other_one_way() -> None:
     async def main() -> None:
         nats = MemoryNats()
         a, b = nats.connect("a", "a"), nats.connect("b", "b")

@@ -60,7 +60,7 @@ def quarantined(member: Member) -> bytes:
 
 
 @pytest.mark.parametrize("replication", [1, 3])
-def test_a_leader_that_is_cut_off_takes_nothing_after_its_lease(replication: int) -> None:
+def test_a_leader_that_is_partitioned_takes_nothing_after_its_lease(replication: int) -> None:
     async def main() -> None:
         made = await apart(replication)
         nats, members, leader = made.nats, made.members, made.leader
@@ -96,7 +96,7 @@ def test_a_leader_that_is_cut_off_takes_nothing_after_its_lease(replication: int
     run(main())
 
 
-def test_a_deletion_waits_until_a_leader_it_does_not_hear_takes_nothing_and_what_that_took_is_kept() -> None:
+def test_a_deletion_waits_until_an_unreachable_leader_takes_nothing_and_what_that_took_is_set_aside() -> None:
     async def main() -> None:
         made = await apart()
         nats, leader, other = made.nats, made.leader, made.other
@@ -178,7 +178,7 @@ def test_what_a_leader_took_last_is_kept_if_its_stream_was_deleted_while_it_was_
     run(main())
 
 
-def test_a_deletion_does_not_wait_for_leaders_it_hears_nor_for_those_dead_for_long() -> None:
+def test_a_deletion_does_not_wait_for_leaders_that_answer_nor_for_those_dead_for_long() -> None:
     async def main() -> None:
         made = await apart()
         members, leader, other = made.members, made.leader, made.other
@@ -277,7 +277,7 @@ def test_a_leader_whose_sync_outlasts_its_lease_confirms_nothing_as_stored() -> 
     run(main())
 
 
-def test_a_broker_that_hears_of_decisions_and_cannot_store_them_is_cut_off_too() -> None:
+def test_a_broker_that_receives_commands_and_cannot_store_them_has_no_lease() -> None:
     async def main() -> None:
         made = await apart()
         nats, leader, other = made.nats, made.leader, made.other
@@ -351,7 +351,7 @@ def test_a_lease_counts_from_the_question_not_from_the_answer() -> None:
     run(main())
 
 
-def test_who_has_not_heard_of_a_stream_yet_does_not_say_that_it_is_gone() -> None:
+def test_a_broker_that_does_not_know_a_stream_yet_does_not_say_that_it_is_gone() -> None:
     async def main() -> None:
         members = (await apart()).members
         cluster, status = members["a"].broker.cluster, members["a"].broker.stream_status
