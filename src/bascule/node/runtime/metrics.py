@@ -86,7 +86,7 @@ class Metrics:
 
 
 def _bounded(values: Mapping[str, float]) -> dict[str, float]:
-    kept = dict(list(values.items())[:METRIC_LABEL_VALUES])
-    if len(values) > len(kept):
-        kept[OTHER] = kept.get(OTHER, 0.0) + sum(values.values()) - sum(kept.values())
-    return kept
+    bounded = dict(list(values.items())[:METRIC_LABEL_VALUES])
+    if len(values) > len(bounded):
+        bounded[OTHER] = bounded.get(OTHER, 0.0) + sum(values.values()) - sum(bounded.values())
+    return bounded
