@@ -52,7 +52,15 @@ async def open_replica(disk: MemoryDisk) -> Bench:
     clock = ManualClock()
     bench = Bench(disk, make_scheduler(disk, clock), clock)
     bench.log = await CommitLog.open(
-        disk, bench.scheduler, FOLDER, LogConfig(2_000), clock, bench.promises.append, bench.failures.append, True
+        disk,
+        bench.scheduler,
+        FOLDER,
+        LogConfig(2_000),
+        clock,
+        bench.promises.append,
+        bench.failures.append,
+        bench.assertions.append,
+        True,
     )
     return bench
 

@@ -54,6 +54,7 @@ PLACES: list[tuple[type, str]] = [
     (Raft, "step"),
     (Metadata, "apply"),
     (Appender, "_queue"),
+    (CommitLog, "take"),
     (CommitLog, "settle"),
 ]
 

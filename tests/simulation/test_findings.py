@@ -35,7 +35,8 @@ async def opened(disk: MemoryDisk, segment_max_bytes: int = 1 << 20) -> CommitLo
     clock = VirtualClock(loop)
     scheduler = make_scheduler(disk, clock)
     config = LogConfig(segment_max_bytes)
-    return await CommitLog.open(disk, scheduler, "p/0", config, clock, lambda end: None, lambda error: None)
+    told: list[object] = []
+    return await CommitLog.open(disk, scheduler, "p/0", config, clock, told.append, told.append, told.append)
 
 
 async def append(log: CommitLog, count: int, size: int = 100) -> None:

@@ -9,6 +9,9 @@ at once (`end` falls back to `promised_end`, so its offsets will name other reco
 appends raise the error. So whoever appends never stands ahead of its log without being told, and nothing is taken
 behind what was refused. Reads go on. When what the failed write left is set aside `resume` begins a fresh file: a
 failed sync says nothing about the pages it covered, now or later, so the old one is never written again.
+
+A bug ends the writing for good (`fail`): what is in memory is not believed after it, so nothing of it is changed, and
+only another start writes to this log again.
 """
 
 import asyncio
@@ -50,6 +53,8 @@ class Appender:
     ) -> None:
         """`enlist` has the scheduler take what waits here in its next round."""
         self.failed: LogError | None = None
+        self.broken = False
+        """It has failed by a bug, and takes no writes until another start."""
         self.last_timestamp = self.last_epoch = 0
         self._segments = segments
         self._scheduler = scheduler
@@ -175,6 +180,8 @@ class Appender:
         self._sealed = [segment for segment in self._sealed if segment not in due]
 
     def settle(self, errors: list[OSError | None]) -> None:
+        if self.broken:
+            return
         flights, self._in_flight = self._in_flight, []
         indexes, self._in_flight_indexes = self._in_flight_indexes, []
         self._scheduler.release(self._in_flight_bytes)
@@ -212,6 +219,8 @@ class Appender:
         return [Write(segment.path, mark.size, []) for segment, mark in self._in_flight_syncs]
 
     def settle_synced(self, errors: list[OSError | None]) -> None:
+        if self.broken:
+            return
         flights, self._in_flight_syncs = self._in_flight_syncs, []
         for (segment, mark), error in zip(flights, errors, strict=True):
             if error is None:
@@ -273,6 +282,20 @@ class Appender:
         _log.error("%s", self.failed)
         self._on_failed(self.failed)
 
+    def fail(self, error: AssertionError) -> None:
+        """Something does not hold that must. What is on its way to the disk does not count."""
+        folder = self._segments.folder
+        self.broken = True
+        self.failed = LogError(
+            f"{folder}: an assertion failed ({error}); nothing is stored any more, nothing that was acked is lost, "
+            "reads go on; start this broker again, and report this"
+        )
+        self._drop_waiting()
+        self._scheduler.release(self._in_flight_bytes)
+        self._in_flight_bytes = 0
+        self._in_flight, self._in_flight_indexes, self._in_flight_syncs = [], [], []
+        self._tell_flushed()
+
     def _drop_waiting(self) -> None:
         self._scheduler.release(self._waiting_bytes)
         self._waiting_bytes = 0
@@ -280,6 +303,8 @@ class Appender:
 
     def resume(self) -> None:
         """What was not promised is out of the files: writes are taken again."""
+        if self.broken:
+            return
         self.failed = None
         self._start_fresh()
 

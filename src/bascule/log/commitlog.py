@@ -40,6 +40,7 @@ class CommitLog:
         clock: Clock,
         on_promised: Callable[[int], None],
         on_failed: Callable[[LogError], None],
+        on_assertion: Callable[[AssertionError], None],
         replicated: bool,
         record: EndRecord,
         on_damage: OnDamage | None,
@@ -56,6 +57,7 @@ class CommitLog:
         self._truncation = Truncation(self.segments, self.appender, record, self.quarantine)
         self._scheduler = scheduler
         self._replicated = replicated
+        self._on_assertion = on_assertion
 
     @classmethod
     async def open(
@@ -67,13 +69,15 @@ class CommitLog:
         clock: Clock,
         on_promised: Callable[[int], None],
         on_failed: Callable[[LogError], None],
+        on_assertion: Callable[[AssertionError], None],
         replicated: bool = False,
         ends: PromisedEnds | None = None,
         on_damage: OnDamage | None = None,
     ) -> "CommitLog":
         """Recover the folder: what is found counts as promised, for it is synced when this returns. Damage of a
         `replicated` one stays where it is, to be refilled; `on_damage`, if there is one, is asked to. What the log
-        promises is put on record in `ends`."""
+        promises is put on record in `ends`. `on_assertion` is told once if one fails in the group commit: it takes no
+        writes then until another start."""
         record = EndRecord(None, folder) if ends is None else ends.record(folder)
         try:
             segments = await recover(disk, clock, folder, replicated, record)
@@ -82,7 +86,9 @@ class CommitLog:
             await sync_parents(disk, folder, segments, scheduler.synced_folders)
         except OSError as error:
             raise LogError(f"{folder}: cannot be recovered: {error}; it is tried again; check the disk") from error
-        log = cls(disk, scheduler, folder, config, clock, on_promised, on_failed, replicated, record, on_damage)
+        log = cls(
+            disk, scheduler, folder, config, clock, on_promised, on_failed, on_assertion, replicated, record, on_damage
+        )
         log.appender.adopt(segments)
         record.taken_by(log)
         return log
@@ -176,6 +182,12 @@ class CommitLog:
     def settle_synced(self, errors: list[OSError | None]) -> None:
         self.appender.settle_synced(errors)
 
+    def fail(self, error: AssertionError) -> None:
+        """Something does not hold that must: no writes until another start."""
+        if not self.appender.broken:
+            self.appender.fail(error)
+            self._on_assertion(error)
+
     async def flushed(self) -> None:
         """Wait until nothing of this log waits for the disk or is on its way there."""
         await self.appender.flushed()
@@ -187,6 +199,7 @@ class CommitLog:
     async def truncate(self, end: int, shown_too: bool = False) -> None:
         """Cut every record from offset `end` on, aside: they are another leader's past, not ours. What consumers saw is
         cut only if an administrator has given it up."""
+        self._check_sound()
         if end < self.visible_end and not shown_too:
             raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; cannot cut at {end}")
         async with self.segments.changing:
@@ -198,9 +211,12 @@ class CommitLog:
         """Store what was appended, then refuse more. Readers wake up and learn that it is closed."""
         self.waiters.end("closed")
         await self.flushed()
-        if writes := self.take_unsynced():
-            self.settle_synced(await self.segments.disk.commit(writes, sync=True))
-            await self.flushed()
+        try:
+            if writes := self.take_unsynced():
+                self.settle_synced(await self.segments.disk.commit(writes, sync=True))
+                await self.flushed()
+        except AssertionError as error:
+            self.fail(error)
         self._scheduler.leave(self)
 
     def clean_end(self) -> CleanEnd | None:
@@ -227,6 +243,7 @@ class CommitLog:
         files are gone, unless other replicas have what was in them: then it `heals`."""
         if self.failed is None:
             return
+        self._check_sound()
         await self.flushed()
         try:
             async with self.segments.changing:
@@ -236,6 +253,10 @@ class CommitLog:
         except OSError as error:
             raise storage_error(self.folder, error) from error
         self.appender.resume()
+
+    def _check_sound(self) -> None:
+        if self.appender.broken:
+            raise LogError(str(self.failed))
 
     # --- reading ------------------------------------------------------------------------------------------
 

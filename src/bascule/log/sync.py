@@ -7,6 +7,9 @@ second round beside the first was tried, in lock step and with random arrivals a
 noise. Where a round covers many logs they are told some at a time, in their order, and the event loop is let go in
 between; the next round begins when all know.
 
+A log that raises when it is asked or told has a bug, for errors of the disk are told to it: it fails for good, and the
+round goes on for the others.
+
 Modes, from the setting `streams.sync`: `group` promises what is synced. `interval:T` promises what is written and syncs
 every T; `os` promises what is written and leaves syncing to the system. These two are *relaxed*.
 
@@ -58,6 +61,9 @@ class Member(Protocol):
         """Empty writes to the files that were promised without a sync; `settle_synced` follows."""
 
     def settle_synced(self, errors: list[OSError | None]) -> None: ...
+
+    def fail(self, error: AssertionError) -> None:
+        """One of these has failed by a bug: nothing is written any more, and what is on its way does not count."""
 
 
 class SyncScheduler:
@@ -157,7 +163,7 @@ class SyncScheduler:
     async def _run_round(self) -> None:
         began_ns = self._clock.monotonic_ns()
         logs, self._enlisted = list(self._enlisted), {}
-        parts = [(log, log.take()) for log in logs]
+        parts = [(log, self._taken(log, log.take)) for log in logs]
         writes = [write for _, taken in parts for write in taken]
         if writes:
             errors = await self._commit(writes, sync=not self.mode.relaxed)
@@ -186,10 +192,17 @@ class SyncScheduler:
 
     async def _sync_unsynced(self) -> None:
         logs, self._unsynced = list(self._unsynced), {}
-        parts = [(log, log.take_unsynced()) for log in logs]
+        parts = [(log, self._taken(log, log.take_unsynced)) for log in logs]
         writes = [write for _, taken in parts for write in taken]
         if writes:
             await self._tell(parts, await self._commit(writes, sync=True), synced=True)
+
+    def _taken(self, log: Member, take: Callable[[], list[Write]]) -> list[Write]:
+        try:
+            return take()
+        except Exception as error:
+            log.fail(_bug(error))
+            return []
 
     async def _commit(self, writes: list[Write], sync: bool) -> list[OSError | None]:
         try:
@@ -212,6 +225,14 @@ class SyncScheduler:
             first += len(taken)
             try:
                 log.settle_synced(answer) if synced else log.settle(answer)
-            except Exception:  # one partition's fault must not keep the others from their promises
-                _log.exception("a partition failed while it was told that its records are stored")
+            except Exception as error:  # one partition's bug must not keep the others from their promises
+                log.fail(_bug(error))
         self._on_told()
+
+
+def _bug(error: Exception) -> AssertionError:
+    if isinstance(error, AssertionError):
+        return error
+    unexpected = AssertionError(f"nothing but the disk fails in a group commit, but {error!r}")
+    unexpected.__cause__ = error
+    return unexpected

@@ -35,6 +35,7 @@ class Bench:
     clock: ManualClock
     promises: list[int] = field(default_factory=list)
     failures: list[LogError] = field(default_factory=list)
+    assertions: list[AssertionError] = field(default_factory=list)
     log: CommitLog = field(init=False)
 
     def append(self, bodies: Sequence[bytes], offset: int | None = None, epoch: int = 1) -> None:
@@ -93,6 +94,7 @@ async def open_bench(
         clock,
         bench.promises.append,
         bench.failures.append,
+        bench.assertions.append,
         replicated,
         ends,
     )

@@ -12,7 +12,9 @@ async def open_replicated(disk: MemoryDisk) -> CommitLog:
     clock = ManualClock()
     scheduler = make_scheduler(disk, clock)
     config = LogConfig(300, 0)
-    return await CommitLog.open(disk, scheduler, FOLDER, config, clock, lambda _: None, lambda _: None, replicated=True)
+    unheard: list[object] = []
+    told = unheard.append
+    return await CommitLog.open(disk, scheduler, FOLDER, config, clock, told, told, told, replicated=True)
 
 
 async def damaged_from(first: int) -> MemoryDisk:

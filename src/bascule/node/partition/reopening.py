@@ -63,6 +63,9 @@ class Reopening:
         delay_s = REOPEN_FIRST_S
         while True:
             await asyncio.sleep(delay_s)
+            if self._is_pointless():
+                self.under_way = False
+                return
             try:
                 await log.reopen(heals=replica.others_in_sync)
                 delay_s = REOPEN_FIRST_S
@@ -79,13 +82,17 @@ class Reopening:
             elif replica.verification.verified:
                 replica.verification.confirm()
             self._repair.mend()
-        if self._roles.role is Role.FAILED:
+        if self._is_pointless():
             return
         role = self._roles.leading or self._roles.following
         if role is not None:
             role.reopened()
         self._broker.writable_changed(replica.stream.name, replica.partition.id)
         logger.warning("%s takes writes again, from offset %d on", replica.name, log.end)
+
+    def _is_pointless(self) -> bool:
+        """An assertion failed: this replica has no role until another start."""
+        return self._roles.role is Role.FAILED
 
     async def _step_down(self) -> bool:
         """True if the leadership in which the log failed has ended, or there are no followers."""

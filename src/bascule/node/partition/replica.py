@@ -81,6 +81,10 @@ class Replica:
             if replica is not None:
                 replica.on_failed(error)
 
+        def on_assertion(error: AssertionError) -> None:
+            if replica is not None:
+                replica.fail(error)
+
         async def on_damage(segment: Segment, wait: bool) -> Healing:
             # Reads while the log is being opened do not wait for other replicas.
             return Healing.LOST if repair is None else await repair.on_damage(segment, wait)
@@ -93,6 +97,7 @@ class Replica:
             environment.ports.clock,
             on_promised,
             on_failed,
+            on_assertion,
             replicated=len(partition.replicas) > 1,
             ends=environment.ends,
             on_damage=on_damage,

@@ -8,6 +8,7 @@ import pytest
 from bascule.core.metadata.state import Metadata
 from bascule.core.raft.machine import Raft
 from bascule.errors import Status, Unavailable
+from bascule.log.raftlog import RaftStorage
 from bascule.node.membership.raft import RaftDriver
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
@@ -34,6 +35,8 @@ PLACES: dict[str, tuple[type, str]] = {
     "what is ready": (Raft, "ready"),
     "a command that is applied": (Metadata, "apply"),
     "the driver": (RaftDriver, "_answer"),
+    "its log": (RaftStorage, "save"),
+    "its log, after what was saved is durable": (RaftStorage, "_take"),
 }
 
 
@@ -46,7 +49,8 @@ def test_the_process_ends_and_the_others_go_on(
         victim = controller_of(members)
         owner, name = PLACES[where]
         driver = victim.broker.cluster.raft
-        target = {Raft: driver.raft, Metadata: victim.broker.cluster.metadata, RaftDriver: driver}[owner]
+        metadata = victim.broker.cluster.metadata
+        target = {Raft: driver.raft, Metadata: metadata, RaftDriver: driver, RaftStorage: driver.storage}[owner]
         monkeypatch.setattr(target, name, wrong)
         await victim.call("CreateStream", create("s"), timeout_s=1.0)
         await until(lambda: victim.fatal)

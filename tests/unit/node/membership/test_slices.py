@@ -60,6 +60,9 @@ class Log:
 
     take_unsynced, settle_synced = take, settle
 
+    def fail(self, error: AssertionError) -> None:
+        raise error
+
 
 class FailingDisk:
     """Says for each write which one it was."""

@@ -52,6 +52,9 @@ LEADER: dict[str, Callable[[Replica], tuple[object, str]]] = {
     "the driver, when it sends acks": lambda replica: (replica.leading, "_send_acks"),
     "the log, when more is shown": lambda replica: (replica.log, "set_visible_end"),
     "the epochs, when the log has promised": lambda replica: (replica, "_promised"),
+    "the log, when a group commit takes what waits": lambda replica: (replica.log.appender, "take"),
+    "the log, when a group commit is over": lambda replica: (replica.log.appender, "settle"),
+    "the log, after it has promised": lambda replica: (replica.log.appender, "_enlist_for_indexes"),
 }
 
 
@@ -148,6 +151,8 @@ FOLLOWER: dict[str, Callable[[Replica], tuple[object, str]]] = {
     "the machine, when its leader answers": lambda replica: (machine(replica), "step"),
     "the driver, when it appends": lambda replica: (replica.following, "_execute"),
     "the log, when it appends": lambda replica: (replica.log, "append"),
+    "the log, when a group commit takes what waits": lambda replica: (replica.log.appender, "take"),
+    "the log, when a group commit is over": lambda replica: (replica.log.appender, "settle"),
     "the log, when more is shown": lambda replica: (replica.log, "set_visible_end"),
 }
 
