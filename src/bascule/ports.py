@@ -190,6 +190,10 @@ class Call(Protocol):
     """One gRPC call as a handler sees it: `net.call` over a socket, `testing.call` in memory."""
 
     @property
+    def peer_common_name(self) -> str | None:
+        """Of the client's certificate, which was verified; None without one."""
+
+    @property
     def ended(self) -> bool: ...
 
     @property

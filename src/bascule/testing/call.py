@@ -12,7 +12,8 @@ from bascule.wire.grpc import frame
 class MemoryCall:
     """The test is the client: `request` and `half_close` on one side, `responses` and `outcome` on the other."""
 
-    def __init__(self, timeout_s: float | None = 5.0) -> None:
+    def __init__(self, timeout_s: float | None = 5.0, peer_common_name: str | None = None) -> None:
+        self.peer_common_name = peer_common_name
         self.ended = False
         self.responses = bytearray()
         """Everything the handler sent, framed."""

@@ -6,7 +6,6 @@ come, and asking again goes on with it.
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 from bascule.core.metadata import plans
 from bascule.core.metadata.plans import Named
@@ -23,13 +22,12 @@ from bascule.errors import (
 from bascule.limits import ADMIN_NAMED_PARTITIONS
 from bascule.net.grpc import Handler
 from bascule.node.api.election import propose_election, was_elected
+from bascule.node.api.gate import CLUSTER, Gate, Service, about_broker, about_stream
 from bascule.node.api.replicastatus import ReplicaStatus
-from bascule.node.api.unary import unary
 from bascule.node.config.broker import StreamDefaults
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
-from bascule.node.partition.manager import ReplicaManager
 from bascule.node.runtime.ports import Address
 from bascule.ports import Call
 from bascule.wire.pb import admin_pb2 as admin
@@ -45,14 +43,14 @@ BARRIER_S = 1.0
 class AdminApi:
     def __init__(
         self,
-        manager: ReplicaManager,
+        gate: Gate,
         cluster: Cluster,
         client: ControllerClient,
         brokers: BrokerAdmin,
         defaults: StreamDefaults,
         address: Address,
     ) -> None:
-        self._manager = manager
+        self._gate = gate
         self._cluster = cluster
         self._client = client
         self._brokers = brokers
@@ -61,16 +59,30 @@ class AdminApi:
         self._address = address
 
     def methods(self) -> Mapping[str, Handler]:
-        one = partial(unary, self._manager)
-        methods: dict[str, Handler] = {
-            "ClusterStatus": one(admin.ClusterStatusRequest, self.cluster_status),
-            "DescribeStream": one(admin.DescribeStreamRequest, self.describe_stream),
-            "DrainBroker": one(admin.DrainBrokerRequest, self.drain_broker),
-            "UndrainBroker": one(admin.UndrainBrokerRequest, self.undrain_broker),
-            "RemoveBroker": one(admin.RemoveBrokerRequest, self.remove_broker),
-            "ElectLeader": one(admin.ElectLeaderRequest, self.elect_leader),
-        }
-        return {f"/bascule.Admin/{name}": handler for name, handler in methods.items()}
+        service = Service("bascule.Admin", self._gate)
+        service.unary("ClusterStatus", admin.ClusterStatusRequest, self.cluster_status, lambda request: CLUSTER)
+        service.unary(
+            "DescribeStream",
+            admin.DescribeStreamRequest,
+            self.describe_stream,
+            lambda request: about_stream(request.stream),
+        )
+        service.unary(
+            "DrainBroker", admin.DrainBrokerRequest, self.drain_broker, lambda request: about_broker(request.broker)
+        )
+        service.unary(
+            "UndrainBroker",
+            admin.UndrainBrokerRequest,
+            self.undrain_broker,
+            lambda request: about_broker(request.broker),
+        )
+        service.unary(
+            "RemoveBroker", admin.RemoveBrokerRequest, self.remove_broker, lambda request: about_broker(request.broker)
+        )
+        service.unary(
+            "ElectLeader", admin.ElectLeaderRequest, self.elect_leader, lambda request: about_stream(request.stream)
+        )
+        return service.methods
 
     # --- looking ---------------------------------------------------------------------------------------------
 
@@ -133,7 +145,7 @@ class AdminApi:
 
     async def describe_stream(self, request: admin.DescribeStreamRequest, call: Call) -> admin.DescribeStreamResponse:
         current = await self._catch_up(call)
-        self._manager.check_caught_up()
+        self._gate.check_caught_up()
         response = await self._status.describe(self._stream(request.stream))
         response.current = current
         return response

@@ -1,7 +1,6 @@
 """The gRPC API: requests checked in the protocol's order, answers in its exact codes and texts."""
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from bascule.core.metadata.streams import RESERVED_STREAMS, StreamConfig
@@ -13,12 +12,12 @@ from bascule.errors import (
     Unimplemented,
 )
 from bascule.limits import GRPC_MAX_MESSAGE_BYTES, MAX_PARTITIONS, METADATA_NAMES
-from bascule.net.call import Call as GrpcCall
 from bascule.net.grpc import Handler
 from bascule.node.api.descriptions import Descriptions, describe_partition, positions_of
+from bascule.node.api.gate import CLUSTER, Gate, Service, about_stream, about_subject
+from bascule.node.api.leadership import confirm_leads
 from bascule.node.api.publish import Publisher
 from bascule.node.api.subscribe import subscribe
-from bascule.node.api.unary import receive, unary
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient, NewStream
 from bascule.node.membership.peers import SESSION_S
@@ -45,6 +44,7 @@ LATER = (
 class Api:
     def __init__(
         self,
+        gate: Gate,
         environment: Environment,
         replicas: Replicas,
         manager: ReplicaManager,
@@ -52,9 +52,9 @@ class Api:
         client: ControllerClient,
         address: Address,
     ) -> None:
+        self._gate = gate
         self._environment = environment
         self._replicas = replicas
-        self._manager = manager
         self._cluster = cluster
         self._client = client
         self._address = address
@@ -62,30 +62,54 @@ class Api:
         self._descriptions = Descriptions(lambda: cluster.metadata, replicas.get, environment.jobs)
 
     def methods(self) -> Mapping[str, Handler]:
-        publisher, one = self._publisher, partial(unary, self._manager)
-        methods: dict[str, Handler] = {
-            "CreateStream": one(api.CreateStreamRequest, self.create_stream),
-            "DeleteStream": one(api.DeleteStreamRequest, self.delete_stream),
-            "FetchMetadata": self.fetch_metadata,
-            "FetchPartitionMetadata": one(api.FetchPartitionMetadataRequest, self.fetch_partition_metadata),
-            "Publish": one(api.PublishRequest, publisher.publish, GRPC_MAX_MESSAGE_BYTES),
-            "PublishToSubject": one(api.PublishToSubjectRequest, publisher.publish_to_subject, GRPC_MAX_MESSAGE_BYTES),
-            "PublishAsync": publisher.publish_async,
-            "Subscribe": self.subscribe,
-            **{name: _not_yet(name) for name in LATER},
-        }
-        for name in ("FetchMetadata", "FetchPartitionMetadata", "Publish", "PublishAsync", "Subscribe"):
-            methods[name] = self._caught_up(methods[name])
-        return {f"/proto.API/{name}": handler for name, handler in methods.items()}
-
-    def _caught_up(self, handler: Handler) -> Handler:
-        """What is answered out of the metadata is answered once that is known."""
-
-        async def handle(call: GrpcCall) -> None:
-            self._manager.check_caught_up()
-            await handler(call)
-
-        return handle
+        """Each by its path, behind the gate. What is answered out of the metadata needs a broker that has caught up."""
+        service, publisher = Service("proto.API", self._gate), self._publisher
+        service.unary(
+            "CreateStream", api.CreateStreamRequest, self.create_stream, lambda request: about_stream(request.name)
+        )
+        service.unary(
+            "DeleteStream", api.DeleteStreamRequest, self.delete_stream, lambda request: about_stream(request.name)
+        )
+        service.sending(
+            "FetchMetadata",
+            api.FetchMetadataRequest,
+            self.fetch_metadata,
+            lambda request: about_stream(*request.streams),
+            needs_metadata=True,
+        )
+        service.unary(
+            "FetchPartitionMetadata",
+            api.FetchPartitionMetadataRequest,
+            self.fetch_partition_metadata,
+            lambda request: about_stream(request.stream),
+            needs_metadata=True,
+        )
+        service.unary(
+            "Publish",
+            api.PublishRequest,
+            publisher.publish,
+            lambda request: about_stream(request.stream),
+            most=GRPC_MAX_MESSAGE_BYTES,
+            needs_metadata=True,
+        )
+        service.unary(
+            "PublishToSubject",
+            api.PublishToSubjectRequest,
+            publisher.publish_to_subject,
+            lambda request: about_subject(request.subject),
+            most=GRPC_MAX_MESSAGE_BYTES,
+        )
+        service.streaming("PublishAsync", publisher.publish_async, about_stream(), needs_metadata=True)
+        service.sending(
+            "Subscribe",
+            api.SubscribeRequest,
+            self.subscribe,
+            lambda request: about_stream(request.stream),
+            needs_metadata=True,
+        )
+        for name in LATER:
+            service.streaming(name, _not_yet(name), CLUSTER)
+        return service.methods
 
     # --- streams ------------------------------------------------------------------------------------------------
 
@@ -130,10 +154,8 @@ class Api:
 
     # --- metadata -----------------------------------------------------------------------------------------------
 
-    async def fetch_metadata(self, call: Call) -> None:
+    async def fetch_metadata(self, request: api.FetchMetadataRequest, call: Call) -> None:
         """Each stream once, in the order of its first mention. Large answers leave as the client takes them."""
-        self._manager.check_not_stopping()
-        request = await receive(call, api.FetchMetadataRequest)
         if max(len(request.streams), len(request.groups)) > METADATA_NAMES:
             raise ResourceExhausted(f"at most {METADATA_NAMES} streams and groups can be asked for at a time")
         answer = await self._descriptions.of(tuple(dict.fromkeys(request.streams)))
@@ -178,16 +200,15 @@ class Api:
         replica = self._replicas.find(request.stream, request.partition)
         if replica is None or replica.leading is None or partition.paused:
             raise FailedPrecondition("The request should be sent to partition leader")
-        if not await self._manager.confirm_leads(replica):
+        if not await confirm_leads(self._cluster, replica):
             raise FailedPrecondition("The request should be sent to partition leader")
         await replica.established(SESSION_S)
         return api.FetchPartitionMetadataResponse(metadata=describe_partition(replica.partition, positions_of(replica)))
 
     # --- reading ------------------------------------------------------------------------------------------------
 
-    async def subscribe(self, call: Call) -> None:
-        self._manager.check_not_stopping()
-        await subscribe(self._replicas, self._manager, await receive(call, api.SubscribeRequest), call)
+    async def subscribe(self, request: api.SubscribeRequest, call: Call) -> None:
+        await subscribe(self._replicas, self._cluster, request, call)
 
 
 def _check_group(group: str) -> None:
@@ -203,7 +224,7 @@ def _check_config(config: StreamConfig) -> None:
             raise InvalidArgument(f"Invalid {name} {value}: it cannot be negative")
 
 
-def _not_yet(name: str) -> Handler:
+def _not_yet(name: str) -> Callable[[Call], Awaitable[None]]:
     async def handle(call: Call) -> None:
         raise Unimplemented(f"{name} is not implemented in this version")
 

@@ -30,7 +30,7 @@ from bascule.limits import (
     PUBLISH_SINGLY,
     SUBSCRIBER_BUFFER_BYTES,
 )
-from bascule.node.api.unary import check_fields
+from bascule.node.api.requests import check_fields
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Table
 from bascule.ports import Call

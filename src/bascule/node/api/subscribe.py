@@ -18,8 +18,9 @@ from bascule.errors import (
 from bascule.limits import SUBSCRIBER_READ_BYTES
 from bascule.log.commitlog import CommitLog
 from bascule.log.reader import Reader
+from bascule.node.api.leadership import confirm_leads
+from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.peers import SESSION_S
-from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.replica import Replica
 from bascule.node.partition.replicas import Replicas
 from bascule.ports import Call
@@ -37,7 +38,7 @@ class Span:
     stop_end: int | None
 
 
-async def subscribe(replicas: Replicas, manager: ReplicaManager, request: api.SubscribeRequest, call: Call) -> None:
+async def subscribe(replicas: Replicas, cluster: Cluster, request: api.SubscribeRequest, call: Call) -> None:
     if request.consumer.groupId and not request.consumer.consumerId:
         raise InvalidArgument("Consumer id cannot be empty when group id is provided")
     if not replicas.exists(request.stream, request.partition):
@@ -47,7 +48,7 @@ async def subscribe(replicas: Replicas, manager: ReplicaManager, request: api.Su
         raise FailedPrecondition("Server not partition leader")
     if replica.leading is None and request.consumer.groupId:
         raise InvalidArgument("Consumer groups not compatible with ReadISRReplica")
-    if replica.leading is not None and not await _may_start(manager, replica, request):
+    if replica.leading is not None and not await _may_start(cluster, replica, request):
         raise FailedPrecondition("Server not partition leader")
     with replica.group_members.join(request.consumer) as replaced:
         if request.reverse:
@@ -56,14 +57,14 @@ async def subscribe(replicas: Replicas, manager: ReplicaManager, request: api.Su
             await _serve(replica, request, call, replaced)
 
 
-async def _may_start(manager: ReplicaManager, replica: Replica, request: api.SubscribeRequest) -> bool:
+async def _may_start(cluster: Cluster, replica: Replica, request: api.SubscribeRequest) -> bool:
     """Where "newest" or "now" decides what is sent, an old leader must not answer: it would end too early, or begin too
     early for a client that has seen more than it has."""
     start = request.startOffset if request.startPosition == api.OFFSET else 0
     timeless = request.startPosition in (api.OFFSET, api.EARLIEST) and not request.reverse and start <= replica.log.end
     if timeless and request.stopPosition in (api.STOP_ON_CANCEL, api.STOP_OFFSET):
         return True
-    if not await manager.confirm_leads(replica):
+    if not await confirm_leads(cluster, replica):
         return False
     if request.reverse:  # from the newest that is committed; forwards the newest of all is waited for
         await replica.established(SESSION_S)

@@ -11,12 +11,11 @@ from bascule.core.metadata.commands import PartitionName
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Stream
 from bascule.core.partition.leader import AskExpand, AskShrink
-from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
+from bascule.errors import BasculeError, BusUnavailable, LogError
 from bascule.limits import CLOSE_SLICE, ISR_CHANGES_AT_ONCE, ROLES_SLICE
 from bascule.log.tail import Tail
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
-from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.isrchanges import IsrChanges
 from bascule.node.partition.opening import Opening
@@ -52,7 +51,6 @@ class ReplicaManager:
         self.isr_changes = IsrChanges(client, cluster.peers, environment.active_clock)
         self.caught_up = False
         """This broker has applied what the cluster committed before it started."""
-        self.stopping = False
         self.unclean = environment.scheduler.mode.relaxed and not environment.after_clean_shutdown
         """The last boot ended without a clean shutdown, in relaxed mode: records that it had promised may be lost."""
         self._environment = environment
@@ -260,34 +258,6 @@ class ReplicaManager:
         """Each replica has at most one such request in flight (`core.partition.insync`)."""
         self._isr_questions.start(self.isr_changes.ask(replica, asked))
 
-    # --- what the API asks -----------------------------------------------------------------------------------
-
-    def check_not_stopping(self) -> None:
-        if self.stopping:
-            raise Unavailable("the broker is stopping")
-
-    def check_caught_up(self) -> None:
-        """Raises Unavailable until this broker has caught up with the metadata: before that it must not say that a
-        stream does not exist, nor that all is well."""
-        if not self.caught_up:
-            raise Unavailable(
-                self._cluster.waits or "this broker has started and has not caught up with its cluster yet; try again"
-            )
-
-    async def confirm_leads(self, replica: Replica) -> bool:
-        """Whether this broker still leads: while it was partitioned from the cluster, another may have been elected.
-        Raises Unavailable if the controller does not answer in time."""
-        leading = replica.leading
-        if leading is None:
-            return False
-        await self._cluster.current(SESSION_S)
-        known = self._metadata.partition(replica.stream.name, replica.partition.id)
-        same = known is not None and (known.leader, known.leader_epoch) == (
-            self._own,
-            leading.epoch,
-        )
-        return same and replica.leading is leading
-
     # --- all of them -----------------------------------------------------------------------------------------
 
     def lease_changed(self) -> None:
@@ -318,7 +288,6 @@ class ReplicaManager:
     async def stop(self) -> None:
         """Send the publishes of gRPC clients to NATS and receive all that NATS has for this broker, then unsubscribe.
         What was received is synced and acked."""
-        self.stopping = True
         await flush_quietly(self._environment.ports.publishes.flush())
         await flush_quietly(self._environment.ports.streams.flush())
         for replica in self._replicas.values():

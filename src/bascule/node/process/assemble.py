@@ -18,6 +18,7 @@ from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode, SyncScheduler
 from bascule.node.api.admin import AdminApi
+from bascule.node.api.gate import Gate
 from bascule.node.api.liftbridge import Api
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.subjects import Subjects
@@ -141,10 +142,11 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     client = ControllerClient(ties.own, ties.calls, ties.raft, ties.store, controller.executor.carry_out)
     cluster = _cluster(settings, ties, client, ports)
     manager = ReplicaManager(environment, cluster, client, replicas, feeds, fetchers, peer_logs, process.on_grown)
-    api = Api(environment, replicas, manager, cluster, client, ports.address)
-    admin = AdminApi(manager, cluster, client, brokers, settings.defaults, ports.address)
+    gate = Gate(manager, cluster, metrics)
+    api = Api(gate, environment, replicas, manager, cluster, client, ports.address)
+    admin = AdminApi(gate, cluster, client, brokers, settings.defaults, ports.address)
     methods = {**api.methods(), **admin.methods()}
-    return Broker(environment, cluster, client, controller, brokers, status, replicas, manager, methods, process)
+    return Broker(environment, cluster, client, controller, brokers, status, replicas, manager, gate, methods, process)
 
 
 def _check_assertions() -> None:

@@ -11,6 +11,7 @@ from functools import partial
 from bascule.core.metadata.state import StreamCreated
 from bascule.log import cleanshutdown
 from bascule.net.grpc import Handler
+from bascule.node.api.gate import Gate
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.controller import Controller
 from bascule.node.controller.streamstatus import StreamStatus
@@ -47,6 +48,7 @@ class Broker:
         stream_status: StreamStatus,
         replicas: Replicas,
         manager: ReplicaManager,
+        gate: Gate,
         methods: Mapping[str, Handler],
         process: Process,
     ) -> None:
@@ -58,6 +60,7 @@ class Broker:
         self.stream_status = stream_status
         self.replicas = replicas
         self.manager = manager
+        self.gate = gate
         self.methods = methods
         """What it answers over gRPC, by path."""
         self.files = FileWatch(
@@ -180,6 +183,7 @@ class Broker:
         return any(peer.id in servers and not peer.leaving for peer in self.cluster.peers.alive())
 
     async def stop(self) -> None:
+        self.gate.close()
         await self.manager.stop()
 
     async def close(self) -> None:

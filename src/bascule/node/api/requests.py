@@ -1,37 +1,19 @@
-"""A gRPC method of one request and one response."""
+"""The request of a gRPC call, read and decoded within bounds."""
 
-from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from bascule.errors import Internal, InvalidArgument
 from bascule.limits import GRPC_SMALL_REQUEST_BYTES, MAX_MESSAGE_FIELDS
-from bascule.net.grpc import Handler
-from bascule.node.partition.manager import ReplicaManager
 from bascule.ports import Call
 from bascule.wire.fieldcount import fields_up_to
-from bascule.wire.grpc import frame, too_large
+from bascule.wire.grpc import too_large
 
 Request = TypeVar("Request", bound=Message)
-Unary = Callable[[Request, Call], Awaitable[Message]]
 
 
-def unary(
-    manager: ReplicaManager,
-    request_type: type[Request],
-    method: Unary[Request],
-    most: int = GRPC_SMALL_REQUEST_BYTES,
-) -> Handler:
-    async def handle(call: Call) -> None:
-        manager.check_not_stopping()
-        response = await method(await receive(call, request_type, most), call)
-        call.write(frame(response.SerializeToString()))
-
-    return handle
-
-
-async def receive(call: Call, request_type: type[Request], most: int = GRPC_SMALL_REQUEST_BYTES) -> Request:
+async def receive(call: Call, request_type: type[Request], most: int) -> Request:
     data = await call.receive()
     if data is None:
         raise Internal("the call ended before its request arrived")

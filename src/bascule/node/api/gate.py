@@ -1,0 +1,164 @@
+"""The gate in front of the API: every call of a method of `proto.API` and `bascule.Admin` passes here, in two steps.
+
+1. `Gate.arrived`, before anything of the request is read. The call is counted, and is refused while this broker cannot
+   answer it: while it stops, and, for what is answered out of the metadata, until it has caught up with its cluster.
+2. `Gate.admit`, before the method runs. It is given the name of the method, what the request is about (a stream, a
+   subject, a broker or the cluster), the decoded request, and the call. A call that streams its requests has none yet.
+
+A check of every call is one more line in one of the two: authorization in `Gate.admit`, where the method is the action,
+`about` the resource, and `call.peer_common_name` the client, as its certificate names it.
+
+A method is registered in its `Service`: with `unary` (one request, one response), `sending` (one request, it sends its
+responses itself) or `streaming` (it reads its requests itself, too).
+
+PublishAsync passes once per call; no Python runs per message. Its messages are checked by the kernel `route_publishes`
+against a table of routes (`node/partition/routes.py`): a client that may not publish to some streams is given a table
+without them, or with a flag that has these messages singled out.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from google.protobuf.message import Message
+
+from bascule.errors import Unavailable
+from bascule.limits import GRPC_SMALL_REQUEST_BYTES
+from bascule.net.grpc import Handler
+from bascule.node.api.requests import Request, receive
+from bascule.node.membership.cluster import Cluster
+from bascule.node.partition.manager import ReplicaManager
+from bascule.node.runtime.metrics import Metrics
+from bascule.ports import Call
+from bascule.wire.grpc import frame
+
+logger = logging.getLogger(__name__)
+
+
+class Kind(Enum):
+    STREAM = "stream"
+    SUBJECT = "subject"
+    BROKER = "broker"
+    CLUSTER = "cluster"
+
+
+class About(NamedTuple):
+    """What a request is about."""
+
+    kind: Kind
+    names: tuple[str, ...] = ()
+    """As the client wrote them; nothing has been checked. () for the cluster, and for all streams."""
+
+
+CLUSTER = About(Kind.CLUSTER)
+
+
+def about_stream(*names: str) -> About:
+    return About(Kind.STREAM, names)
+
+
+def about_subject(name: str) -> About:
+    return About(Kind.SUBJECT, (name,))
+
+
+def about_broker(name: str) -> About:
+    return About(Kind.BROKER, (name,))
+
+
+class Gate:
+    def __init__(self, manager: ReplicaManager, cluster: Cluster, metrics: Metrics) -> None:
+        self._manager = manager
+        self._cluster = cluster
+        self._calls = metrics.counter("bascule_calls_total", "Calls of clients and administrators", label="method")
+        self._stopping = False
+
+    def close(self) -> None:
+        """The broker stops, and takes no more calls."""
+        self._stopping = True
+
+    def arrived(self, method: str, needs_metadata: bool) -> None:
+        self._calls.add(method)
+        if needs_metadata:
+            self.check_caught_up()
+        if self._stopping:
+            raise Unavailable("the broker is stopping")
+
+    def check_caught_up(self) -> None:
+        """Raises Unavailable until this broker has caught up with the metadata: before that it must not say that a
+        stream does not exist, nor that all is well."""
+        if not self._manager.caught_up:
+            raise Unavailable(
+                self._cluster.waits or "this broker has started and has not caught up with its cluster yet; try again"
+            )
+
+    def admit(self, method: str, about: About, request: Message | None, call: Call) -> None:
+        logger.debug("%s about %s, by %s", method, about, call.peer_common_name)
+
+
+class Service:
+    """The methods of one gRPC service, behind the gate."""
+
+    def __init__(self, name: str, gate: Gate) -> None:
+        self._name = name
+        self._gate = gate
+        self._methods: dict[str, Handler] = {}
+
+    @property
+    def methods(self) -> Mapping[str, Handler]:
+        """By path."""
+        return self._methods
+
+    def unary(
+        self,
+        method: str,
+        request_type: type[Request],
+        answer: Callable[[Request, Call], Awaitable[Message]],
+        about: Callable[[Request], About],
+        *,
+        most: int = GRPC_SMALL_REQUEST_BYTES,
+        needs_metadata: bool = False,
+    ) -> None:
+        """One request of at most so many bytes, and one response."""
+
+        async def respond(request: Request, call: Call) -> None:
+            call.write(frame((await answer(request, call)).SerializeToString()))
+
+        self.sending(method, request_type, respond, about, most=most, needs_metadata=needs_metadata)
+
+    def sending(
+        self,
+        method: str,
+        request_type: type[Request],
+        serve: Callable[[Request, Call], Awaitable[None]],
+        about: Callable[[Request], About],
+        *,
+        most: int = GRPC_SMALL_REQUEST_BYTES,
+        needs_metadata: bool = False,
+    ) -> None:
+        """One request; `serve` sends the responses."""
+
+        async def handle(call: Call) -> None:
+            self._gate.arrived(method, needs_metadata)
+            request = await receive(call, request_type, most)
+            self._gate.admit(method, about(request), request, call)
+            await serve(request, call)
+
+        self._add(method, handle)
+
+    def streaming(
+        self, method: str, serve: Callable[[Call], Awaitable[None]], about: About, *, needs_metadata: bool = False
+    ) -> None:
+        """`serve` reads the requests, and sends the responses."""
+
+        async def handle(call: Call) -> None:
+            self._gate.arrived(method, needs_metadata)
+            self._gate.admit(method, about, None, call)
+            await serve(call)
+
+        self._add(method, handle)
+
+    def _add(self, method: str, handler: Handler) -> None:
+        path = f"/{self._name}/{method}"
+        assert path not in self._methods, f"{path} is registered already"
+        self._methods[path] = handler
