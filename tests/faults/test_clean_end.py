@@ -1,5 +1,5 @@
 """The end of a log is known: damage there after a clean stop, or before what is on record as promised, is not taken for
-a torn tail. Every byte is flipped and cut."""
+a torn tail. Every byte is flipped, and the log truncated there."""
 
 import asyncio
 import errno

@@ -71,7 +71,7 @@ def test_of_two_seeds_started_together_one_founds_a_cluster_at_most(tmp_path: Pa
 
 
 def test_a_broker_alone_that_receives_messages_of_another_cluster_stops(tmp_path: Path, nats: NatsProcess) -> None:
-    """Founded while cut off from each other: on one NATS server now."""
+    """Founded while partitioned from each other: on one NATS server now."""
     with start_nats(tmp_path, name="elsewhere") as elsewhere, broker(tmp_path, elsewhere, "b", seed=True) as lonely:
         lonely.start().wait_ready()
         lonely.terminate()

@@ -1,5 +1,5 @@
-"""A log cut at every byte of its last segment, and with a bit flipped in every byte of it: recovery keeps exactly the
-whole valid records, sets everything else aside, and the log goes on."""
+"""A log truncated at every byte of its last segment, and with a bit flipped in every byte of it: recovery keeps exactly
+the whole valid records, sets everything else aside, and the log goes on."""
 
 import asyncio
 from pathlib import Path

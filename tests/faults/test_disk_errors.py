@@ -19,7 +19,7 @@ TRIES = 4
 
 
 class History:
-    """A partition's life on a disk that fails: what was promised, by offset."""
+    """A partition on a disk that fails: what was promised, by offset."""
 
     def __init__(self, disk: MemoryDisk, mode: SyncMode) -> None:
         self.disk = disk

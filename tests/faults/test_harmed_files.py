@@ -1,4 +1,4 @@
-"""A real broker whose files are cut, replaced or taken away while it runs."""
+"""A real broker whose files are truncated, replaced or removed while it runs."""
 
 import itertools
 import os
@@ -38,7 +38,7 @@ def segments(broker: BrokerProcess, stream: str = "orders") -> list[Path]:
     return sorted(Path(broker.data_dir).glob(f"streams/{stream}@*/0/*.log"))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.9], ids=["emptied", "cut in half", "cut near its end"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9], ids=["emptied", "truncated in half", "truncated near its end"])
 def test_a_closed_segment_that_became_shorter_holds_nobody_up(tmp_path: Path, share: float) -> None:
     with start_broker(tmp_path) as broker, Stub(broker.address) as stub:
         fill(stub)

@@ -1,5 +1,5 @@
-"""A leader that a broken network cuts off together with its publishers, as processes: two NATS servers whose route goes
-through a proxy, so that both sides work on and neither hears the other."""
+"""A leader that is partitioned together with its publishers, as processes: two NATS servers whose route goes
+through a proxy, so that both sides work on and neither receives anything from the other."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ LATE_S = 1.0
 
 
 class Apart:
-    """Brokers a and b on one NATS server, c on another, with a route that can be cut."""
+    """Brokers a and b on one NATS server, c on another, with a route that can be blocked."""
 
     def __init__(self, folder: Path) -> None:
         port = free_port()
@@ -141,7 +141,7 @@ def test_a_leader_partitioned_with_its_publishers_stops_in_time_and_a_deletion_w
     request = api.PublishRequest(stream=apart.stream, value=b"why", ackPolicy=api.ALL).SerializeToString()
     assert poll(lambda: "has heard of no controller for 5 s" in apart.ask("c", "Publish", request).text, SETTLE_S)
     apart.proxy.heal()
-    assert poll(lambda: not apart.folders(), SETTLE_S), "it never heard of the deletion"
+    assert poll(lambda: not apart.folders(), SETTLE_S), "it never received the deletion"
     kept = apart.quarantine()
     assert [value for value in taken if value not in kept] == [], "acked messages were erased"
     assert b"before" not in kept, "what was there before is erased, as it was asked for"

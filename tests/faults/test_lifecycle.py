@@ -1,4 +1,4 @@
-"""The life of a real server process: how it stops, what a start refuses, and what a restart keeps."""
+"""Start and stop of a real server process: how it stops, what a start refuses, and what a restart keeps."""
 
 import os
 import queue

@@ -132,8 +132,10 @@ def test_each_kind_of_damage_of_each_replica_heals_while_the_others_go_on(tmp_pa
                 await until_in_sync(brokers)
                 assert "Traceback" not in victim.logs()
             known = dict.fromkeys(acked)
-            # A replica shows what it knows to be committed, which it hears with the next answer of its leader.
-            await until(lambda: served(victim.port, 1.0)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED, WHOLE_S, "not shown")
+            # A replica exposes what it knows to be committed, which it learns from the next answer of its leader.
+            await until(
+                lambda: served(victim.port, 1.0)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED, WHOLE_S, "not exposed"
+            )
             for name in "abc":
                 if brokers[name] is not victim:
                     brokers[name].kill9()

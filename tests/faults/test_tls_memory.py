@@ -50,7 +50,7 @@ def resident_kb(broker: BrokerProcess) -> float:
 
 
 def silent(broker: BrokerProcess, context: ssl.SSLContext) -> socket.socket:
-    """Connected, and not a word."""
+    """Connected, and sends nothing."""
     return socket.create_connection((HOST, broker.port), timeout=10.0)
 
 

@@ -41,7 +41,7 @@ async def away(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
 
 
 async def damaged_tail(folder: Path, rounds: int, on_round: OnRound = ignore, seed: int = 5) -> Report:
-    """Two are in sync and one is behind when all are killed; the last record of one of the two is flipped or cut off.
+    """Two are in sync and one is behind when all are killed; the last record of one of the two is flipped or truncated.
     It comes back with the one that is behind, and the other one after 8 s or more: nobody may lead with less."""
     report = Report(f"{rounds} damaged ends, the whole copy away for long", on_round)
     chance = random.Random(seed)

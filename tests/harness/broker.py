@@ -45,7 +45,7 @@ def make_process(on_fatal: Callable[[str], None], on_stop: Callable[[], None] | 
 
 
 class Node:
-    """One life of a broker on a disk that outlives it."""
+    """One boot of a broker on a disk that outlives it."""
 
     def __init__(self, disk: MemoryDisk, nats: MemoryNats, seed: int = 1) -> None:
         self.disk = disk

@@ -344,7 +344,7 @@ def member_edges() -> set[Edge]:
 # --- the way of a message ------------------------------------------------------------------------------------------
 
 Moment = tuple[str, str]
-"""Who, and the event it heard of or the effect it asked for."""
+"""Who, and the event it received or the effect it asked for."""
 
 
 def way_of_a_message(*, slow_leader: bool) -> dict[str, list[Moment]]:

@@ -3,7 +3,7 @@
 Two publishers write to every partition with ack ALL: one through gRPC (our client), one through raw NATS envelopes
 (nats-py, which knows nothing of us). Neither tries anything again: what was not acked is unknown, and may come late:
 so a publisher that begins anew after a failure is another publisher. A reader follows each partition. At the end
-everything is read, and held against what was acked and what the readers were shown.
+everything is read, and compared with what was acked and what the readers had read.
 """
 
 import asyncio
@@ -121,7 +121,7 @@ class Brokers:
 
 @dataclass
 class Report:
-    """What a run came to. `on_round` hears of each round as it ends."""
+    """What a run came to. `on_round` is called at the end of each round."""
 
     name: str
     on_round: Callable[[float], None] = field(default=lambda stall_s: None, repr=False)
@@ -367,4 +367,4 @@ async def until(condition: Callable[[], bool], timeout_s: float, otherwise: str)
 
 
 async def _ignore(error: Exception) -> None:
-    """nats-py reports lost connections here; we know that we cut them."""
+    """nats-py reports lost connections here; the test itself breaks them."""

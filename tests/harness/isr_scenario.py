@@ -1,8 +1,8 @@
 """The in-sync set of one partition, as the metadata has it, driven by text (see `tests.harness.scenario_text`).
 
 Every command becomes a command of the metadata and is applied. Below it stands what came of it: who leads since which
-command, who is in sync, who is eligible to lead; or that nothing changed. Who lives is said by `alive`; the leader that
-asks knows the partition as it is, unless `late` says that it knows it as it was before the last change.
+command, who is in sync, who is eligible to lead; or that nothing changed. `alive` names the live brokers; the leader
+that asks knows the partition as it is, unless `late` says that it knows it as it was before the last change.
 """
 
 from bascule.core.metadata.codec import decode, encode
@@ -106,7 +106,7 @@ class IsrScenario(CommandRunner):
 
     @property
     def _living(self) -> tuple[str, ...]:
-        """Somebody always lives: an empty list would stand for everybody."""
+        """Somebody is always alive: an empty list would stand for everybody."""
         return self._alive or ("x",)
 
     def _known(self, words: tuple[str, ...]) -> Partition:

@@ -23,7 +23,7 @@ POLICIES = st.sampled_from([0, 0, 0, 1, 1, 2, 3, -1, 255, 256, -(1 << 31)])
 
 @st.composite
 def mutated(draw: st.DrawFn, source: st.SearchStrategy[bytes]) -> bytes:
-    """Often the source itself; else with a few bytes changed, cut, doubled or put in."""
+    """Often the source itself; else with a few bytes changed, removed, doubled or put in."""
     data = bytearray(draw(source))
     for _ in range(draw(st.sampled_from([0, 0, 0, 1, 1, 2, 4]))):
         at = draw(st.integers(0, max(len(data) - 1, 0)))

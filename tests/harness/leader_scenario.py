@@ -51,7 +51,7 @@ class LeaderScenario(CommandRunner):
         self._machine = le.Leader(identity, in_sync, end, 0, PendingAcks("orders/0", PendingAcksBound()))
         self.do_promised(str(end))
 
-    # --- what it hears --------------------------------------------------------------------------------------------
+    # --- what it receives -----------------------------------------------------------------------------------------
 
     def do_publish(self, *policies: str) -> None:
         """A message each, with the ack it asks for: `leader`, `all` or `none`."""

@@ -10,7 +10,7 @@ def last_segment(disk: MemoryDisk) -> str:
 
 
 def harm_anywhere(disk: MemoryDisk, path: str, chance: random.Random) -> None:
-    """A flipped bit, a cut, or zeros."""
+    """A flipped bit, a truncation, or zeros."""
     data = disk.content(path)
     position = chance.randrange(len(data) or 1)
     match chance.randrange(4):

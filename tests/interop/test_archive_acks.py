@@ -117,7 +117,7 @@ def test_with_three_brokers_each_one_passes_on_the_acks_of_the_stream_that_was_a
             stubs[0].CreateStream(made, timeout=20)
         asked = [name for name, _, _ in create[1:] for _ in range(50)]
         for stub in stubs:
-            # Who was not asked to make them hears of them a moment later.
+            # A broker that did not create them learns of them a moment later.
             wanted = api.FetchMetadataRequest(streams=[name for name, _, _ in create])
             assert poll(partial(knows, stub, wanted), 20.0)
             for policy in (api.LEADER, api.ALL):

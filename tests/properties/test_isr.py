@@ -104,7 +104,7 @@ class Replicas(RuleBasedStateMachine):
             (n for n, (x, y) in enumerate(zip(own, theirs, strict=False)) if x != y), min(map(len, (own, theirs)))
         )
         if agreed < len(own):
-            assert agreed >= self.shown[follower], "what it has shown is cut"
+            assert agreed >= self.shown[follower], "what it has exposed is truncated"
             del own[agreed:]
         led.promised[follower] = len(own)
         own += theirs[len(own) : len(own) + count]

@@ -87,4 +87,4 @@ def test_a_cluster_on_disks_that_lose_power_keeps_every_promise(
         cluster.run(200)
         assert cluster.crashes > 2
     if chances.crash_in_write:
-        assert lost[0] > 3, "no write was cut short"
+        assert lost[0] > 3, "no write was torn"

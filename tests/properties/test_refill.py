@@ -37,7 +37,7 @@ async def filled(chance: random.Random) -> MemoryDisk:
 
 
 def harm(disk: MemoryDisk, chance: random.Random) -> None:
-    """A flipped bit, a cut, zeros or a lost file, somewhere."""
+    """A flipped bit, a truncation, zeros or a lost file, somewhere."""
     paths = [path for path in disk.paths() if path.startswith(FOLDER)]
     if not paths:
         return

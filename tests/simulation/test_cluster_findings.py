@@ -165,7 +165,7 @@ def in_sync(host: Host) -> tuple[str, ...]:
 
 def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     log = SimpleNamespace(membership_index=7, commit=6)
-    membership = Membership(("a", "b")).with_learner("c", "first life")
+    membership = Membership(("a", "b")).with_learner("c", "first incarnation")
     raft: Any = SimpleNamespace(membership=membership, raft=SimpleNamespace(id="a", log=log))
     nothing: Any = None
     administration: Any = SimpleNamespace(refusal=lambda broker, incarnation: "")
@@ -173,7 +173,7 @@ def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     calls: Any = SimpleNamespace(subjects=nothing)
     jobs = Jobs(print, Metrics())
     controller = Controller(proposals, nothing, administration, nothing, calls, *[nothing] * 5, *[jobs])
-    request = pb.RaftJoinRequest(nodeID="c", incarnation="first life")
+    request = pb.RaftJoinRequest(nodeID="c", incarnation="first incarnation")
     assert controller._join(request) == CHANGING
     log.commit = 7
     assert controller._join(request) == ""

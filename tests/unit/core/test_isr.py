@@ -186,7 +186,7 @@ def test_an_election_with_loss_names_what_was_seen_and_may_choose_a_member_that_
         BrokerStarted("c", True, (), ("a", "b", "c")),
         RemoveBroker("c", ""),
     ],
-    ids=["its disk was lost", "it began a life", "a suspect log", "an unclean one", "it was removed"],
+    ids=["its disk was lost", "it was restarted", "a suspect log", "an unclean one", "it was removed"],
 )
 @pytest.mark.parametrize("eligible", [True, False])
 def test_what_was_asked_for_a_replica_before_something_befell_it_comes_too_late(event: Command, eligible: bool) -> None:

@@ -203,7 +203,7 @@ def test_a_voter_that_becomes_one_of_three_decides_nothing_alone_from_then_on_al
 
 
 def test_learners_give_their_votes_to_who_counts_them_as_voters() -> None:
-    """They have not heard of it: the entry that makes them voters reached the candidate only."""
+    """They do not know of it: the entry that makes them voters reached the candidate only."""
     learner = Raft(
         RaftConfig("c"),
         HardState(1, incarnation="c1"),
@@ -213,5 +213,5 @@ def test_learners_give_their_votes_to_who_counts_them_as_voters() -> None:
     )
     learner.step(VoteRequest("b", "c", 2, 5, 1, "c1"))
     assert drain(learner) == [VoteReply("c", "b", 2, granted=True)]
-    learner.step(VoteRequest("b", "c", 3, 5, 1, "of an earlier life"))
+    learner.step(VoteRequest("b", "c", 3, 5, 1, "of an earlier incarnation"))
     assert drain(learner) == [VoteReply("c", "b", 3, granted=False)]

@@ -306,7 +306,7 @@ def catch_up(log: Log, leader: Log, leader_epoch: int, committed: int, limit: in
                         ),
                         min(log.end, leader.end),
                     )
-                    assert end >= min(agreed, committed), "a committed record was cut"
+                    assert end >= min(agreed, committed), "a committed record was truncated"
                     del log.records[end:]
                     assert machine.step(f.WasCut(end)) == []
                 case f.Distrust(reason):
@@ -383,7 +383,7 @@ def test_nothing_committed_is_ever_truncated() -> None:
 
 
 def test_an_answer_about_an_earlier_log_truncates_nothing() -> None:
-    """Delivered twice: the first cut the log back, which has grown with good records since."""
+    """Delivered twice: the first truncated the log, which has grown with good records since."""
     log = Log()
     for _ in range(3):
         log.write(2, b"ours")
@@ -402,14 +402,14 @@ def test_an_answer_about_an_earlier_log_truncates_nothing() -> None:
 
 
 def test_who_went_out_has_to_show_itself_again_before_it_is_asked_in() -> None:
-    """What it said before it went out says nothing about whether it lives, nor the end that it was told then about how
+    """What it sent before it left says nothing about whether it is alive, nor the end that it was sent then about how
     far it has come."""
     machine = in_sync(("me", "b", "c"))
     machine.promised(10)
     machine.fetched("b", 10, 10, 10, 1)
     machine.fetched("c", 10, 10, 10, 1)
     machine.changed(("me", "c"), now=2)
-    assert machine.recovered(3, LAG) == [], "it was not heard of since"
+    assert machine.recovered(3, LAG) == [], "it has sent nothing since"
     machine.promised(20)
     machine.fetched("c", 20, 20, 20, 4)
     assert machine.hw_end == 20

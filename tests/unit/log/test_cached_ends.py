@@ -30,7 +30,7 @@ async def a_life(disk: MemoryDisk, replicated: bool = True, mode: str = "group")
 
 
 async def named(disk: MemoryDisk, replicated: bool = True, mode: str = "group") -> Bench:
-    """A log that a life before this one had on record already."""
+    """A log that an earlier boot had recorded already."""
     ends, bench = await a_life(disk, replicated, mode)
     await bench.store([b"0"])
     await stop_ends(ends, bench)
@@ -107,7 +107,7 @@ def test_after_a_power_loss_the_last_promises_may_be_missing_until_the_log_is_ve
         for _ in range(3):
             ends, bench = await a_life(disk)
             assert (bench.log.tail, bench.log.end) == (Tail.LIKELY, 1)
-            disk.kill(random.Random(1))  # that this life ended in the page cache's time changes nothing
+            disk.kill(random.Random(1))  # that this boot ended while the page cache was there changes nothing
         ends, bench = await a_life(disk)
         await stop_ends(ends, bench)
         _, bench = await a_life(disk)

@@ -315,7 +315,7 @@ def test_every_byte_served_is_a_valid_record() -> None:
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_a_consumer_never_steps_over_what_a_replica_out_of_reach_may_have(backwards: bool) -> None:
-    """Left out without a word it would count as never stored. It waits, is told so, and gets all once that is known."""
+    """Left out silently it would count as never stored. It waits, is told so, and gets all once that is known."""
     answers = [Healing.UNKNOWN]
 
     async def on_damage(segment: Segment, wait: bool) -> Healing:

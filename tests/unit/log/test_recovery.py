@@ -1,4 +1,4 @@
-"""Recovery: torn tails cut, damage set aside, indexes made anew, strays dealt with, and all of it said."""
+"""Recovery: torn tails truncated, damage set aside, indexes made again, unknown files handled, and all of it logged."""
 
 import asyncio
 import logging

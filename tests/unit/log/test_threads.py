@@ -105,7 +105,7 @@ def test_hops_that_end_together_go_on_some_at_a_time_in_their_order() -> None:
         tasks = [asyncio.create_task(hop(number)) for number in range(count)]
         await asyncio.sleep(0)
         go_on.set()
-        pool._jobs.put(None)  # the only thread ends behind them: all are over, and the loop has heard of none
+        pool._jobs.put(None)  # the only thread ends behind them: all are over, and the loop knows of none
         pool._threads[0].join()
         async with asyncio.timeout(5.0):
             while len(over) < count:

@@ -240,7 +240,7 @@ def test_a_lock_file_that_was_removed_is_made_and_locked_again(disk: FileDisk, t
 
 
 def test_what_the_log_itself_changes_is_no_loss(disk: FileDisk) -> None:
-    """It rolls, writes indexes, cuts, fails, reopens and is deleted, with a look after every step."""
+    """It rolls, writes indexes, truncates, fails, reopens and is deleted, with a look after every step."""
 
     async def scenario() -> None:
         bench = await filled(disk)

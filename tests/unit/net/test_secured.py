@@ -27,7 +27,7 @@ async def echo(call: Call) -> None:
 
 
 class Tls:
-    """A client whose every byte on the wire is the test's to cut."""
+    """A client whose bytes on the wire the test can split anywhere."""
 
     def __init__(self, context: ssl.SSLContext, sock: socket.socket) -> None:
         self.sock = sock
@@ -293,7 +293,7 @@ def test_both_sides_say_goodbye(authority: Authority) -> None:
 def test_what_one_connection_trips_over_keeps_no_other_from_its_handshake(
     authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What comes with the last word of a handshake is handed on in the turn that all handshakes share."""
+    """Data that comes with the last message of a handshake is handed on in the turn that all handshakes share."""
 
     async def main() -> None:
         async with Served(authority) as served:

@@ -238,7 +238,7 @@ def test_a_removed_broker_is_replaced_everywhere_told_so_and_may_come_back_empty
 
 
 def test_a_learner_that_is_removed_while_it_is_alive_is_told() -> None:
-    """It never campaigns, so that nothing but silence makes it doubt its leader."""
+    """It never campaigns, so that it notices the loss of its leader only by missing heartbeats."""
 
     async def main() -> None:
         nats = MemoryNats()

@@ -44,7 +44,7 @@ class Chaos:
 
     @property
     def healthy(self) -> bool:
-        """Everybody lives, and everything is in sync: one may be struck without loss."""
+        """Everybody is alive, and everything is in sync: one may fail without loss."""
         if len(self.living) < len(self.members):
             return False
         items = partitions_of(self.living[0])
@@ -58,7 +58,7 @@ class Chaos:
             request = api.PublishRequest(stream="s", value=value, ackPolicy=api.ALL, partition=partition)
             publishing = asyncio.ensure_future(member.call("Publish", request, 0.5))
             try:
-                # Who asks a broker that dies never hears of it again.
+                # A client of a broker that dies never gets an answer.
                 status, _, _ = await asyncio.wait_for(asyncio.shield(publishing), 2.0)
             except TimeoutError:
                 continue

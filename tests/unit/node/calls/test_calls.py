@@ -361,7 +361,7 @@ def test_what_is_larger_than_nats_takes_is_not_sent(caplog: pytest.LogCaptureFix
 
 
 def builds_subjects(text: str) -> bool:
-    """By a method of `Subjects` that takes any words, or out of the namespace."""
+    """By a method of `Subjects` that takes any tokens, or out of the namespace."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Attribute) and node.attr in ("within", "shared"):
             return True

@@ -1,4 +1,4 @@
-"""The configuration: what is accepted, what is refused and with which words, and which source wins."""
+"""The configuration: what is accepted, what is refused and with which text, and which source wins."""
 
 import dataclasses
 import typing

@@ -245,7 +245,7 @@ def test_who_may_be_in_sync_by_a_late_decision_counts_until_that_is_known() -> N
 
 
 def test_a_deposed_controller_is_none_from_that_moment_on_even_if_its_disk_holds_it_up() -> None:
-    """Its Raft knows of a newer term while the round before waits for a sync: nobody may take its word meanwhile, and
+    """Its Raft knows of a newer term while the round before waits for a sync: its answers do not count meanwhile, and
     what it had proposed is given up."""
 
     async def main() -> None:

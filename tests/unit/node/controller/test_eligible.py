@@ -1,5 +1,5 @@
-"""Three brokers in memory: the in-sync set shows who is in sync, nobody who is dead, mute or out of space holds up the
-others, and what was committed is there however they stop and start."""
+"""Three brokers in memory: the in-sync set shows who is in sync, nobody who is dead, unreachable or out of space holds
+up the others, and what was committed is there however they stop and start."""
 
 import asyncio
 import errno

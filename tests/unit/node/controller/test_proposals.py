@@ -29,7 +29,7 @@ def test_commands_that_may_name_a_leader_say_who_is_alive_when_they_are_proposed
         await until(lambda: sum(isinstance(each, BrokerDied) for each in proposed(controller)) == 2)
         alive = {controller.name, third.name, fourth.name}
         one, two = (each for each in proposed(controller) if isinstance(each, BrokerDied))
-        assert alive <= set(one.alive) <= {*alive, two.broker}, "the other one may have been heard a little longer"
+        assert alive <= set(one.alive) <= {*alive, two.broker}, "the other one may have sent heartbeats a little longer"
         assert set(two.alive) == alive
         await third.broker.client.hand_over(5.0)
         (left,) = (each for each in proposed(controller) if isinstance(each, HandOver))

@@ -1,4 +1,4 @@
-"""A late event loop: whoever lives is not taken for dead by a broker that did not listen."""
+"""A late event loop: a live broker is not taken for dead by one that was paused."""
 
 import asyncio
 import random

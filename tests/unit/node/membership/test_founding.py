@@ -257,7 +257,7 @@ def test_a_promise_outlives_a_restart_and_is_not_given_twice(remedy: str, caplog
 @pytest.mark.parametrize("late_s", [0.0, 0.2, 0.6, 1.5, 6.0])
 def test_a_wiped_seed_is_never_the_voter_it_was(late_s: float) -> None:
     """All are killed, the seed's disk is lost, it comes back first with its flags, the others a little later. Nothing
-    of theirs is cut, whatever it has founded meanwhile."""
+    of theirs is truncated, whatever it has founded meanwhile."""
 
     async def main() -> None:
         nats = MemoryNats()
@@ -436,7 +436,7 @@ def test_a_voter_that_stops_and_holds_nothing_gives_its_vote_back_where_an_odd_n
 
 
 def test_a_broker_without_a_majority_answers_nothing_out_of_date() -> None:
-    """c comes back alone and has not heard of a stream that exists: it says for whom it waits, not that there is
+    """c comes back alone and does not know of a stream that exists: it says for whom it waits, not that there is
     none."""
 
     async def main() -> None:
@@ -515,7 +515,7 @@ def test_whom_a_peer_promises() -> None:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_of_many_peers_that_receive_each_others_messages_late_one_founds(seed: int) -> None:
-    """Promises, words that come late or never, and restarts by chance: never two founders, and one at last."""
+    """Promises, messages that come late or never, and restarts by chance: never two founders, and one at last."""
     chance = random.Random(seed)
     listed = tuple("abcde"[: chance.choice((2, 3, 4, 5))])
     lives = {name: (name, "1") for name in listed}

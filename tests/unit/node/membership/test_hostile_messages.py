@@ -101,7 +101,7 @@ def test_what_was_changed_on_its_way_changes_nothing() -> None:
 
 
 def test_what_is_played_back_changes_nothing() -> None:
-    """All of it, shuffled and doubled, after each broker has begun another life."""
+    """All of it, shuffled and doubled, after each broker has been restarted."""
 
     async def main() -> None:
         nats = MemoryNats()
@@ -183,7 +183,7 @@ def test_heartbeats_of_an_earlier_boot_neither_end_a_broker_nor_move_what_it_lea
 
 
 def test_a_follower_counts_again_when_a_second_process_with_its_id_has_ended() -> None:
-    """Its data folder was copied and started beside it: the copy's requests seemed to be those of its next life."""
+    """Its data folder was copied and started beside it: the copy's requests seemed to be those of its next boot."""
 
     async def main() -> None:
         nats = MemoryNats()

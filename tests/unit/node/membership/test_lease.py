@@ -1,4 +1,4 @@
-"""How long a broker takes messages without having heard of a controller."""
+"""How long a broker takes messages without contact to a controller."""
 
 from bascule.node.membership.lease import LEASE_S, NS, Lease
 from bascule.testing.logs import ManualClock

@@ -1,4 +1,4 @@
-"""A leader that does not hear of the cluster takes messages for a while and then none: its streams may be gone."""
+"""A leader without contact to the cluster takes messages for a while and then none: its streams may be gone."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ CLOCKS_S = 0.2
 
 
 class Publishing:
-    """A NATS client that publishes straight to the subject, and hears the acks: it is not cut off from anybody."""
+    """A NATS client that publishes to the subject, and receives the acks: it is not partitioned from anybody."""
 
     def __init__(self, nats: MemoryNats) -> None:
         self._bus = nats.connect("client", "client")

@@ -1,4 +1,4 @@
-"""Who is heard, and what a broker makes of another one under its own id."""
+"""Whose heartbeats arrive, and what a broker does about another one under its own id."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def make(now: Now) -> tuple[Peers, list[str]]:
     def describe(leaving: bool) -> Peer:
         return Peer("b0", "here", 1, "own-boot", 0, 0, leaving)
 
-    bus = MemoryNats().connect("control")  # nothing is heard over it: the tests speak to the peers directly
+    bus = MemoryNats().connect("control")  # nothing arrives over it: the tests call the peers directly
     calls = Calls("b0", Subjects("ns"), bus, SeededRandom("b0"), Metrics())
     peers = Peers(calls, ActiveClock(now), describe, reasons.append, Jobs(reasons.append, Metrics()))
     peers._on_heard = lambda peer: None

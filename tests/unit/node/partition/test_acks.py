@@ -34,7 +34,7 @@ async def publish_async(member: Any, requests: list[api.PublishRequest]) -> list
 
 
 def stop_storing(member: Any, stream: str) -> None:
-    """The stream's leader hears nothing more from NATS: what is published to it is stored by others, or nobody."""
+    """The stream's leader receives nothing more from NATS: what is published to it is stored by others, or nobody."""
     replica = member.broker.replicas.find(stream, 0)
     assert replica.leading is not None
     replica.leading.stop_listening()

@@ -70,7 +70,7 @@ def test_a_log_that_is_sure_of_its_end_after_a_power_loss_needs_one_other_in_syn
     None
 ):
     sure = a_candidate(sure=True, complete=("b", "c"))
-    assert decide(sure, {}, 1e9) == Wait(("b", "c")), "its last record may have been cut off, and one of them has it"
+    assert decide(sure, {}, 1e9) == Wait(("b", "c")), "its last record may be missing, and one of them has it"
     assert decide(sure, {"c": said(4)}, PATIENCE_S - 0.1) == Wait(())
     assert decide(sure, {"c": said(4)}, PATIENCE_S) == Lead(("b",))
     assert decide(sure, {"b": said(11)}, PATIENCE_S) == GiveWay("b")

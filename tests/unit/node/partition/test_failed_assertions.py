@@ -50,7 +50,7 @@ LEADER: dict[str, Callable[[Replica], tuple[object, str]]] = {
     "the machine, as time passes": lambda replica: (machine(replica), "step"),
     "the driver, when it appends": lambda replica: (replica.leading, "_append"),
     "the driver, when it sends acks": lambda replica: (replica.leading, "_send_acks"),
-    "the log, when more is shown": lambda replica: (replica.log, "set_visible_end"),
+    "the log, when more is exposed": lambda replica: (replica.log, "set_visible_end"),
     "the epochs, when the log has promised": lambda replica: (replica, "_promised"),
     "the log, when a group commit takes what waits": lambda replica: (replica.log.appender, "take"),
     "the log, when a group commit is over": lambda replica: (replica.log.appender, "settle"),
@@ -153,7 +153,7 @@ FOLLOWER: dict[str, Callable[[Replica], tuple[object, str]]] = {
     "the log, when it appends": lambda replica: (replica.log, "append"),
     "the log, when a group commit takes what waits": lambda replica: (replica.log.appender, "take"),
     "the log, when a group commit is over": lambda replica: (replica.log.appender, "settle"),
-    "the log, when more is shown": lambda replica: (replica.log, "set_visible_end"),
+    "the log, when more is exposed": lambda replica: (replica.log, "set_visible_end"),
 }
 
 
@@ -193,7 +193,7 @@ def test_a_replica_that_has_failed_and_is_named_leader_asks_for_another_one(monk
         replica = replica_of(member)
         replica.fail(AssertionError(PLANTED))
         await until(lambda: member.name not in isr(made.members))
-        await asyncio.sleep(1)  # it has heard of that too
+        await asyncio.sleep(1)  # it knows of that too
         epoch = replica.partition.leader_epoch
         asked: list[object] = []
 
@@ -246,7 +246,7 @@ def test_work_in_the_background_ends_the_role_too(where: str, monkeypatch: pytes
                     assert await replica.repair.on_damage(segment, wait=True) is Healing.UNKNOWN
         await until(lambda: replica.roles.role is Role.FAILED)
         assert (replica.following, replica.leading) == (None, None)
-        if where != "coming to lead":  # the others have not heard of that
+        if where != "coming to lead":  # the others do not know of that
             await made.leader.publish("s", b"goes on")
             await until(lambda: made.other.name not in isr(made.members))
 

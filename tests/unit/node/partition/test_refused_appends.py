@@ -44,7 +44,7 @@ def refuse(replica: Replica, times: int = 1) -> list[int]:
 
 
 async def opened_again_and_not_replaced(made: Led) -> Replica:
-    """The leader's log failed and is whole again, but nobody took the lead over, for no controller is heard."""
+    """The leader's log failed and is whole again, but nobody took over leadership, because there is no controller."""
 
     async def nobody(replica: Replica) -> None:
         raise LogError("no controller is heard")
@@ -180,7 +180,7 @@ def test_a_log_that_fails_again_while_its_leader_steps_down_is_opened_again() ->
 
 
 def test_a_truncation_under_way_is_not_ended_by_a_log_that_was_opened_again() -> None:
-    """A follower that came while the last leader of its log was still to be replaced, and has to cut."""
+    """A follower that came while the last leader of its log was still to be replaced, and has to truncate."""
 
     async def main() -> None:
         made = await replicated()
@@ -191,7 +191,7 @@ def test_a_truncation_under_way_is_not_ended_by_a_log_that_was_opened_again() ->
         machine = replica.following._machine
         machine.cutting = True
         await until(lambda: not replica.reopening.under_way)
-        assert machine.cutting, "nothing is taken until the driver says that the cut is over"
+        assert machine.cutting, "nothing is taken until the driver says that the truncation is over"
 
     run(main())
 

@@ -1,5 +1,5 @@
 """A power loss that keeps later records of a write nobody promised, and loses earlier ones: no offset stays without a
-record for it, and nothing that was promised is ever cut."""
+record for it, and nothing that was promised is ever truncated."""
 
 import asyncio
 

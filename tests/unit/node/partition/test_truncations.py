@@ -1,4 +1,4 @@
-"""A follower's log that is being cut belongs to no other role until that is over."""
+"""A follower's log that is being truncated belongs to no other role until that is over."""
 
 import asyncio
 

@@ -1,5 +1,5 @@
 """A whole broker in memory: real machines, real log, real handlers, on a virtual clock, a disk with a page cache and a
-NATS without sockets. Power is cut at random moments; what was acked is there afterwards.
+NATS without sockets. Power is lost at random moments; what was acked is there afterwards.
 """
 
 import asyncio

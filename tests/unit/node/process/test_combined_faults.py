@@ -38,7 +38,7 @@ async def stored(disk: MemoryDisk, count: int = 10) -> None:
 
 
 async def tail_of_a_life(disk: MemoryDisk) -> Tail:
-    """What a start finds, that nobody vouches for before the next clean shutdown."""
+    """What a start finds, which is not verified before the next clean shutdown."""
     ends = await start_ends(disk)
     bench = await open_bench(disk, ends=ends, replicated=True)
     tail = bench.log.tail
@@ -159,7 +159,7 @@ def test_no_index_is_written_during_a_truncation(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_replica_whose_broker_lost_power_under_relaxed_sync_stays_suspect_after_a_clean_stop() -> None:
-    """Nobody had vouched for it when it was stopped."""
+    """It was not verified when it was stopped."""
 
     async def main() -> None:
         nats = MemoryNats()

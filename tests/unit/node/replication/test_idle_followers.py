@@ -96,7 +96,7 @@ def test_a_lost_report_is_noticed_though_the_follower_has_nothing_more_to_say() 
 
 
 def test_a_report_that_got_lost_is_missed_by_the_next_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And until everything was named nobody counts as heard."""
+    """And until everything was named nobody counts as alive."""
 
     async def main() -> None:
         led = await replicated()

@@ -1,4 +1,4 @@
-"""What a follower or a leader said in an earlier life, or before it said something newer, counts for nothing: it may be
+"""What a follower or a leader sent in an earlier session, or before something newer, counts for nothing: it may be
 on its way for seconds, and what it promised may be gone."""
 
 import asyncio
@@ -115,7 +115,7 @@ def test_a_report_that_a_newer_one_overtook_does_not_count() -> None:
 
 
 def test_reports_of_a_session_that_another_one_followed_do_not_count() -> None:
-    """Whatever their numbers: requests are counted anew in each life, and those of the dead one may be larger."""
+    """Whatever their numbers: requests are counted anew in each session, and those of the ended one may be larger."""
 
     async def main() -> None:
         asked = Asked()
@@ -125,7 +125,7 @@ def test_reports_of_a_session_that_another_one_followed_do_not_count() -> None:
             asked.ask(1, request_id, 10)
         assert asked.promised == [10, 3]
         asked.ask(2, 2, 4)
-        assert asked.promised == [10, 3, 4], "the one that lives goes on"
+        assert asked.promised == [10, 3, 4], "the live one goes on"
         await asyncio.sleep(SILENCE_S + 1)
         asked.ask(1, 7, 10)
         assert asked.promised == [10, 3, 4], "said before, and only late"

@@ -27,7 +27,7 @@ ELSEWHERE = {
     "net/grpc.py": "one gRPC call; the server cancels it at its close and answers an error with a status",
     "net/supervised.py": "a restart of the embedded NATS server, tried until it runs; SupervisedNats.stop ends it",
     "net/nats.py": "the reconnecting of one connection, tried until there is one; Connection.close ends it",
-    "node/partition/replica.py": "work that ends with its replica: Replica.close cancels it; a cut is waited for",
+    "node/partition/replica.py": "work that ends with its replica: Replica.close cancels it; truncations are awaited",
     "node/membership/raft.py": "Raft itself: when it fails the process ends; RaftDriver.stop ends it",
     "node/process/server.py": "the start of the process, which `run` waits for",
 }
@@ -162,7 +162,7 @@ def test_a_job_whose_work_is_done_is_not_started_again() -> None:
 
 
 def test_a_job_that_waited_for_something_that_was_cancelled_runs_again() -> None:
-    """Else it would end without a word: asyncio takes the task for one that somebody cancelled."""
+    """Else it would end silently: asyncio takes the task for one that somebody cancelled."""
     runs = []
 
     async def waits() -> None:

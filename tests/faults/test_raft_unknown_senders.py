@@ -1,4 +1,4 @@
-"""Whoever can publish to NATS can speak to a broker's Raft. Words of strangers must not end it."""
+"""Whoever can publish to NATS can send to a broker's Raft. Messages of unknown senders must not end it."""
 
 import asyncio
 from pathlib import Path
