@@ -13,7 +13,7 @@ from bascule.log import cleanshutdown, promised
 from bascule.log.promised import PromisedEnds
 from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, start_ends, stop_ends
+from bascule.testing.logs import FOLDER, nothing_is_fatal, start_ends, stop_ends
 from bascule.testing.loop import run
 from bascule.testing.records import split
 from tests.harness.ended_logs import COUNT, SOUND, body, filled, numbered, on_record, opened, segments, stopped
@@ -330,7 +330,7 @@ def test_the_promised_ends_are_on_record_within_200_ms_and_cost_nothing_while_no
         for number in range(20):
             await bench.store([b"more"])
             await asyncio.sleep(0.2)
-            reader = PromisedEnds(disk.copy())
+            reader = PromisedEnds(disk.copy(), nothing_is_fatal)
             await reader.load(None)
             assert reader.record(FOLDER).promised == COUNT + number + 1
         steps = disk.steps
@@ -356,7 +356,7 @@ def test_the_file_of_promised_ends_is_bounded() -> None:
         assert max(sizes) > min(sizes[1:])
         largest = limits.PROMISED_ENDS_GROWTH * 3000 * 60 + limits.PROMISED_ENDS_BYTES
         assert max(sizes) < largest
-        again = PromisedEnds(disk.copy())
+        again = PromisedEnds(disk.copy(), nothing_is_fatal)
         await again.load(None)
         assert [again.record(record.folder).promised for record in records] == [39] * 3000
 
@@ -373,7 +373,7 @@ def test_promised_ends_that_cannot_be_written_are_written_when_they_can_be(caplo
         assert bench.log.failed is None
         disk.heal()
         await asyncio.sleep(5)
-        reader = PromisedEnds(disk.copy())
+        reader = PromisedEnds(disk.copy(), nothing_is_fatal)
         await reader.load(None)
         assert reader.record(FOLDER).promised == COUNT + 3
 

@@ -11,7 +11,7 @@ import pytest
 from bascule.log.promised import PromisedEnds
 from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, stop_ends
+from bascule.testing.logs import FOLDER, nothing_is_fatal, stop_ends
 from bascule.testing.loop import run
 from tests.harness.ended_logs import COUNT, SOUND, body, filled, numbered, on_record, opened, segments, stopped
 
@@ -208,7 +208,7 @@ def test_a_rewrite_of_the_promised_ends_that_is_interrupted_anywhere_loses_nothi
         return disk, lambda _: ends.begin()
 
     async def check(disk: MemoryDisk) -> None:
-        ends = PromisedEnds(disk)
+        ends = PromisedEnds(disk, nothing_is_fatal)
         await ends.load(None)
         assert ends.was_complete
         assert ends.record(FOLDER).promised == COUNT

@@ -17,13 +17,18 @@ Where the file is torn or missing a start knows less, and nothing else is lost. 
 remembers so until somebody vouches for that; a clean shutdown does not. Under `os` the background writes are not
 synced, as nothing is; lowering is.
 
+An assertion that fails where the file is written ends the process: logs would go on to promise, and the next start
+would take what they lost for what they never had.
+
 Known to be imperfect: a record that was promised within the last delay before a power loss, and was damaged or cut off
 while the broker was down, cannot be told from one that was never promised.
 """
 
 import asyncio
+import errno
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 from bascule import limits
 from bascule.log import endsfile
@@ -43,8 +48,8 @@ _log = logging.getLogger("bascule.log")
 
 
 class PromisedEnds:
-    def __init__(self, disk: Disk, synced: bool = True) -> None:
-        """`synced`: whether what is written in the background is synced too."""
+    def __init__(self, disk: Disk, on_fatal: Callable[[str], None], synced: bool = True) -> None:
+        """`on_fatal` ends the process. `synced`: whether what is written in the background is synced too."""
         self.was_complete = True
         """Whether the start found everything that had been on record."""
         self.cached = CachedEnds(disk)
@@ -67,6 +72,8 @@ class PromisedEnds:
         self._task: asyncio.Task[None] | None = None
         self._said = False
         self._closed = False
+        self._on_fatal = on_fatal
+        self._ended = False
 
     # --- a start ------------------------------------------------------------------------------------------------
 
@@ -174,7 +181,8 @@ class PromisedEnds:
 
     async def store_cached(self) -> None:
         """What was noted in the cached ends is there on return, or the next start does not believe them."""
-        await self.cached.store()
+        with self._sound():
+            await self.cached.store()
         if self.cached.failed is not None:
             await self.store()
 
@@ -233,7 +241,7 @@ class PromisedEnds:
     # --- writing ------------------------------------------------------------------------------------------------
 
     def _wake(self, delay_s: float) -> None:
-        if not self._closed:
+        if not (self._closed or self._ended):
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._start)
 
     def _start(self) -> None:
@@ -245,12 +253,9 @@ class PromisedEnds:
             async with self._writing:
                 await self._write(self._synced)
             self._said = False
-        except AssertionError:
-            _log.exception("%s: is never written again; start this broker again soon, and report this", FILE)
-            return
         except Exception as error:  # any but those of the disk are ours; nobody else would write it again
             delay_s = _RETRY_S
-            if not self._said:
+            if not (self._said or self._ended):
                 ours = None if isinstance(error, OSError) else error
                 text = "%s: cannot be written (%s); after a crash less is known about the logs"
                 _log.warning(text, FILE, error, exc_info=ours)
@@ -259,7 +264,28 @@ class PromisedEnds:
         if self._changed or self._due or self._dropped:
             self._wake(delay_s)
 
+    @contextmanager
+    def _sound(self) -> Iterator[None]:
+        """Around what writes: nothing does after a failed assertion. Raises OSError then."""
+        refusal = f"{FILE}: not written after a failed assertion"
+        if self._ended:
+            raise OSError(errno.EIO, refusal)
+        try:
+            yield
+        except AssertionError as error:
+            self._end(error)
+            raise OSError(errno.EIO, refusal) from error
+
+    def _end(self, error: AssertionError) -> None:
+        self._ended = True
+        _log.error("%s: an assertion failed, and this broker ends: report this", FILE, exc_info=error)
+        self._on_fatal(f"{FILE} is not written any more: {error!r}; start the broker again, and report this")
+
     async def _write(self, sync: bool) -> None:
+        with self._sound():
+            await self._write_due(sync)
+
+    async def _write_due(self, sync: bool) -> None:
         changed, self._changed = list(self._changed), {}
         for number, record in enumerate(changed):
             if record.take_over():

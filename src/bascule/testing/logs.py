@@ -62,15 +62,17 @@ class Bench:
         await self.scheduler.close()
 
 
+def nothing_is_fatal(reason: str) -> None:
+    """`on_fatal` where there is no process to end."""
+    raise AssertionError(reason)
+
+
 def make_scheduler(
     disk: Disk, clock: Clock, mode: SyncMode = GROUP, on_pressure: Callable[[bool], None] = lambda pressed: None
 ) -> SyncScheduler:
     """A group commit for logs without a broker, without followers and without backpressure."""
 
-    def fail(reason: str) -> None:
-        raise AssertionError(reason)
-
-    return SyncScheduler(disk, clock, mode, on_pressure, on_told=lambda: None, on_fatal=fail)
+    return SyncScheduler(disk, clock, mode, on_pressure, on_told=lambda: None, on_fatal=nothing_is_fatal)
 
 
 async def open_bench(
@@ -101,10 +103,10 @@ async def open_bench(
     return bench
 
 
-async def start_ends(disk: Disk) -> PromisedEnds:
+async def start_ends(disk: Disk, on_fatal: Callable[[str], None] = nothing_is_fatal) -> PromisedEnds:
     """What a broker does at its start before it opens its logs."""
     clean = await cleanshutdown.read(disk)
-    ends = PromisedEnds(disk)
+    ends = PromisedEnds(disk, on_fatal)
     await ends.load(clean.ends if clean else None)
     await ends.begin()
     await cleanshutdown.remove(disk)

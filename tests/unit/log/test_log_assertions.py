@@ -7,11 +7,15 @@ from typing import NoReturn
 import pytest
 
 from bascule.errors import LogError
+from bascule.log import cleanshutdown, promised
 from bascule.log.sync import GROUP, SyncMode
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import Bench, ManualClock, make_scheduler, open_bench
+from bascule.testing.logs import FOLDER, Bench, ManualClock, make_scheduler, open_bench, start_ends
 from bascule.testing.loop import run
+from tests.harness.led import replicated
 from tests.harness.logs import bodies
+from tests.harness.members import until
+from tests.harness.stops import stop
 
 PLANTED = "planted: two and two are five"
 INTERVAL = SyncMode("interval", 1_000_000)
@@ -115,5 +119,61 @@ def test_any_error_but_the_disks_counts_as_one(monkeypatch: pytest.MonkeyPatch) 
         assert "no such segment" in str(error)
         assert isinstance(error.__cause__, KeyError)
         assert other.promises == [1]
+
+    run(main())
+
+
+# --- the record of what all logs have promised --------------------------------------------------------------------
+
+
+def test_a_record_of_promises_that_fails_is_never_written_again_and_says_so() -> None:
+    async def main() -> None:
+        disk, fatal = MemoryDisk(), list[str]()
+        ends = await start_ends(disk, fatal.append)
+        bench = await open_bench(disk, ends=ends)
+        await bench.store(bodies(0, 1))
+        await asyncio.sleep(1)
+        before = disk.content(promised.FILE)
+        with pytest.MonkeyPatch.context() as planted:
+            planted.setattr(ends, "_write_due", wrong)
+            await bench.store(bodies(1, 1))
+            await asyncio.sleep(1)
+        assert len(fatal) == 1
+        assert PLANTED in fatal[0]
+        assert "start the broker again, and report this" in fatal[0]
+        await bench.store(bodies(2, 1))
+        await asyncio.sleep(60)
+        assert disk.content(promised.FILE) == before, "nothing is tried again"
+        with pytest.raises(OSError, match="not written after a failed assertion"):
+            await bench.log.truncate(0, shown_too=True)
+        assert [number for number, _ in await bench.read_all()] == [0, 1, 2], "and nothing is cut without it"
+        with pytest.raises(OSError, match="not written after a failed assertion"):
+            await ends.close()
+        assert len(fatal) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("by", ["the background", "a partition that is truncated"])
+def test_the_broker_ends_and_leaves_no_clean_shutdown(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has it written."""
+
+    async def main() -> None:
+        made = await replicated()
+        member = made.other
+        ends = member.broker.environment.ends
+        await asyncio.sleep(1)
+        monkeypatch.setattr(ends, "_write_due", wrong)
+        if by == "the background":
+            await made.leader.publish("s", b"promised")
+        else:
+            with pytest.raises(OSError, match="not written after a failed assertion"):
+                await ends.record(FOLDER).found(1, suspect=False)
+        await until(lambda: member.fatal)
+        assert PLANTED in member.fatal
+        assert len(member.ends) == 1
+        disk = member.disk
+        await stop(member)
+        assert await cleanshutdown.read(disk) is None
 
     run(main())

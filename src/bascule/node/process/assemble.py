@@ -96,7 +96,7 @@ class _Ties:
 
 async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> Broker:
     _check_assertions()
-    recovered = await _recover(ports, settings.sync)
+    recovered = await _recover(ports, settings.sync, process)
     metrics = Metrics()
     jobs = Jobs(process.on_fatal, metrics)
     ties = _ties(settings, recovered, ports, process, jobs, metrics)
@@ -157,10 +157,10 @@ def _check_assertions() -> None:
         )
 
 
-async def _recover(ports: Ports, mode: SyncMode) -> _Recovered:
+async def _recover(ports: Ports, mode: SyncMode, process: Process) -> _Recovered:
     disk = ports.disk
     clean = await cleanshutdown.read(disk)
-    ends = PromisedEnds(disk, synced=mode.syncs)
+    ends = PromisedEnds(disk, process.on_fatal, synced=mode.syncs)
     await ends.load(clean.ends if clean else None)
     storage = RaftStorage(disk, RAFT_FOLDER, ends.record(RAFT_FOLDER))
     return _Recovered(clean, ends, storage, *await _open_storage(storage, disk, ends, ports.random))

@@ -83,13 +83,17 @@ async def recover(disk: Disk, random: Random, *, accept_loss: bool) -> Recovery:
 async def _forget_confirmed(disk: Disk) -> None:
     """What was confirmed to the old cluster counts no more: the log may be the shorter for it."""
     clean = await cleanshutdown.read(disk)
-    ends = PromisedEnds(disk)
+    ends = PromisedEnds(disk, _fail)
     await ends.load(clean.ends if clean else None)
     ends.record(RAFT_FOLDER).reset()
     await ends.begin()
     if clean is not None:
         left = {folder: end for folder, end in clean.ends.items() if folder != RAFT_FOLDER}
         await cleanshutdown.leave(disk, clean.everything, left)
+
+
+def _fail(reason: str) -> None:
+    raise StartError(reason)
 
 
 def _memberships(snapshot: Snapshot, entries: list[Entry]) -> list[Membership]:

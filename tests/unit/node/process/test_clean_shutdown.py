@@ -15,6 +15,7 @@ from bascule.node.process import identity
 from bascule.node.process.recover import recover
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
+from bascule.testing.logs import nothing_is_fatal
 from bascule.testing.loop import run
 from bascule.testing.records import record_starts
 from bascule.wire.pb import admin_pb2 as admin
@@ -86,7 +87,7 @@ def test_a_deleted_stream_leaves_nothing_on_record() -> None:
             await node.publish(name, b"x")
         await asyncio.sleep(0.2)
         assert (await node.call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
-        ends = PromisedEnds(disk.copy())
+        ends = PromisedEnds(disk.copy(), nothing_is_fatal)
         await ends.load(None)
         assert [name for name in ends.folders if name != "raft"] == [f"streams/t@{partition_index(node, 't')}/0"]
         assert not [path for path in disk.paths() if path.startswith("streams/s@")]
@@ -249,7 +250,7 @@ def test_epochs_that_speak_of_more_than_the_log_has_are_evidence() -> None:
 
 
 async def saved(disk: MemoryDisk, clean: bool) -> None:
-    ends = PromisedEnds(disk)
+    ends = PromisedEnds(disk, nothing_is_fatal)
     await ends.load(None)
     storage = RaftStorage(disk, "raft", ends.record("raft"))
     await storage.open()
@@ -264,7 +265,7 @@ async def saved(disk: MemoryDisk, clean: bool) -> None:
 
 async def opened(disk: MemoryDisk) -> int:
     clean = await cleanshutdown.read(disk)
-    ends = PromisedEnds(disk)
+    ends = PromisedEnds(disk, nothing_is_fatal)
     await ends.load(clean.ends if clean else None)
     storage = RaftStorage(disk, "raft", ends.record("raft"))
     _, _, entries, _ = await storage.open()
