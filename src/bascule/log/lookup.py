@@ -18,7 +18,6 @@ from bascule.log.segments import SegmentList
 from bascule.wire import kernels
 
 _log = logging.getLogger("bascule.log")
-_STEP_BYTES = 2 * limits.INDEX_INTERVAL_BYTES
 _READS_A_TURN = 2
 
 
@@ -137,7 +136,7 @@ async def seek(segments: SegmentList, segment: Segment, field: int, target: int)
     position = await floor_position(segments, segment, field, target)
     size = segment.appended.size
     while True:
-        chunk = await read_verified(segment, position, _STEP_BYTES, size)
+        chunk = await read_verified(segment, position, 2 * limits.INDEX_INTERVAL_BYTES, size)
         if chunk is None:
             return None
         data = chunk.data
@@ -155,7 +154,7 @@ async def last_before(segments: SegmentList, segment: Segment, position: int) ->
         start = at = await floor_position(segments, segment, POSITION, start - 1)
         offset = None
         while at < position:
-            chunk = await read_verified(segment, at, _STEP_BYTES, position)
+            chunk = await read_verified(segment, at, 2 * limits.INDEX_INTERVAL_BYTES, position)
             if chunk is None:
                 break
             offset, at = chunk.next_offset - 1, chunk.end

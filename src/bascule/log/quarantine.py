@@ -20,10 +20,11 @@ _log = logging.getLogger("bascule.log")
 
 
 class Quarantine:
-    def __init__(self, disk: Disk, clock: Clock, limit_bytes: int = limits.QUARANTINE_BYTES) -> None:
+    def __init__(self, disk: Disk, clock: Clock, limit_bytes: int | None = None) -> None:
+        """`limit_bytes`: how much all pieces together may have; QUARANTINE_BYTES if it is not given."""
         self._disk = disk
         self._clock = clock
-        self._limit_bytes = limit_bytes
+        self._limit_bytes = limits.QUARANTINE_BYTES if limit_bytes is None else limit_bytes
 
     async def keep(self, source: str, start: int, end: int) -> str | None:
         """Copy these bytes of a file aside, durably. Gives the copy's path; None if they are all zero or

@@ -71,11 +71,13 @@ class Reader:
         self._segment: Segment | None = None
         self._position = 0
 
-    async def read(self, max_bytes: int = limits.SUBSCRIBER_BUFFER_BYTES, stop_end: int | None = None) -> bytes | None:
-        """The next whole records, about `max_bytes` and at least one; None if there is none to see now.
+    async def read(self, max_bytes: int | None = None, stop_end: int | None = None) -> bytes | None:
+        """The next whole records, about `max_bytes` (SUBSCRIBER_BUFFER_BYTES if it is not given) and at least one; None
+        if there is none to see now.
 
         Never gives a record with offset `stop_end` or above; once `next_offset` has reached it, it never will.
         """
+        max_bytes = limits.SUBSCRIBER_BUFFER_BYTES if max_bytes is None else max_bytes
         while True:
             limit = self._limit(stop_end)
             if self.next_offset >= limit:
@@ -175,8 +177,9 @@ class ReverseReader:
         self._segment: Segment | None = None
         self._position = 0  # the records before this one in the segment have not been given
 
-    async def read(self, max_bytes: int = limits.SUBSCRIBER_BUFFER_BYTES) -> bytes | None:
+    async def read(self, max_bytes: int | None = None) -> bytes | None:
         """Whole records, newest first, about `max_bytes` of them; None when the oldest was given."""
+        max_bytes = limits.SUBSCRIBER_BUFFER_BYTES if max_bytes is None else max_bytes
         while self.next_offset >= self._oldest:
             segment = await self._place()
             if segment is None:

@@ -17,12 +17,12 @@ from bascule.node.controller.controller import Controller
 from bascule.node.controller.streamstatus import StreamStatus
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
+from bascule.node.partition import repair
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.filewatch import FileWatch
 from bascule.node.partition.lagwatch import LagWatch
 from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.metadatachanges import MetadataChanges
-from bascule.node.partition.repair import SCRUB_EVERY_S
 from bascule.node.partition.replica import stream_folder
 from bascule.node.partition.replicas import Replicas
 from bascule.node.partition.unclaimed import set_aside_unclaimed
@@ -142,7 +142,7 @@ class Broker:
         while True:
             await self.changes.carried_out()
             await self.manager.scrub()
-            await asyncio.sleep(SCRUB_EVERY_S)
+            await asyncio.sleep(repair.SCRUB_EVERY_S)
 
     def _on_files(self) -> None:
         """The data folder, or the metadata, was taken away or is back."""
