@@ -12,7 +12,7 @@ import (
 )
 
 // plainWindow is how far plain publishes may run ahead of what the broker
-// shows as committed: NATS cuts off a subscriber that falls further behind.
+// reports as committed: NATS disconnects a subscriber that falls further behind.
 const plainWindow = 200_000
 
 func connect(url string) (*nats.Conn, error) {

@@ -167,17 +167,17 @@ def _meaning(one: Connection, events: list[Event]) -> object:
     data before it was reported depends on the reads."""
     if one.error is not None:
         return one.error.code
-    told: list[object] = []
+    merged: list[object] = []
     run: dict[int, tuple[bytes, bool]] = {}
     for event in events:
         if isinstance(event, DataReceived):
             before = run.get(event.stream_id, (b"", False))
             run[event.stream_id] = (before[0] + event.data, before[1] or event.end_stream)
         else:
-            told += [run, event] if run else [event]
+            merged += [run, event] if run else [event]
             run = {}
     streams = {s.id: (s.send_window, s.remote_closed, s.local_closed) for s in one.streams.values()}
-    return [*told, run, streams, one.peer, one.going_away]
+    return [*merged, run, streams, one.peer, one.going_away]
 
 
 def _converse(one: Connection, data: bytes, chance: Chance) -> None:

@@ -77,14 +77,14 @@ def check_envelope(data: bytes, chance: Chance) -> None:
     if not judge.forgot_entries(expected, 9):
         headers = {**expected.headers, "subject": subject, "reply": reply}
         require(dict(stored.headers) == headers, "a record's headers are not upb's")
-    owes = (
+    pending = (
         message is not None
         and usable_subject(message.ackInbox.encode())
         and len(message.correlationId.encode()) <= MAX_CORRELATION_ID_BYTES
         and message.ackPolicy in (0, 1)
     )
     require(
-        bool(leader_pending or all_pending) == owes, "an ack is pending where upb sees none, or the other way round"
+        bool(leader_pending or all_pending) == pending, "an ack is pending where upb sees none, or the other way round"
     )
     _check_ack(data, chance)
 

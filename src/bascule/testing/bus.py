@@ -421,11 +421,11 @@ def parse_commands(commands: bytes, max_payload: int) -> Iterator[NatsMessage]:
     position = 0
     while position < len(commands):
         line_end = commands.find(b"\r\n", position)
-        words = commands[position : max(line_end, position)].split()
-        if len(words) not in (3, 4) or words[0] != b"PUB" or not words[-1].isdigit():
+        arguments = commands[position : max(line_end, position)].split()
+        if len(arguments) not in (3, 4) or arguments[0] != b"PUB" or not arguments[-1].isdigit():
             raise ValueError(f"not a PUB command: {commands[position : position + 60]!r}")
-        start, length = line_end + 2, int(words[-1])
+        start, length = line_end + 2, int(arguments[-1])
         position = start + length + 2
         if length > max_payload or commands[start + length : position] != b"\r\n":
-            raise ValueError(f"a PUB of {length} bytes is too large, or not as long as it says: {words!r}")
-        yield NatsMessage(words[1], words[2] if len(words) == 4 else b"", commands[start : start + length])
+            raise ValueError(f"a PUB of {length} bytes is too large, or not as long as it says: {arguments!r}")
+        yield NatsMessage(arguments[1], arguments[2] if len(arguments) == 4 else b"", commands[start : start + length])
