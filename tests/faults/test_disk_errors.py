@@ -97,7 +97,7 @@ class History:
         assert await bench.read_all() == [*found, (end, b"and on")]
 
 
-def steps_of_a_quiet_life(mode: SyncMode) -> int:
+def steps_without_a_fault(mode: SyncMode) -> int:
     disk = MemoryDisk()
     history = History(disk, mode)
     run(history.live())
@@ -109,7 +109,7 @@ def steps_of_a_quiet_life(mode: SyncMode) -> int:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
 def test_any_one_failing_call_loses_nothing_promised_even_if_the_power_goes_next(number: int) -> None:
     failures = 0
-    for step in range(1, steps_of_a_quiet_life(GROUP) + 1):
+    for step in range(1, steps_without_a_fault(GROUP) + 1):
         for seed in (None, 1, 2):
             disk = MemoryDisk()
             disk.fail_at(step, number)
@@ -124,7 +124,7 @@ def test_any_one_failing_call_loses_nothing_promised_even_if_the_power_goes_next
 @pytest.mark.parametrize("cached", [True, False])
 def test_any_one_failing_call_loses_nothing_under_interval_while_the_power_stays(cached: bool) -> None:
     failures = 0
-    for step in range(1, steps_of_a_quiet_life(INTERVAL) + 1):
+    for step in range(1, steps_without_a_fault(INTERVAL) + 1):
         disk = MemoryDisk()
         disk.cached = cached
         disk.fail_at(step)
@@ -136,7 +136,7 @@ def test_any_one_failing_call_loses_nothing_under_interval_while_the_power_stays
 
 
 def test_several_failing_calls_in_a_row_lose_nothing() -> None:
-    for step in range(1, steps_of_a_quiet_life(GROUP) + 1):
+    for step in range(1, steps_without_a_fault(GROUP) + 1):
         disk = MemoryDisk()
         disk.fail_at(step, times=2)
         history = History(disk, GROUP)
@@ -150,11 +150,11 @@ def test_a_power_loss_at_any_moment_loses_nothing_promised() -> None:
         disk = MemoryDisk()
         disk.sync_delay_s = 0.003
         history = History(disk, GROUP)
-        life = asyncio.ensure_future(history.live())
+        running = asyncio.ensure_future(history.live())
         await asyncio.sleep(when_s)
         disk.crash(random.Random(seed))
-        life.cancel()
-        await asyncio.gather(life, return_exceptions=True)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
         disk.sync_delay_s = 0
         await history.judge()
         return len(history.promised)

@@ -84,7 +84,7 @@ async def publish_by_grpc(address: str, acked: Acked, stop: asyncio.Event, numbe
         assert stop.is_set() or True  # the broker was killed under us: what was not acked is unknown
 
 
-async def one_life(broker: BrokerProcess, nats_url: str, acked: Acked, seconds: float, numbers: "list[int]") -> None:
+async def one_run(broker: BrokerProcess, nats_url: str, acked: Acked, seconds: float, numbers: "list[int]") -> None:
     stop = asyncio.Event()
     publishers = [
         asyncio.create_task(publish_by_nats(nats_url, acked, stop, numbers)),
@@ -130,7 +130,7 @@ def test_everything_acked_is_there_after_kill_minus_nine(tmp_path: Path) -> None
 
             asyncio.run(create())
             for _ in range(KILLS):
-                asyncio.run(one_life(broker, nats_server.nats_url, acked, chance.uniform(0.1, 0.4), numbers))
+                asyncio.run(one_run(broker, nats_server.nats_url, acked, chance.uniform(0.1, 0.4), numbers))
                 broker.start()
                 broker.wait_ready()
                 check(asyncio.run(read_everything(broker.address)), acked)

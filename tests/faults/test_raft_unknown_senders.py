@@ -28,7 +28,7 @@ async def speak(broker: BrokerProcess) -> None:
     server = f"liftbridge-default.{cluster}.raft.metadata.b0"
     for name in NO_NAMES:
         join = internal.RaftJoinRequest(nodeID=name, incarnation="i").SerializeToString()
-        await connection.publish(f"{RAFT}.join", encode(MsgType.RAFT_JOIN_REQUEST, join, crc=True), reply="stranger")
+        await connection.publish(f"{RAFT}.join", encode(MsgType.RAFT_JOIN_REQUEST, join, crc=True), reply="unknown")
         await connection.publish(server, encode_message(Heartbeat(name, "b0", 0, 0, 0, 1)))
         await connection.publish(server, encode_message(VoteRequest(name, "b0", 0, 9, 9, "i", True, False)))
         await connection.flush()

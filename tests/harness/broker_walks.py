@@ -70,7 +70,7 @@ def watched(owner: type, name: str, watch: Watch) -> Iterator[None]:
 
 # --- start and stop of a broker ------------------------------------------------------------------------------------
 
-LIFE: tuple[tuple[type, str], ...] = (
+STEPS: tuple[tuple[type, str], ...] = (
     (Cluster, "enter"),
     (ReplicaManager, "open"),
     (Cluster, "start"),
@@ -126,7 +126,7 @@ def run_of_a_broker(*, majority: bool) -> list[str]:
             await members["c"].process.start(step)  # type: ignore[union-attr]
 
     with ExitStack() as stack:
-        for owner, name in LIFE:
+        for owner, name in STEPS:
             stack.enter_context(watched(owner, name, watch(owner, name)))
         run(main())
     return list(dict.fromkeys(trace))

@@ -244,13 +244,13 @@ class Load:
             await connection.close()
 
     async def _publish_by_grpc(self, partition: int) -> None:
-        for life in itertools.count():
+        for connection in itertools.count():
             sent: list[bytes] = []
 
-            async def values(life: int = life, sent: list[bytes] = sent) -> AsyncIterator[bytes]:
+            async def values(connection: int = connection, sent: list[bytes] = sent) -> AsyncIterator[bytes]:
                 while not self._stop.is_set():
                     for _ in range(PER_ROUND):
-                        sent.append(b"grpc %d %d %d" % (partition, life, len(sent)))
+                        sent.append(b"grpc %d %d %d" % (partition, connection, len(sent)))
                         yield sent[-1]
                     await asyncio.sleep(ROUND_S)
 

@@ -228,7 +228,7 @@ async def wiped_seed(brokers: Brokers, late_s: float) -> None:
 
 async def cut_off(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     """A leader cannot send, cannot receive, or neither, for a while."""
-    report = Report(f"{rounds} leaders cut off from NATS", on_round)
+    report = Report(f"{rounds} leaders partitioned from NATS", on_round)
     ways = [(True, True), (True, False), (False, True)]
     with Brokers(folder, proxied=True) as brokers:
         async with Load(brokers) as load:

@@ -59,7 +59,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(DrainBroker, brokers, st.lists(brokers, max_size=1).map(tuple)),
     st.builds(UndrainBroker, brokers),
     st.builds(BeginRemoval, brokers, st.lists(places, max_size=2).map(tuple)),
-    st.builds(RemoveBroker, brokers, st.sampled_from(["", "life"]), st.lists(places, max_size=2).map(tuple)),
+    st.builds(RemoveBroker, brokers, st.sampled_from(["", "incarnation"]), st.lists(places, max_size=2).map(tuple)),
     st.builds(ElectLeader, places, st.lists(brokers, max_size=2).map(tuple)),
     st.builds(SetStreamReadonly, names, st.lists(st.integers(0, 2), max_size=2).map(tuple), st.booleans()),
 )

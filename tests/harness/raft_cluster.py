@@ -84,7 +84,7 @@ class Server:
     under_way: Ready | None = None
     applied: list[bytes] = field(default_factory=list)
     applied_index: int = 0
-    lives: int = 0
+    incarnations: int = 0
 
     def start(self, chance: random.Random, chances: Chances) -> None:
         self.applied = _commands(self.snapshot)
@@ -210,9 +210,9 @@ class Cluster:
         for server in self.servers.values():
             server.start(self.chance, self.chances)
 
-    def _blank(self, name: str, life: int) -> Server:
-        server = self.make(name, HardState(incarnation=f"life{life}"), Snapshot(0, 0, Membership()))
-        server.lives = life
+    def _blank(self, name: str, number: int) -> Server:
+        server = self.make(name, HardState(incarnation=f"incarnation{number}"), Snapshot(0, 0, Membership()))
+        server.incarnations = number
         return server
 
     def say(self, text: str) -> None:
@@ -261,7 +261,7 @@ class Cluster:
         if self.chance.random() < chances.wipe and self.may_lose(server):
             self.wipes += 1
             self.say(f"wipe {server.id}")
-            self.servers[server.id] = self._blank(server.id, server.lives + 1)
+            self.servers[server.id] = self._blank(server.id, server.incarnations + 1)
 
     def may_lose(self, server: Server) -> bool:
         """One server's state at a time, out of three voters at least: more is more than Raft survives."""

@@ -41,8 +41,11 @@ def message_text(message: Message) -> str:
     match message:
         case VoteRequest():
             kind = "pre-vote?" if message.pre else "vote?"
-            life = f" life={message.incarnation}" if message.incarnation else ""
-            return f"{head}{kind} log={message.last_index}/{message.last_term}{life}" + " transfer" * message.transfer
+            incarnation = f" incarnation={message.incarnation}" if message.incarnation else ""
+            return (
+                f"{head}{kind} log={message.last_index}/{message.last_term}{incarnation}"
+                + " transfer" * message.transfer
+            )
         case VoteReply():
             return f"{head}{'pre-vote' if message.pre else 'vote'} {'yes' if message.granted else 'no'}"
         case AppendRequest():

@@ -141,7 +141,7 @@ def test_a_message_over_the_bound_is_refused_with_the_text_of_grpc_go() -> None:
         code, text = await refusal(channel.unary_unary("/t.T/Echo")(bytes(4 * MIB + 1)))
         assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert text == "grpc: received message larger than max (4194305 vs. 4194304)"
-        assert await channel.unary_unary("/t.T/Echo")(b"the connection lives") == b"the connection lives"
+        assert await channel.unary_unary("/t.T/Echo")(b"the connection is open") == b"the connection is open"
 
     with_grpcio(body)
 

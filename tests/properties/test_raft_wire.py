@@ -36,7 +36,7 @@ from bascule.wire.raft_messages import (
 
 numbers = st.integers(0, (1 << 63) - 1)
 tokens = st.text(st.characters(categories=("L", "N"), include_characters="-_é"), min_size=1, max_size=20)
-lives = st.one_of(st.just(""), tokens)
+tokens_or_none = st.one_of(st.just(""), tokens)
 
 
 @st.composite
@@ -45,7 +45,7 @@ def memberships(draw: st.DrawFn) -> Membership:
     cut = draw(st.integers(0, len(servers)))
     renewed = draw(st.lists(st.sampled_from(servers), unique=True)) if servers else []
     incarnations = tuple((server, draw(tokens)) for server in renewed)
-    return Membership(tuple(servers[:cut]), tuple(servers[cut:]), incarnations, draw(lives))
+    return Membership(tuple(servers[:cut]), tuple(servers[cut:]), incarnations, draw(tokens_or_none))
 
 
 @st.composite
@@ -83,12 +83,12 @@ def snapshot_requests(draw: st.DrawFn) -> Message:
 messages = st.one_of(
     append_requests(),
     snapshot_requests(),
-    st.builds(AppendReply, *heads, numbers, st.booleans(), numbers, numbers, lives),
+    st.builds(AppendReply, *heads, numbers, st.booleans(), numbers, numbers, tokens_or_none),
     st.builds(Heartbeat, *heads, numbers, numbers, numbers),
-    st.builds(HeartbeatReply, *heads, numbers, lives),
-    st.builds(VoteRequest, *heads, numbers, numbers, lives, st.booleans(), st.booleans()),
+    st.builds(HeartbeatReply, *heads, numbers, tokens_or_none),
+    st.builds(VoteRequest, *heads, numbers, numbers, tokens_or_none, st.booleans(), st.booleans()),
     st.builds(VoteReply, *heads, st.booleans(), st.booleans()),
-    st.builds(SnapshotReply, *heads, numbers, numbers, lives),
+    st.builds(SnapshotReply, *heads, numbers, numbers, tokens_or_none),
     st.builds(TimeoutNow, *heads),
 )
 
@@ -105,7 +105,7 @@ def test_a_membership_comes_back_as_it_went(membership: Membership) -> None:
 
 
 @given(
-    st.none() | st.builds(HardState, numbers, lives, numbers, lives),
+    st.none() | st.builds(HardState, numbers, tokens_or_none, numbers, tokens_or_none),
     st.none() | snapshots,
     st.integers(1, 1 << 60).flatmap(lambda first: entries(first, 0, 9)),
 )

@@ -192,8 +192,8 @@ def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
         live = LiveBrokers(raft, nothing, nothing)
         jobs = Jobs(print, Metrics())
         controller = Controller(proposals, live, nothing, nothing, calls, *[nothing] * 5, *[jobs])
-        for life in range(3 * RAFT_MAX_SERVERS):
-            await controller._record_loss("c", f"life {life}")
+        for number in range(3 * RAFT_MAX_SERVERS):
+            await controller._record_loss("c", f"incarnation {number}")
         assert len(controller._disks_lost) == RAFT_MAX_SERVERS
 
     run(main())

@@ -9,7 +9,7 @@ import pytest
 from bascule.testing.loop import Deadlock, SimulatedProcess, VirtualLoop, run
 
 
-def life() -> SimulatedProcess:
+def process() -> SimulatedProcess:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     return SimulatedProcess(loop)
@@ -24,7 +24,7 @@ async def tick(heard: list[float]) -> None:
 def test_a_killed_process_takes_no_step_not_even_those_of_its_children() -> None:
     async def main() -> None:
         heard: list[float] = []
-        one = life()
+        one = process()
 
         async def parent() -> None:
             asyncio.get_running_loop().create_task(tick(heard))
@@ -44,7 +44,7 @@ def test_a_killed_process_takes_no_step_not_even_those_of_its_children() -> None
 
 def test_a_task_outside_that_waits_for_a_process_is_not_stepped_by_its_death() -> None:
     async def main() -> None:
-        one = life()
+        one = process()
         event = asyncio.Event()
 
         async def inside() -> None:
@@ -65,7 +65,7 @@ def test_a_task_outside_that_waits_for_a_process_is_not_stepped_by_its_death() -
 def test_a_paused_process_goes_on_where_it_stopped_with_all_that_came_due() -> None:
     async def main() -> None:
         heard: list[float] = []
-        one = life()
+        one = process()
         one.start(tick(heard))
         loop = asyncio.get_running_loop()
         await asyncio.sleep(1.5)
@@ -86,7 +86,7 @@ def test_a_paused_process_goes_on_where_it_stopped_with_all_that_came_due() -> N
 def test_a_timer_that_came_due_in_a_pause_can_still_be_cancelled_by_what_runs_before_it() -> None:
     async def main() -> None:
         heard: list[str] = []
-        one = life()
+        one = process()
 
         async def inside() -> None:
             loop = asyncio.get_running_loop()
@@ -117,7 +117,7 @@ def test_a_program_that_never_lets_time_pass_is_found_out(monkeypatch: pytest.Mo
 
 def test_a_generator_of_a_dead_process_is_released_quietly() -> None:
     async def main() -> None:
-        one = life()
+        one = process()
 
         async def numbers() -> AsyncIterator[int]:
             yield 1

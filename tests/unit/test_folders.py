@@ -26,14 +26,14 @@ def imported(text: str) -> Iterator[str]:
         yield from (name for name in names if name.startswith((".", "tests.")) or name == "tests")
 
 
-def strangers(text: str) -> list[str]:
+def foreign_imports(text: str) -> list[str]:
     return [name for name in imported(text) if name != HARNESS and not name.startswith(f"{HARNESS}.")]
 
 
 def test_nothing_is_imported_from_a_test() -> None:
     files = [path for folder in ("tests", "tools", "bench") for path in (ROOT / folder).rglob("*.py")]
     assert len(files) > 200
-    found = {str(path.relative_to(ROOT)): names for path in files if (names := strangers(path.read_text()))}
+    found = {str(path.relative_to(ROOT)): names for path in files if (names := foreign_imports(path.read_text()))}
     assert found == {}
 
 
@@ -50,8 +50,10 @@ def test_nothing_is_imported_from_a_test() -> None:
     ],
 )
 def test_an_import_from_a_test_is_noticed(line: str) -> None:
-    assert strangers(line)
-    assert strangers("from tests.harness.members import Member\nfrom tests.harness import led\nimport random") == []
+    assert foreign_imports(line)
+    assert (
+        foreign_imports("from tests.harness.members import Member\nfrom tests.harness import led\nimport random") == []
+    )
 
 
 def test_the_harness_has_no_tests() -> None:

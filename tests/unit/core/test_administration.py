@@ -260,9 +260,9 @@ def test_a_removal_is_called_off_by_undraining() -> None:
 def test_removed_brokers_are_remembered_up_to_a_bound() -> None:
     metadata = Metadata()
     for number in range(REMOVED_BROKERS + 5):
-        done(metadata, RemoveBroker("a", f"life {number}"))
+        done(metadata, RemoveBroker("a", f"incarnation {number}"))
     assert len(metadata.brokers.removed) == REMOVED_BROKERS
-    assert metadata.brokers.removed[-1] == ("a", f"life {REMOVED_BROKERS + 4}")
+    assert metadata.brokers.removed[-1] == ("a", f"incarnation {REMOVED_BROKERS + 4}")
 
 
 # --- electing ---------------------------------------------------------------------------------------------------

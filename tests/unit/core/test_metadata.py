@@ -256,7 +256,7 @@ def test_only_the_present_leader_changes_the_in_sync_set() -> None:
     with pytest.raises(FailedPrecondition, match=r"^Leader generation mismatch, current leader: a epoch: 1, got"):
         metadata.check(ShrinkIsr("orders", 0, follower, partition.leader, 0, 1))
     with pytest.raises(FailedPrecondition, match="not a replica"):
-        metadata.check(ExpandIsr("orders", 0, "stranger", partition.leader, 1, 1))
+        metadata.check(ExpandIsr("orders", 0, "unknown", partition.leader, 1, 1))
     with pytest.raises(FailedPrecondition, match="in sync with itself"):
         metadata.check(ShrinkIsr("orders", 0, partition.leader, partition.leader, 1, 1))
     metadata.apply(2, ShrinkIsr("orders", 0, follower, partition.leader, 1, 1))

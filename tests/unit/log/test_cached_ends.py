@@ -24,17 +24,17 @@ LONG_S = 10.0
 """Much longer than promises take to be in the synced file."""
 
 
-async def a_life(disk: MemoryDisk, replicated: bool = True, mode: str = "group") -> tuple[PromisedEnds, Bench]:
+async def a_boot(disk: MemoryDisk, replicated: bool = True, mode: str = "group") -> tuple[PromisedEnds, Bench]:
     ends = await start_ends(disk)
     return ends, await open_bench(disk, ends=ends, replicated=replicated, mode=SyncMode(mode))
 
 
 async def named(disk: MemoryDisk, replicated: bool = True, mode: str = "group") -> Bench:
     """A log that an earlier boot had recorded already."""
-    ends, bench = await a_life(disk, replicated, mode)
+    ends, bench = await a_boot(disk, replicated, mode)
     await bench.store([b"0"])
     await stop_ends(ends, bench)
-    return (await a_life(disk, replicated, mode))[1]
+    return (await a_boot(disk, replicated, mode))[1]
 
 
 async def killed() -> MemoryDisk:
@@ -72,7 +72,7 @@ def test_a_record_promised_the_moment_before_a_kill_is_missed(mode: str, replica
         size = await size_of_one_more(bench, disk)
         disk.kill(random.Random(1))
         cut_the_last_off(disk, size)
-        _, bench = await a_life(disk, replicated, mode)
+        _, bench = await a_boot(disk, replicated, mode)
         assert bench.log.tail is Tail.SHORT
         if not replicated:
             await bench.store([b"next"])
@@ -90,7 +90,7 @@ def test_what_was_never_promised_may_be_torn_without_making_a_log_suspect() -> N
         disk.kill(random.Random(1))
         disk.put(path, disk.content(path) + b"\0\0\0\1 the rest of a write")
         for _ in range(3):
-            _, bench = await a_life(disk)
+            _, bench = await a_boot(disk)
             assert (bench.log.tail, bench.log.end) == (Tail.SURE, 2)
             disk.kill(random.Random(1))
 
@@ -105,18 +105,18 @@ def test_after_a_power_loss_the_last_promises_may_be_missing_until_the_log_is_ve
         disk.crash(random.Random(1))
         cut_the_last_off(disk, size)
         for _ in range(3):
-            ends, bench = await a_life(disk)
+            ends, bench = await a_boot(disk)
             assert (bench.log.tail, bench.log.end) == (Tail.LIKELY, 1)
             disk.kill(random.Random(1))  # that this boot ended while the page cache was there changes nothing
-        ends, bench = await a_life(disk)
+        ends, bench = await a_boot(disk)
         await stop_ends(ends, bench)
-        _, bench = await a_life(disk)
+        _, bench = await a_boot(disk)
         tails = [bench.log.tail]
         bench.log.record.verify()
         assert [*tails, bench.log.tail] == [Tail.LIKELY, Tail.SURE], "nor does a clean shutdown"
         await ends_written()
         disk.kill(random.Random(1))
-        assert (await a_life(disk))[1].log.tail is Tail.SURE
+        assert (await a_boot(disk))[1].log.tail is Tail.SURE
 
     run(scenario())
 
@@ -124,14 +124,14 @@ def test_after_a_power_loss_the_last_promises_may_be_missing_until_the_log_is_ve
 def test_the_first_promise_of_a_new_log_is_known_before_its_name_is_on_record() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
-        _, bench = await a_life(disk)
+        _, bench = await a_boot(disk)
         size = await size_of_one_more(bench, disk, first=True)
         disk.kill(random.Random(1))
         for cut in (False, True):
             again = disk.copy()
             if cut:
                 cut_the_last_off(again, size)
-            assert (await a_life(again))[1].log.tail is (Tail.SHORT if cut else Tail.SURE)
+            assert (await a_boot(again))[1].log.tail is (Tail.SHORT if cut else Tail.SURE)
 
     run(scenario())
 
@@ -145,7 +145,7 @@ def test_a_truncation_lowers_the_end_before_the_log_is_shorter() -> None:
         bench.log.segments.visible_end = 0
         await bench.log.truncate(4)
         disk.kill(random.Random(1))
-        _, bench = await a_life(disk)
+        _, bench = await a_boot(disk)
         assert (bench.log.tail, bench.log.end) == (Tail.SURE, 4)
 
     run(scenario())
@@ -162,7 +162,7 @@ def test_a_write_that_failed_promises_nothing() -> None:
         assert bench.failures
         disk.heal()
         disk.kill(random.Random(1))
-        _, bench = await a_life(disk)
+        _, bench = await a_boot(disk)
         assert (bench.log.tail, bench.log.end) in [(Tail.SURE, 2), (Tail.SURE, 3)]
 
     run(scenario())
@@ -187,7 +187,7 @@ def test_where_the_file_cannot_be_written_the_next_start_does_not_believe_it(
             size = await size_of_one_more(bench, disk)
         disk.kill(random.Random(1))
         cut_the_last_off(disk, size)
-        _, bench = await a_life(disk)
+        _, bench = await a_boot(disk)
         assert bench.log.tail is (Tail.SHORT if when == "promise" else Tail.LIKELY), "the synced file has the first one"
 
     run(scenario())
@@ -202,12 +202,12 @@ def test_a_bit_that_flips_is_never_taken_for_a_promise() -> None:
                 harmed = disk.copy()
                 harmed.put(cachedends.FILE, content)
                 harmed.flip(cachedends.FILE, at, bit)
-                _, again = await a_life(harmed)
+                _, again = await a_boot(harmed)
                 assert again.log.tail in (Tail.SURE, Tail.LIKELY)
         for cut in range(110):
             harmed = disk.copy()
             harmed.put(cachedends.FILE, content[:cut])
-            assert (await a_life(harmed))[1].log.tail in (Tail.SURE, Tail.LIKELY)
+            assert (await a_boot(harmed))[1].log.tail in (Tail.SURE, Tail.LIKELY)
 
     run(scenario())
 
@@ -223,7 +223,7 @@ def test_a_file_that_is_older_than_the_synced_one_is_not_believed() -> None:
         await ends_written()
         disk.kill(random.Random(1))
         disk.put(cachedends.FILE, older)
-        assert (await a_life(disk))[1].log.tail is Tail.LIKELY
+        assert (await a_boot(disk))[1].log.tail is Tail.LIKELY
 
     run(scenario())
 
@@ -231,7 +231,7 @@ def test_a_file_that_is_older_than_the_synced_one_is_not_believed() -> None:
 def test_more_logs_than_there_is_room_for_are_only_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         disk = await killed()
-        assert (await a_life(disk))[1].log.tail is Tail.LIKELY
+        assert (await a_boot(disk))[1].log.tail is Tail.LIKELY
 
     monkeypatch.setattr(limits, "CACHED_ENDS", 1)
     run(scenario())

@@ -78,7 +78,7 @@ class History:
         hard_state, new, installed = None, entries(model.end + 1, model.end + chance.randint(1, 4), self.term), None
         if kind != "append":
             self.term += 1
-            hard_state = HardState(self.term, chance.choice(("", "a", "b")), model.snapshot.index, "life")
+            hard_state = HardState(self.term, chance.choice(("", "a", "b")), model.snapshot.index, "incarnation")
         if kind == "vote":
             new = []
         elif kind == "replace" and model.entries:

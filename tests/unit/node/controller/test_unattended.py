@@ -44,7 +44,7 @@ def test_a_join_request_that_cannot_be_right_is_answered_and_keeps_nobody_from_j
         members = {name: Member(name, nats, seed=name == "a") for name in "ab"}
         await members["a"].start()
         heard: list[pb.RaftJoinResponse] = []
-        bus = nats.connect("stranger", "stranger")
+        bus = nats.connect("unknown", "unknown")
 
         def on_batch(batch: bytes, count: int) -> None:
             for message in messages(batch):

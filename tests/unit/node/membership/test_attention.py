@@ -94,7 +94,7 @@ async def stand_still(member: Member, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("pause_s", PAUSES_S)
-def test_a_controller_that_stood_still_buries_nobody_and_takes_nobody_out(
+def test_a_paused_controller_fences_nobody_and_takes_nobody_out(
     pause_s: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
@@ -165,7 +165,7 @@ def test_a_broker_that_was_paused_receives_the_heartbeats_of_the_others_and_its_
             if [peer.id for peer in lead.broker.cluster.peers.alive()] != [other.name]:
                 wrong.append(lambda: "it forgot the other one")
             if lead.broker.cluster.peers._misses_own:
-                wrong.append(lambda: "it thinks that it is deaf")
+                wrong.append(lambda: "it thinks that it cannot receive")
             await asyncio.sleep(0.01)
         assert not wrong
 

@@ -94,9 +94,9 @@ def test_all_killed_at_once_come_back_with_everything_acked(seed: int) -> None:
         members = await three(MemoryNats())
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
         acked = []
-        for life in range(3):
+        for boot in range(3):
             for number in range(20):
-                value = b"%d %d" % (life, number)
+                value = b"%d %d" % (boot, number)
                 await members["b"].publish("s", value, timeout_s=20.0)
                 acked.append(value)
             for member in members.values():
@@ -145,7 +145,7 @@ def test_mutated_and_invented_fetch_requests_do_not_stop_replication() -> None:
             mutated = bytearray(payload)
             mutated[chance.randrange(len(mutated))] ^= 1 << chance.randrange(8)
             nats.publish(subject, bytes(mutated))
-        unknown_broker = encode_request(FetchRequest(7, 7, 1, 1, 0, 0, "stranger", True, []))
+        unknown_broker = encode_request(FetchRequest(7, 7, 1, 1, 0, 0, "unknown", True, []))
         nats.publish(captured[0][0], encode(MsgType.REPLICATION_REQUEST, unknown_broker, crc=True))
         await asyncio.sleep(1)
         for number in range(20):

@@ -421,9 +421,9 @@ def test_a_voter_that_stops_and_holds_nothing_gives_its_vote_back_where_an_odd_n
         members = await three(MemoryNats())
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s"))
         idle = next(name for name in "bc" if name != leader_of(members, "s").name)
-        life = members[idle].process
-        assert life is not None
-        await life.start(members[idle].broker.hand_over(5.0))
+        process = members[idle].process
+        assert process is not None
+        await process.start(members[idle].broker.hand_over(5.0))
         members[idle].kill()
         await asyncio.sleep(5.0)
         other = next(name for name in members if name != idle)
@@ -471,13 +471,13 @@ def test_brokers_that_stop_together_do_not_wait_for_each_other() -> None:
         await published(members["a"], b"v")
         loop = asyncio.get_running_loop()
         began = loop.time()
-        lives = [member.process for member in members.values()]
-        assert all(lives)
+        processes = [member.process for member in members.values()]
+        assert all(processes)
         await asyncio.gather(
             *(
-                life.start(each.broker.hand_over(10.0))
-                for life, each in zip(lives, members.values(), strict=True)
-                if life
+                process.start(each.broker.hand_over(10.0))
+                for process, each in zip(processes, members.values(), strict=True)
+                if process
             )
         )
         assert loop.time() - began < 1.0
@@ -518,21 +518,21 @@ def test_of_many_peers_that_receive_each_others_messages_late_one_founds(seed: i
     """Promises, messages that come late or never, and restarts by chance: never two founders, and one at last."""
     chance = random.Random(seed)
     listed = tuple("abcde"[: chance.choice((2, 3, 4, 5))])
-    lives = {name: (name, "1") for name in listed}
+    server_ids = {name: (name, "1") for name in listed}
     promises: dict[str, tuple[ServerId | None, bool]] = dict.fromkeys(listed, (None, False))
     heard: dict[str, dict[str, Word]] = {name: {} for name in listed}
     founders: dict[ServerId, None] = {}
 
     def word(name: str) -> Word:
         promise, withdrawn = promises[name]
-        return Word(lives[name], False, promise, withdrawn)
+        return Word(server_ids[name], False, promise, withdrawn)
 
     for turn in range(600):
         name = chance.choice(listed)
-        if lives[name] in founders:
+        if server_ids[name] in founders:
             continue
         for other in listed:
-            if other != name and lives[other] not in founders and (turn > 400 or chance.random() < 0.4):
+            if other != name and server_ids[other] not in founders and (turn > 400 or chance.random() < 0.4):
                 heard[name][other] = word(other)
         if turn <= 400 and chance.random() < 0.05:
             heard[name] = {}  # a restart: what it promised stays

@@ -238,7 +238,7 @@ def test_a_forged_term_does_not_use_up_the_terms(term: int) -> None:
         members = await three(nats)
         await create(members)
         for name in "abc":
-            for source in ("abc".replace(name, "")[0], "stranger"):
+            for source in ("abc".replace(name, "")[0], "unknown"):
                 subject = within(members, f"raft.metadata.{name}")
                 nats.publish(subject, encode_message(Heartbeat(source, name, term, 0, 0, 1)))
                 vote = VoteRequest(source, name, term, 9, 9, "", False, True)

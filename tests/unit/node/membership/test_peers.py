@@ -104,11 +104,11 @@ def test_a_boot_that_another_one_followed_counts_again_only_if_it_sends_more_hea
     """It does if the other one was a copy that has ended."""
     now = Now()
     peers, _ = make(now)
-    lives: list[tuple[str, int]] = []
-    peers._on_heard = lambda peer: lives.append((peer.boot, peer.beat))
+    received: list[tuple[str, int]] = []
+    peers._on_heard = lambda peer: received.append((peer.boot, peer.beat))
     for boot, beat in (("first", 7), ("second", 1), ("first", 6), ("first", 7), ("second", 2), ("first", 8)):
         hear(peers, "b1", boot, beat)
-    assert lives == [("first", 7), ("second", 1), ("second", 2), ("first", 8)]
+    assert received == [("first", 7), ("second", 1), ("second", 2), ("first", 8)]
 
 
 def test_words_that_do_not_count_leave_nothing_behind() -> None:

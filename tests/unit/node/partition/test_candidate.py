@@ -147,7 +147,7 @@ def cut_the_last_off(disk: MemoryDisk, path: str) -> None:
     disk.put(path, data[: record_starts(data)[-1]])
 
 
-HARMS = {"flipped": flip_the_last, "torn": cut_the_last_short, "cut off": cut_the_last_off}
+HARMS = {"flipped": flip_the_last, "torn": cut_the_last_short, "truncated": cut_the_last_off}
 
 
 async def all_killed(

@@ -256,7 +256,7 @@ async def live_through(seed: int, mode: SyncMode) -> None:
     chance = random.Random(seed)
     members = await loaded(chance.choice([1000, 3000, 1 << 20]), mode)
     acked = list(EXPECTED)
-    for life in range(4):
+    for boot in range(4):
         victims = chance.choice([["a"], ["b"], ["c"], ["a", "b"], ["a", "b", "c"]])
         power = chance.choice(victims)
         for name in victims:
@@ -272,7 +272,7 @@ async def live_through(seed: int, mode: SyncMode) -> None:
             await asyncio.sleep(chance.choice([0, 0, 0.1, 0.5, 2, 7]))
             await members[name].start()
         for number in range(10):
-            value = b"%d %d" % (life, number)
+            value = b"%d %d" % (boot, number)
             try:
                 await members[chance.choice("abc")].publish("s", value, timeout_s=0.5)
                 acked.append(value)
@@ -283,7 +283,7 @@ async def live_through(seed: int, mode: SyncMode) -> None:
         known = dict.fromkeys(acked)
         for member in members.values():
             got = await member.read("s", replica=True)
-            assert [value for value in got if value in known] == acked, (seed, life)
+            assert [value for value in got if value in known] == acked, (seed, boot)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -220,9 +220,9 @@ def test_what_was_acked_is_there_after_a_power_cut_at_any_moment(seed: int) -> N
         disk, nats = MemoryDisk(), MemoryNats()
         acked: dict[bytes, int] = {}
         number = 0
-        for life in range(6):
-            node = await Node(disk, nats, seed=seed * 100 + life).start()
-            if life == 0:
+        for boot in range(6):
+            node = await Node(disk, nats, seed=seed * 100 + boot).start()
+            if boot == 0:
                 await node.create("s")
             stored = await node.read("s")
             at = {value: offset for offset, value in stored}

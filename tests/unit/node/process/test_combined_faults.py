@@ -37,7 +37,7 @@ async def stored(disk: MemoryDisk, count: int = 10) -> None:
     await stop_ends(ends, bench)
 
 
-async def tail_of_a_life(disk: MemoryDisk) -> Tail:
+async def tail_of_a_boot(disk: MemoryDisk) -> Tail:
     """What a start finds, which is not verified before the next clean shutdown."""
     ends = await start_ends(disk)
     bench = await open_bench(disk, ends=ends, replicated=True)
@@ -52,7 +52,7 @@ def test_a_clean_stop_makes_no_log_sure_of_which_too_little_was_on_record() -> N
         await stored(disk)
         await disk.remove(cleanshutdown.FILE)
         await disk.remove(promised.FILE)
-        assert [await tail_of_a_life(disk) for _ in range(3)] == [Tail.SUSPECT] * 3
+        assert [await tail_of_a_boot(disk) for _ in range(3)] == [Tail.SUSPECT] * 3
 
     run(main())
 
@@ -67,10 +67,10 @@ def test_another_file_than_a_clean_shutdown_left_stays_suspect(clean: bool) -> N
             await bench.store([b"%d" % (9 - number)])
         await bench.close()
         disk.put(FIRST, other.content(FIRST))
-        assert await tail_of_a_life(disk) is Tail.SUSPECT
+        assert await tail_of_a_boot(disk) is Tail.SUSPECT
         if not clean:
             await disk.remove(cleanshutdown.FILE)
-        assert await tail_of_a_life(disk) is Tail.SUSPECT
+        assert await tail_of_a_boot(disk) is Tail.SUSPECT
 
     run(main())
 
@@ -82,9 +82,9 @@ def test_a_clean_shutdown_does_not_verify_what_was_suspect() -> None:
         disk = MemoryDisk()
         await stored(disk)
         disk.shorten(FIRST, len(disk.content(FIRST)) // 2)
-        assert await tail_of_a_life(disk) is Tail.SHORT
+        assert await tail_of_a_boot(disk) is Tail.SHORT
         await disk.remove(promised.FILE)
-        assert [await tail_of_a_life(disk) for _ in range(2)] == [Tail.SUSPECT] * 2
+        assert [await tail_of_a_boot(disk) for _ in range(2)] == [Tail.SUSPECT] * 2
 
     run(main())
 

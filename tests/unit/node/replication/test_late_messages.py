@@ -155,8 +155,8 @@ def test_reports_to_an_earlier_session_of_the_leader_do_not_count() -> None:
 def test_a_broker_that_is_no_member_is_neither_believed_nor_answered() -> None:
     async def main() -> None:
         asked = Asked()
-        asked.ask(1, 1, 10, follower="stranger")
-        asked.ask(1, 2, 10, leader_session=0, follower="stranger")
+        asked.ask(1, 1, 10, follower="unknown")
+        asked.ask(1, 2, 10, leader_session=0, follower="unknown")
         await asyncio.sleep(1)
         assert (asked.promised, asked.bus.sent) == ([], [])
         asked.ask(1, 1, 9)
