@@ -90,7 +90,9 @@ def test_a_server_id_in_use_is_refused_and_its_owner_goes_on(tmp_path: Path, nat
             double.start()
             assert ended(double) == 1
             assert "a broker named a is in the cluster and alive" in double.logs()
-            assert "take this stop for a crash" not in double.logs(), "it closed its files before they were removed"
+            assert "clean shutdown could not be recorded" not in double.logs(), (
+                "it closed its files before they were removed"
+            )
             assert not double.data_dir.exists()
         assert create(a, "s").status == 0
 
@@ -117,7 +119,7 @@ def test_peers_started_one_after_the_other_found_one_cluster(tmp_path: Path, nat
         a.start()
         assert poll(lambda: "waiting to found a cluster" in a.logs())
         assert not (a.data_dir / "streams").exists()
-        missing = "more than half of the peers a, b, c must be there, and these are not heard of: b, c; start them"
+        missing = "more than half of the peers a, b, c must be up, and these do not answer: b, c; start them"
         asked = call(HOST, a.port, "/proto.API/FetchMetadata", b"")
         assert asked.status == 14
         assert asked.text.startswith("waiting to found a cluster for ")

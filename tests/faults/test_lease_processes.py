@@ -137,12 +137,14 @@ def test_a_leader_partitioned_with_its_publishers_stops_in_time_and_a_deletion_w
     assert max(taken.values()) < deleted_at, "taken when the deletion had been answered"
     assert deleted_at - cut_at > LEASE_S - 2.0, "the deletion did not wait for a leader that takes messages"
     assert deleted_at - cut_at < LEASE_WAIT_S + 10.0
-    assert poll(lambda: "no writes are taken here" in apart.brokers["c"].logs(), SETTLE_S)
+    assert poll(lambda: "this broker refuses writes" in apart.brokers["c"].logs(), SETTLE_S)
     request = api.PublishRequest(stream=apart.stream, value=b"why", ackPolicy=api.ALL).SerializeToString()
-    assert poll(lambda: "has heard of no controller for 5 s" in apart.ask("c", "Publish", request).text, SETTLE_S)
+    assert poll(
+        lambda: "has had no contact with the controller for 5 s" in apart.ask("c", "Publish", request).text, SETTLE_S
+    )
     apart.proxy.heal()
     assert poll(lambda: not apart.folders(), SETTLE_S), "it never received the deletion"
     kept = apart.quarantine()
     assert [value for value in taken if value not in kept] == [], "acked messages were erased"
     assert b"before" not in kept, "what was there before is erased, as it was asked for"
-    assert poll(lambda: "writes are taken" in apart.brokers["c"].logs(), SETTLE_S)
+    assert poll(lambda: "this broker takes writes" in apart.brokers["c"].logs(), SETTLE_S)

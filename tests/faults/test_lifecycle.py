@@ -129,7 +129,7 @@ def test_a_signal_ends_a_start_that_still_waits_for_nats(tmp_path: Path) -> None
         begin = time.monotonic()
         assert broker.terminate() == 0
         assert time.monotonic() - begin < NATS_START_TIMEOUT_S / 2
-        assert "stopped before it served" in broker.logs()
+        assert "stopped before it began to serve" in broker.logs()
 
 
 def test_the_embedded_nats_server_ends_with_the_broker(tmp_path: Path) -> None:

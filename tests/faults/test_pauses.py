@@ -46,5 +46,5 @@ def test_a_controller_that_stood_still_takes_nobody_for_dead(tmp_path: Path) -> 
             first.pause()
             time.sleep(pause_s)
             first.resume()
-            assert not poll(lambda: "counts as dead" in first.logs(), SETTLE_S), first.log_tail()
+            assert not poll(lambda: "it is fenced" in first.logs(), SETTLE_S), first.log_tail()
             assert described(first) == before, first.log_tail()

@@ -63,7 +63,7 @@ def test_a_cluster_goes_on_from_one_folder_and_its_old_members_are_refused(tmp_p
 
         aside.rename(old.data_dir)  # it was not lost after all
         old.start()
-        assert poll(lambda: "began this cluster anew" in old.logs(), SETTLE_S), old.log_tail()
+        assert poll(lambda: "recovered this cluster as" in old.logs(), SETTLE_S), old.log_tail()
         assert "empty its data folder" in old.logs()
         assert brokers.voters() == ["c"], "an old member counts"
         old.kill9()

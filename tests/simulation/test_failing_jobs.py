@@ -13,7 +13,7 @@ def test_a_job_that_fails_by_a_bug_is_found(monkeypatch: pytest.MonkeyPatch, err
 
     monkeypatch.setattr(LagWatch, "run", fails)
     found = [str(violation) for violation in run_seed(3).violations]
-    assert any("the look at replicas that lag failed" in text for text in found)
+    assert any("the check for lag failed" in text for text in found)
 
 
 def test_a_job_that_fails_by_a_fault_of_the_run_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ class Builder:
     async def __call__(self, host: Host, boot: int) -> tuple[Broker, Mapping[str, Handler]]:
         chance = SeededRandom(f"{host.seed} {host.name} {boot}")
         settings = BrokerSettings(
-            broker_id=await identity.settle(host.disk, chance, host.name),
+            broker_id=await identity.load_or_create(host.disk, chance, host.name),
             namespace=NAMESPACE,
             seed=host.founds and not self._plan.peers,
             peers=self._plan.peers if host.founds else (),

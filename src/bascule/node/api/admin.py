@@ -1,7 +1,7 @@
 """The gRPC service `bascule.Admin`, beside `proto.API`: any broker takes the request, the controller carries it out.
 
-An answer says what is so when it is given. What takes longer than the call allows is answered with how far it has
-come, and asking again goes on with it.
+An answer describes the state at that moment. An operation that takes longer than the call allows is answered with its
+progress, and a repeated request continues it.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from bascule.wire.pb import internal_pb2 as pb
 
 DEFAULT_S = 5.0
 MARGIN_S = 0.3
-"""Left of a call's time to say how far things have come."""
+"""The part of a call's time that is reserved for the answer with the progress."""
 POLL_S = 0.05
 BARRIER_S = 1.0
 
@@ -84,7 +84,7 @@ class AdminApi:
         )
         return service.methods
 
-    # --- looking ---------------------------------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------------------------
 
     async def cluster_status(self, request: admin.ClusterStatusRequest, call: Call) -> admin.ClusterStatusResponse:
         current = await self._catch_up(call)
@@ -106,7 +106,7 @@ class AdminApi:
         )
 
     async def _catch_up(self, call: Call) -> bool:
-        """Whether a majority has confirmed what this broker is about to say."""
+        """Whether a majority has confirmed that this broker's metadata is current."""
         barrier = pb.PropagatedRequest(op=pb.BARRIER)
         try:
             index = await self._client.change(barrier, min(BARRIER_S, _time_of(call) / 2))
@@ -118,7 +118,7 @@ class AdminApi:
 
     @property
     def _alive(self) -> tuple[str, ...]:
-        return self._status.living()
+        return self._status.live_members()
 
     def _member(self, name: str) -> admin.Member:
         cluster, own = self._cluster, self._cluster.broker_id
@@ -175,7 +175,8 @@ class AdminApi:
         return response
 
     async def _stop(self, broker: str, deadline: float) -> bool:
-        """It says that it stops, or is away already. It may not have heard yet that it drains."""
+        """True if the broker answers that it stops, or is down already. Retries, for the broker may not have applied
+        its drain yet."""
         while broker in self._alive:
             try:
                 await self._brokers.stop(broker)
@@ -192,7 +193,8 @@ class AdminApi:
         return [each for each in self._cluster.servers if each not in alive]
 
     def _is_drained(self, broker: str) -> bool:
-        """It leads nothing that another could lead, and is not the controller if another could be."""
+        """It leads no partition that another replica could lead, and is not the controller if another voter could
+        be."""
         metadata, away = self._cluster.metadata, self._away
         if broker not in metadata.brokers.draining or broker in plans.due(metadata, away):
             return False
@@ -214,7 +216,7 @@ class AdminApi:
         if broker == self._cluster.broker_id:
             others = [f"{peer.host}:{peer.port}" for peer in self._cluster.peers.alive()]
             raise FailedPrecondition(
-                f"this is {broker} itself, which would end before it could answer: ask another broker"
+                f"this is broker {broker} itself, which would end before it could answer: ask another broker"
                 + (f", as with --server {others[0]}" if others else "")
             )
         lost = plans.removal_losses(self._cluster.metadata, broker) if request.force else []
@@ -260,7 +262,7 @@ class AdminApi:
         try:
             await self._ask(pb.ELECT_LEADER, op, call)
         except FailedPrecondition:
-            # The controller that did it may have died before it said so, and the next one finds it done.
+            # The controller that made it may have died before it answered, and the next one finds it made.
             now = self._partition(self._stream(stream.name), item.id)
             if now.unclean_epoch == item.unclean_epoch or was_elected(now, election.leader, self._alive) is None:
                 raise
@@ -271,7 +273,7 @@ class AdminApi:
         return election
 
     async def _led(self, stream: str, partition: int, deadline: float) -> None:
-        """Returns when the new leader leads, so that it can be used at once; or when time is up: it will."""
+        """Returns when the new leader leads, so that clients can use it at once, or at the deadline."""
         while _now() < deadline:
             leader = self._partition(self._stream(stream), partition).leader
             there = await self._brokers.positions(leader, stream, [partition])
@@ -288,14 +290,14 @@ class AdminApi:
     # --- asking the controller -------------------------------------------------------------------------------
 
     async def _ask(self, kind: "pb.Op", op: pb.AdminOp, call: Call) -> None:
-        """Returns when this broker knows of the outcome."""
+        """Returns when this broker has applied the outcome."""
         request = pb.PropagatedRequest(op=kind, adminOp=op)
         index = await self._client.change(request, max(_time_of(call) - MARGIN_S, POLL_S))
         try:
             async with asyncio.timeout(_time_of(call)):
                 await self._cluster.raft.applied(index)
         except TimeoutError:
-            raise Unavailable("it is decided, but this broker has not heard of it yet: ask again") from None
+            raise Unavailable("it is committed, but not applied on this broker yet: ask again") from None
 
 
 def _named(broker: str) -> str:

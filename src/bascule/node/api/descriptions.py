@@ -1,14 +1,14 @@
-"""What FetchMetadata says of streams, as bytes: made in rounds, a slice at a time, once for all who ask.
+"""The streams in answers to FetchMetadata, as bytes: encoded in rounds, in slices, once for all callers.
 
-A round serves everybody who asked before it began, as a group commit does: it takes the metadata as it is then, which
-are immutable values, and describes each stream once, however many asked and however often they named it. So an answer
-is of one version of the metadata, never older than its question, and a thousand clients that ask at once cost little
-more than one. Between slices the event loop is let go.
+A round serves all calls that arrived before it began, as a group commit does: it takes the metadata as it is then,
+which are immutable values, and encodes each stream once, however many calls name it. So an answer is of one version of
+the metadata, never older than its call, and a thousand clients that call at once cost little more than one. Between
+slices it yields to the event loop.
 
-What the metadata says of a partition is cached encoded until it changes; so are its positions here, if it is held here.
+The metadata of a partition is cached encoded until it changes; so are the offsets of a replica on this broker.
 
-An answer is a list of pieces that all who asked for it share. Whoever takes one slowly holds it in memory, so that
-there is a bound on that for the broker: past it the one who has taken longest is told to ask again.
+An answer is a list of pieces that all its callers share. A slow client holds it in memory, so this memory has a bound
+for the broker: beyond it the call that has taken longest is ended, and its client has to ask again.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _STREAM, _PARTITION = 0x12, 0x22
 """Tags: of a map entry, of a stream in the response, and of a partition in a stream."""
 
 Positions = tuple[int, int, int, int] | None
-"""Of the replica here: the ends of what is committed and of the log, when the first and the latest message came."""
+"""Of the replica here: high watermark, log end, and when the first and the latest message arrived."""
 
 _NEVER = api.PartitionEventTimestamps()
 
@@ -76,7 +76,7 @@ class Descriptions:
         self._metadata = metadata
         self._find = find
         self._asked: dict[tuple[str, ...], asyncio.Future[Answer]] = {}
-        self._rounds = jobs.tasks("the describing of streams", 2)  # one may be over and still counted
+        self._rounds = jobs.tasks("the encoding of metadata for clients", 2)  # one may have ended and still be counted
         self._describing = False
         self._cached: dict[str, _Cached] = {}
         self._slice = 0
@@ -92,11 +92,11 @@ class Descriptions:
             self._describing = True
             self._rounds.start(self._run())
         try:
-            answer = await asyncio.shield(asked)  # several wait for it: who gives up must not cancel it
+            answer = await asyncio.shield(asked)  # several calls wait for it: one that ends must not cancel it
         except asyncio.CancelledError:
             if not asked.cancelled():
                 raise  # it is this call that was cancelled
-            raise Internal("the streams could not be described; the log of this broker says why") from None
+            raise Internal("the metadata could not be encoded; the log of this broker says why") from None
         if answer.too_large:
             raise ResourceExhausted(
                 f"the answer would be larger than {METADATA_ANSWER_BYTES} bytes: ask for fewer streams at a time"
@@ -104,7 +104,7 @@ class Descriptions:
         return answer
 
     async def send(self, call: Call, head: bytes, answer: Answer) -> None:
-        """One response message: `head`, then the streams, piece by piece as the client takes them."""
+        """One response message: `head`, then the streams, piece by piece as the client reads them."""
         taker = object()
         try:
             async with asyncio.timeout(METADATA_TAKE_S) as patience:
@@ -113,7 +113,7 @@ class Descriptions:
                 for piece in answer.pieces:
                     await call.send(piece)
         except TimeoutError:
-            raise ResourceExhausted("the answer was not taken in time, and others wait for theirs: ask again") from None
+            raise ResourceExhausted("the answer was not read in time, and other calls wait: ask again") from None
         finally:
             self._release(taker)
 
@@ -131,7 +131,7 @@ class Descriptions:
         if answer is not None:
             answer.takers -= 1
             self._held_bytes -= 0 if answer.takers else answer.size
-        assert self._held_bytes >= 0, "an answer was let go of twice"
+        assert self._held_bytes >= 0, "an answer was released twice"
 
     # --- rounds -----------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ class Descriptions:
                 try:
                     await self._round(asked)
                 except Exception:
-                    logger.exception("streams could not be described")
+                    logger.exception("metadata could not be encoded for clients, whose calls fail; report this")
                 finally:
                     for waits in asked.values():
                         waits.cancel()  # no effect on those that were answered
@@ -201,7 +201,7 @@ def positions_of(replica: Replica) -> Positions:
 
 
 class _Cached:
-    """A stream and its partitions as they were encoded last."""
+    """A stream and its partitions as they were last encoded."""
 
     def __init__(self, stream: Stream) -> None:
         self.creation_index = stream.creation_index
@@ -211,7 +211,7 @@ class _Cached:
         self._entries: list[tuple[Partition, bytes, Positions, bytes] | None] = [None] * len(stream.partitions)
 
     def entry(self, item: Partition, positions: Positions) -> bytes:
-        """Of the map of partitions. Two encodings of one message, one after the other, are that message."""
+        """An entry of the map of partitions. Protobuf merges two encodings of a message that follow each other."""
         cached = self._entries[item.id]
         if cached is not None and cached[0] is item:
             if cached[2] == positions:
@@ -231,7 +231,7 @@ def describe_partition(item: Partition, positions: Positions) -> api.PartitionMe
 
 
 def _fixed(item: Partition) -> bytes:
-    """What the metadata says."""
+    """The fields that come from the metadata."""
     return api.PartitionMetadata(
         id=item.id,
         leader=item.leader,
@@ -246,7 +246,7 @@ def _fixed(item: Partition) -> bytes:
 
 
 def _moving(positions: Positions) -> bytes:
-    """What the log here says."""
+    """The fields that come from the log on this broker."""
     if positions is None:
         return _NOT_HERE
     hw_end, end, first, latest = positions

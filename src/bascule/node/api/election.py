@@ -1,7 +1,7 @@
-"""An election of a leader that is not in sync: who it would be, and what is known about what it costs.
+"""An unclean election: which replica would lead, and what is known about the messages that are lost.
 
-A replica that lives knows its own log, and how far its leader had told it that messages were committed. What a leader
-committed after it last spoke to that replica nobody alive knows: the statement says so, and does not guess.
+A live replica knows its own log, and the last high watermark that it received from its leader. How much the leader
+committed after that is not known to any live broker: the statement says so, and does not guess.
 """
 
 from bascule.core.metadata import plans
@@ -13,7 +13,7 @@ from bascule.wire.pb import admin_pb2 as admin
 
 
 def was_elected(item: Partition, replica: str, alive: tuple[str, ...]) -> admin.ElectLeaderResponse | None:
-    """The answer to who asks again, because the first one was lost on its way; None if nothing was done yet."""
+    """The answer to a repeated request whose first answer was lost; None if the election has not been made yet."""
     if item.unclean_epoch != item.leader_epoch or item.leader not in alive or replica not in ("", item.leader):
         return None
     return admin.ElectLeaderResponse(
@@ -27,14 +27,14 @@ def was_elected(item: Partition, replica: str, alive: tuple[str, ...]) -> admin.
 async def propose_election(
     status: ReplicaStatus, stream: Stream, item: Partition, replica: str
 ) -> admin.ElectLeaderResponse:
-    alive = status.living()
+    alive = status.live_members()
     known = await status.positions(stream, (item,))
     candidates = plans.electable(item, stream.name, alive, replica, bool(waits_for(item, known)))
     described = replicas(item, alive, known)
     answered = [each for each in described if each.answered and each.broker in candidates]
     chosen = [each for each in answered if each.broker == replica] if replica else answered
     if not chosen:
-        raise Unavailable("no live replica says where its log ends; ask again")
+        raise Unavailable("no live replica answers with its log end; ask again")
     leader = max(chosen, key=lambda each: (each.lastEpoch, each.end, each.broker))
     known_end = max(each.highWatermarkEnd for each in answered)
     loss = max(0, known_end - leader.end)
@@ -54,7 +54,7 @@ def _statement(
     name: str, item: Partition, leader: admin.Replica, answered: list[admin.Replica], certain_loss: int
 ) -> str:
     away = [each for each in item.complete if each not in (other.broker for other in answered)]
-    whole = f"was on {', '.join(item.complete)}, and of these {', '.join(away) or 'nobody'} is away"
+    whole = f"was on {', '.join(item.complete)}, and of these {', '.join(away) or 'none'} is down or does not answer"
     parts = [
         f"{leader.broker} would lead {name} with the messages below offset {leader.end}; everything that was committed "
         f"{whole if item.complete else 'was on disks that are lost'}"
@@ -64,7 +64,7 @@ def _statement(
     longer = [each for each in answered if (each.lastEpoch, each.end) > (leader.lastEpoch, leader.end)]
     parts += [f"{each.broker} has more, up to offset {each.end}" for each in longer]
     parts.append(
-        f"every message from offset {leader.end} on that was acked is lost, how many those are nobody alive knows"
+        f"every acked message from offset {leader.end} on is lost; how many those are is not known to any live broker"
     )
-    parts.append("when the old replicas come back they cut what differs, and set it aside")
+    parts.append("when the old replicas come back they truncate what differs, into quarantine/")
     return "; ".join(parts)

@@ -155,7 +155,8 @@ class Api:
     # --- metadata -----------------------------------------------------------------------------------------------
 
     async def fetch_metadata(self, request: api.FetchMetadataRequest, call: Call) -> None:
-        """Each stream once, in the order of its first mention. Large answers leave as the client takes them."""
+        """Each stream once, in the order in which it is first named. Large answers are sent as the client reads
+        them."""
         if max(len(request.streams), len(request.groups)) > METADATA_NAMES:
             raise ResourceExhausted(f"at most {METADATA_NAMES} streams and groups can be asked for at a time")
         answer = await self._descriptions.of(tuple(dict.fromkeys(request.streams)))

@@ -3,7 +3,7 @@
 A publish always goes through NATS, because other streams may listen on the subject. These store it too, and ack it,
 but a publish that names a stream is answered by that stream (`routes.py`). PublishAsync works per read: one
 kernel call turns all requests that arrived into one NATS write; requests that need another answer (unknown stream,
-readonly, too large, NATS away) come back singled out and are answered one by one.
+readonly, too large, NATS not connected) are returned to Python and answered one by one.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 CLOSE_WAIT_S = 5.0
 """How long a half-closed PublishAsync waits for outstanding acks, as the Go server does."""
 STALLED_ACKS_S = 5.0
-"""Acks missing for this long are not coming (a lost NATS connection): the stream goes on."""
+"""Acks that are missing for this long will not arrive (a lost NATS connection): the call goes on without them."""
 
 Code = api.PublishAsyncError.Code
 _MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
@@ -59,7 +59,7 @@ _ACK_FAILURES: dict[int, tuple[type[BasculeError], str]] = {
     api.Ack.TOO_LARGE: (InvalidArgument, "message exceeds max replication size"),
     api.Ack.ENCRYPTION: (Internal, "encryption failed on partition"),
 }
-"""Made anew each time: an error that is raised twice keeps the frames of both, with all they hold."""
+"""Classes, not instances: an exception that is raised twice holds the frames of both in memory."""
 
 
 RefusalReason = Callable[[str, int], str | None]
@@ -67,7 +67,7 @@ RefusalReason = Callable[[str, int], str | None]
 
 
 class RefusedError(Exception):
-    """One publish that cannot go out, with both of its answers."""
+    """One publish that is refused, with its answers for Publish and for PublishAsync."""
 
     def __init__(self, code: api.PublishAsyncError.Code, error: BasculeError) -> None:
         super().__init__(str(error))
@@ -102,12 +102,12 @@ class Publisher:
         return api.PublishResponse(ack=ack)
 
     def _not_confirmed(self, request: api.PublishRequest, ack_error: int) -> BasculeError:
-        """A leader that could not store a message had sent it to its followers already, and one of these may lead next:
-        nobody knows what becomes of it."""
+        """The outcome is unknown: a leader that could not store a message has sent it to its followers, and one of
+        these may lead next and commit it."""
         failure, text = _ACK_FAILURES.get(ack_error, (UnknownOutcome, ""))
         if text:
             return failure(text)
-        reason = self._refusal(request.stream, request.partition) or "its leader could not store it, and logs why"
+        reason = self._refusal(request.stream, request.partition) or "its leader could not store it; see its log"
         return UnknownOutcome(
             f"unknown error: the message may be stored in partition {request.partition} or not, read before you send "
             f"it again: {reason}"
@@ -141,8 +141,8 @@ class Publisher:
     async def _publish_and_wait(
         self, subject: bytes, suffix: bytes, message: api.Message, call: Call
     ) -> api.Ack | None:
-        """The first ack that answers; None at once if the caller asked for none or set no deadline (as clients
-        expect). Then the message names no inbox of ours: nobody would be there for the ack."""
+        """The first ack that answers; None at once if the caller asked for none or set no deadline (as clients expect).
+        Then the message names no inbox of ours: no call would wait for the ack."""
         if message.ackInbox and not usable_subject(message.ackInbox.encode()):
             raise self._counted(
                 InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
@@ -247,8 +247,8 @@ class Publisher:
     def _route(
         self, session: "_Session", inbox: bytes, data: bytes, table: Table
     ) -> tuple[bytes, list[bytes], BasculeError | None]:
-        """One read: route what is whole. What is left: the unfinished rest, requests that need an answer of their own,
-        and what is wrong with the stream as a whole."""
+        """One read: publish the complete requests. Returns the incomplete rest, requests that need their own answer,
+        and an error that ends the call."""
         consumed, commands, _, awaiting, exceptions, problem = route_publishes(
             data, 0, len(data), table, inbox, self._bus.max_payload, GRPC_MAX_MESSAGE_BYTES
         )
@@ -256,13 +256,13 @@ class Publisher:
             try:
                 self._bus.send(commands)
             except BusUnavailable:
-                # With no routes every request comes back singled out, and is told so.
+                # Without routes every request is returned, and gets its own error.
                 return self._route(session, inbox, data, {})
             session.outstanding += awaiting
         return data[consumed:], exceptions, _problem(problem, data, consumed) if problem else None
 
     async def _publish_each(self, session: "_Session", inbox: bytes, requests: list[bytes]) -> None:
-        """One by one, some in a turn of the event loop, over all streams: a read may hold 200,000 of them."""
+        """One by one, a bounded number per turn of the event loop over all calls: a read may have 200,000 of them."""
         for first in range(0, len(requests), PUBLISH_SINGLY):
             async with self._singly:
                 for request in requests[first : first + PUBLISH_SINGLY]:
@@ -274,7 +274,7 @@ class Publisher:
     def _decode_singly(self, session: "_Session", inbox: bytes, data: bytes) -> None:
         try:
             check_fields(data)
-        except InvalidArgument as error:  # its correlation id is somewhere in what is not decoded
+        except InvalidArgument as error:  # its correlation id is not decoded
             session.refuse(api.PublishRequest(), Code.BAD_REQUEST, str(self._counted(error)))
             return
         self._publish_singly(session, inbox, api.PublishRequest.FromString(data))
@@ -293,7 +293,7 @@ class Publisher:
 
 
 class _Session:
-    """One PublishAsync stream: counts the acks still to come, so that neither side buffers without bound."""
+    """One PublishAsync call: counts its outstanding acks, so that neither side buffers without bound."""
 
     def __init__(self, call: Call) -> None:
         self.outstanding = 0
@@ -304,12 +304,12 @@ class _Session:
 
     @property
     def unanswered(self) -> bool:
-        """Acks may wait for this call somewhere."""
+        """Acks for this call may be pending on a leader."""
         return self._gave_up or self.outstanding > 0
 
     def on_frames(self, frames: bytes, count: int) -> None:
-        # A message may be acked twice, by a leader and the one that follows it, and acks that were given up may come
-        # after all: the count never runs below zero.
+        # A message may be acked twice, by a leader and the next one, and acks that were given up may still arrive: the
+        # count never falls below zero.
         self.outstanding = max(0, self.outstanding - count)
         self._changed.set()
         if not self._call.ended:
@@ -329,7 +329,7 @@ class _Session:
             self._call.write(b"".join(refusals))
 
     async def room(self) -> None:
-        """Returns when more may be read: acks are neither too many nor stuck behind a client that does not read."""
+        """Returns when more requests may be read: not too many acks are outstanding, or unread by the client."""
         if self._call.queued_bytes > SUBSCRIBER_BUFFER_BYTES:
             await self._call.drained()
         if self.outstanding > PUBLISH_OUTSTANDING_ACKS:

@@ -1,4 +1,4 @@
-"""Where the replicas of a stream are in their logs, asked of every broker that holds one and lives."""
+"""The log ends of the replicas of a stream, requested from every live broker that holds one."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import internal_pb2 as pb
 
 Positions = dict[str, tuple[str, dict[int, pb.PartitionPosition]]]
-"""By broker: its sync mode, and where its replicas stand. Only of those that answered."""
+"""By broker that answered: its sync mode, and the log ends of its replicas."""
 
 
 class ReplicaStatus:
@@ -20,13 +20,13 @@ class ReplicaStatus:
         self._brokers = brokers
         self._defaults = defaults
 
-    def living(self) -> tuple[str, ...]:
-        """Members this broker has heard of within a session, and that are not about to stop; itself among them."""
-        heard = {self._cluster.broker_id, *(peer.id for peer in self._cluster.peers.alive() if not peer.leaving)}
-        return tuple(each for each in self._cluster.servers if each in heard)
+    def live_members(self) -> tuple[str, ...]:
+        """Members that sent a heartbeat within a session, and are not about to stop; this broker included."""
+        alive = {self._cluster.broker_id, *(peer.id for peer in self._cluster.peers.alive() if not peer.leaving)}
+        return tuple(each for each in self._cluster.servers if each in alive)
 
     async def positions(self, stream: Stream, partitions: tuple[Partition, ...]) -> Positions:
-        alive = self.living()
+        alive = self.live_members()
         holders: dict[str, list[int]] = {}
         for item in partitions:
             for replica in item.replicas:
@@ -36,7 +36,7 @@ class ReplicaStatus:
         return {name: (sync, there) for name, (sync, there) in zip(holders, known, strict=True) if there}
 
     async def _ask(self, name: str, stream: str, numbers: list[int]) -> tuple[str, dict[int, pb.PartitionPosition]]:
-        """Some partitions at a time: neither that broker nor this one is to be held up by ten thousand."""
+        """Requests partitions in slices: ten thousand at once would block both event loops."""
         sync, there = "", {}
         for first in range(0, len(numbers), ADMIN_SLICE):
             answer = await self._brokers.positions(name, stream, numbers[first : first + ADMIN_SLICE])
@@ -48,12 +48,12 @@ class ReplicaStatus:
         return sync, there
 
     async def waiting(self) -> dict[tuple[str, int], tuple[str, ...]]:
-        """For every partition that nobody leads yet: whom its leader has to hear before."""
-        asked = [self._brokers.waiting(name) for name in self.living()]
+        """For every partition without a leader yet: the brokers that have to answer its designated leader first."""
+        asked = [self._brokers.waiting(name) for name in self.live_members()]
         return {key: missing for each in await asyncio.gather(*asked) for key, missing in each.items()}
 
     async def describe(self, stream: Stream) -> admin.DescribeStreamResponse:
-        alive = self.living()
+        alive = self.live_members()
         known = await self.positions(stream, stream.partitions)
         least = self._defaults.min_isr_of(stream.config)
         response = admin.DescribeStreamResponse(
@@ -88,7 +88,7 @@ class ReplicaStatus:
 def replicas(item: Partition, alive: tuple[str, ...], known: Positions) -> list[admin.Replica]:
     described = []
     for name in item.replicas:
-        # Who is away is not in sync, whatever the metadata says until it has noticed.
+        # A broker that is down is not in sync, also before the controller has fenced it.
         replica = admin.Replica(
             broker=name,
             alive=name in alive,
@@ -106,6 +106,6 @@ def replicas(item: Partition, alive: tuple[str, ...], known: Positions) -> list[
 
 
 def waits_for(item: Partition, known: Positions) -> tuple[str, ...]:
-    """Whom its leader has to hear before it leads; () if it leads, or does not say."""
+    """The brokers that have to answer its leader before it leads; () if it leads, or does not answer."""
     _, there = known.get(item.leader, ("", {}))
     return tuple(there[item.id].waitsFor) if item.id in there else ()

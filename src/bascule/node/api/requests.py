@@ -28,9 +28,10 @@ async def receive(call: Call, request_type: type[Request], most: int) -> Request
 
 
 def check_fields(data: bytes) -> None:
-    """Before a message that may be large is decoded: its value may be, but not the number of its headers."""
+    """Called before a message that may be large is decoded: its value may be large, its number of headers is
+    bounded."""
     if fields_up_to(data, MAX_MESSAGE_FIELDS + 1) > MAX_MESSAGE_FIELDS:
         raise InvalidArgument(
-            f"the message has more than {MAX_MESSAGE_FIELDS} headers and other fields; send fewer headers, or one with "
-            "all they say"
+            f"the message has more than {MAX_MESSAGE_FIELDS} headers and other fields; send fewer headers, "
+            "or combine them"
         )

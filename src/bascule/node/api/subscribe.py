@@ -1,7 +1,7 @@
 """Subscribe: byte ranges of the log, straight to the client.
 
-The positions are worked out once, at the start; after that a subscription is a loop of "read whole records below the
-high watermark, send them, wait". What is sent is what is on disk: no message is decoded or built here.
+Start and stop offsets are determined once, at the start; after that a subscription is a loop: read whole records below
+the high watermark, send them, wait. The bytes sent are those on disk: no message is decoded or built here.
 """
 
 import asyncio
@@ -58,15 +58,15 @@ async def subscribe(replicas: Replicas, cluster: Cluster, request: api.Subscribe
 
 
 async def _may_start(cluster: Cluster, replica: Replica, request: api.SubscribeRequest) -> bool:
-    """Where "newest" or "now" decides what is sent, an old leader must not answer: it would end too early, or begin too
-    early for a client that has seen more than it has."""
+    """If the request depends on the newest offset or on the time, an old leader must not answer: it would end too
+    early, or begin too early for a client that has seen more."""
     start = request.startOffset if request.startPosition == api.OFFSET else 0
     timeless = request.startPosition in (api.OFFSET, api.EARLIEST) and not request.reverse and start <= replica.log.end
     if timeless and request.stopPosition in (api.STOP_ON_CANCEL, api.STOP_OFFSET):
         return True
     if not await confirm_leads(cluster, replica):
         return False
-    if request.reverse:  # from the newest that is committed; forwards the newest of all is waited for
+    if request.reverse:  # it starts at the newest committed record; forwards the reader waits for the newest one
         await replica.established(SESSION_S)
     return True
 
@@ -89,7 +89,7 @@ async def _serve(replica: Replica, request: api.SubscribeRequest, call: Call, re
 async def _serve_reverse(
     log: CommitLog, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
 ) -> None:
-    """Newest to oldest; a stop position is then the oldest message wanted."""
+    """From the newest to the oldest; a stop position is then the oldest message requested."""
     if log.visible_end <= log.start:
         raise Internal("Failed to create stream reader: segment not found")
     start = min(await _start(log, request), log.visible_end - 1)
@@ -106,7 +106,7 @@ async def _serve_reverse(
 
 
 async def _more(log: CommitLog, reader: Reader) -> None:
-    """Returns when it is worth reading again; raises if it never will be."""
+    """Returns when there may be more to read; raises if the log is deleted or closed."""
     match await reader.wait():
         case "deleted":
             raise NotFound("commit log was deleted")
@@ -128,8 +128,8 @@ async def _span(replica: Replica, request: api.SubscribeRequest) -> Span:
 
 
 def _reachable(log: CommitLog, start: int) -> int:
-    """Below the oldest record: the oldest. Past the end: the next one to come. In between, exactly what was asked,
-    committed yet or not: a client that resumes after a fail-over must not be sent what it already has."""
+    """Below the oldest record: the oldest. Past the end: the log end. In between exactly the requested offset,
+    committed or not: a client that resumes after a failover must not receive messages that it already has."""
     return max(log.start, min(start, log.end))
 
 
@@ -150,7 +150,7 @@ async def _start(log: CommitLog, request: api.SubscribeRequest) -> int:
 
 
 async def _stop(log: CommitLog, request: api.SubscribeRequest) -> int | None:
-    """The last offset wanted, None for no end."""
+    """The last offset requested, None for no end."""
     match request.stopPosition:
         case api.STOP_ON_CANCEL:
             return None

@@ -1,17 +1,17 @@
 """Calls between brokers, over one connection to NATS.
 
-*Receiving.* A handler is registered with its subject: which kind of message (`messages`), and the function that takes
-it. Everything is checked here, once, before the function is called: that the envelope is of a kind that is expected on
-that subject, its checksum, that it decodes, and that a question names a subject for its answer. The subject names the
-cluster a message is for (`subjects`). A message that fails a check is ignored, and counted by kind; of each kind a line
-is logged, and then one every ten seconds with the number, for anyone who reaches the NATS server can send anything. A
-function that fails is a bug: it is logged with its traceback, and the next message is taken all the same.
+*Receiving.* A handler is registered for a subject: a kind of message (`messages`), and the function that takes it. All
+checks are made here, once, before the function is called: that the envelope is of a kind that is expected on that
+subject, its checksum, that it decodes, and that a request has a reply subject. The subject names the cluster of a
+message (`subjects`). A message that fails a check is ignored, and counted by kind. Each kind is logged at most once in
+ten seconds, with the number, for anyone who reaches the NATS server can send anything. A function that fails is a bug:
+it is logged with its traceback, and the next message is handled.
 
-*Asking.* A question goes out with an inbox of its own and is waited for so long and no longer; of several answers the
-first that decodes counts. Whoever asks decides whether it is asked again.
+*Asking.* A request is sent with an inbox of its own and has a timeout; of several answers the first that decodes
+counts. The caller decides whether to retry.
 
-*Sending.* What NATS would not take, for it is larger than its `max_payload`, is not sent: NATS would end the connection
-over it, and everything else that it carries with it.
+*Sending.* A message that is larger than `max_payload` of NATS is not sent: NATS would close the connection, which
+carries other messages too.
 """
 
 import asyncio
@@ -47,14 +47,14 @@ _TYPE_AT = 7
 class Handler(Generic[T]):
     message: Decoded[T]
     take: Callable[[T, NatsMessage], None]
-    """Gets the message decoded, and as it came: its subject and reply subject. A PeerError says that it cannot be
-    right after all."""
+    """Gets the decoded message, and the raw one for its subject and reply subject. Raises PeerError if it is
+    invalid."""
     answers: bool = False
-    """It is ignored without a reply subject that can be answered to."""
+    """The message is ignored without a valid reply subject."""
 
 
 class Ignored:
-    """What cannot be decoded: counted by kind, and logged in one way."""
+    """Messages that cannot be decoded: counted by kind, and logged."""
 
     def __init__(self, metrics: Metrics) -> None:
         self.counter = metrics.counter(
@@ -73,7 +73,7 @@ class Calls:
     def __init__(
         self, broker_id: str, subjects: Subjects, bus: Bus, random: Random, metrics: Metrics, purpose: str = ""
     ) -> None:
-        """`purpose` tells the inboxes of one connection of a broker from those of another."""
+        """`purpose` distinguishes the inboxes of two connections of one broker."""
         self.broker_id = broker_id
         self.subjects = subjects
         self.ignored = Ignored(metrics)
@@ -89,18 +89,17 @@ class Calls:
         return self._bus.max_payload
 
     def new_id(self) -> str:
-        """For an operation: never used before, by anybody."""
+        """A globally unique id, for an operation."""
         return self._random.token()
 
     # --- receiving -------------------------------------------------------------------------------------------
 
     def handle(self, subject: bytes, *handlers: Handler[Any], after: Callable[[], None] | None = None) -> Subscription:
-        """From now on messages on this subject are taken by these, each of its own kind. `after` is called behind each
-        batch of them."""
+        """Subscribe these handlers to this subject, one per kind of message. `after` is called after each batch."""
         return self._bus.subscribe(subject, Listener(handlers, after, self.ignored).on_batch)
 
     def answering(self, method: Method[Q, A], answer: Callable[[Q], A | None]) -> Handler[Q]:
-        """A handler for questions that are answered at once, or, with None, not at all."""
+        """A handler for requests that are answered at once, or, with None, not at all."""
 
         def take(question: Q, message: NatsMessage) -> None:
             answered = answer(question)
@@ -112,11 +111,11 @@ class Calls:
     def answering_later(
         self, method: Method[Q, A], answer: Callable[[Q], Later[A]], tasks: Tasks, admits: Callable[[Q], bool]
     ) -> Handler[Q]:
-        """The same for answers that take a while; what is not admitted is not begun. Past the bound of `tasks`
-        questions are dropped: they are asked again."""
+        """The same for answers that take a while. Requests that are not admitted, or exceed the bound of `tasks`, are
+        dropped: the caller retries."""
 
         async def work(question: Q, reply: bytes) -> None:
-            answered = await answer(question)  # made here: a task that ends before its first step leaves nothing behind
+            answered = await answer(question)  # created here: a cancelled task leaves no coroutine behind
             if answered is not None:
                 self.tell(reply, method.answer, answered)
 
@@ -135,15 +134,15 @@ class Calls:
             payload = encode(message.type, payload, crc=True)
         if len(payload) > self._bus.max_payload:
             self._too_large.count(
-                f"{message.name} of {len(payload)} bytes cannot be sent, for NATS takes {self._bus.max_payload} at "
-                "most: raise max_payload of the NATS servers"
+                f"{message.name} of {len(payload)} bytes cannot be sent: NATS takes at most {self._bus.max_payload}; "
+                "raise max_payload of the NATS servers"
             )
             return False
         self._bus.send(pub(subject, payload, reply))
         return True
 
     def tell(self, subject: bytes, message: Message[T], value: T) -> None:
-        """What nobody misses, or asks for again, if NATS is away."""
+        """Send a message that may be lost if NATS is not connected: it is not needed, or is sent again."""
         try:
             self.send(subject, message, value)
         except BusUnavailable:
@@ -152,12 +151,12 @@ class Calls:
     # --- asking ----------------------------------------------------------------------------------------------
 
     def listen(self) -> None:
-        """For answers. Before the first question."""
+        """Subscribe to answers. To be called before the first request."""
         self._bus.subscribe(self._inbox + b"*", self._on_answers)
 
     async def ask(self, subject: bytes, method: Method[Q, A], question: Q, timeout_s: float) -> A:
-        """The first answer. DeadlineExceeded if none comes; BusUnavailable without NATS; Unavailable if the question is
-        larger than NATS takes."""
+        """The first answer. Raises DeadlineExceeded without an answer, BusUnavailable without NATS, and Unavailable if
+        the request is larger than NATS takes."""
         token = self._random.token().encode()
         arrived: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting[token] = (method.answer, arrived)
@@ -167,12 +166,12 @@ class Calls:
             async with asyncio.timeout(timeout_s):
                 return await arrived
         except TimeoutError:
-            raise DeadlineExceeded(f"nobody answered on {subject.decode()} within {timeout_s:.1f} s") from None
+            raise DeadlineExceeded(f"no answer on {subject.decode()} within {timeout_s:.1f} s") from None
         finally:
             del self._waiting[token]
 
     async def ask_once(self, subject: bytes, method: Method[Q, A], question: Q, timeout_s: float) -> A | None:
-        """None without an answer, for whatever reason: who asks does without, or asks again by itself."""
+        """None without an answer, for any reason: the caller does without, or retries itself."""
         try:
             return await self.ask(subject, method, question, timeout_s)
         except (DeadlineExceeded, BusUnavailable, Unavailable):
@@ -182,7 +181,7 @@ class Calls:
         for message in messages(batch):
             kind, arrived = self._waiting.get(message.subject[len(self._inbox) :], (None, None))
             if kind is None or arrived is None or arrived.done():
-                continue  # late, or the second one
+                continue  # late, or a second answer
             try:
                 arrived.set_result(kind.decode(_opened(message.payload, kind)))
             except PeerError as error:
@@ -190,12 +189,12 @@ class Calls:
 
 
 class Listener:
-    """One subscription. Replication receives through this: a call for each batch, and nothing awaited."""
+    """One subscription. It is synchronous, one call for each batch: replication receives through it."""
 
     def __init__(self, handlers: tuple[Handler[Any], ...], after: Callable[[], None] | None, ignored: Ignored) -> None:
         types = [handler.message.type for handler in handlers]
         assert len(set(types)) == len(types), "two handlers for one kind of message"
-        assert None not in types or len(types) == 1, "what has no envelope cannot be told from others"
+        assert None not in types or len(types) == 1, "a message without an envelope needs a subject of its own"
         self._by_type: dict[int | None, Handler[Any]] = dict(zip(types, handlers, strict=True))
         self._bare = self._by_type.get(None)
         self._names = ", or ".join(handler.message.name for handler in handlers)
@@ -215,7 +214,7 @@ class Listener:
             try:
                 value = kind.decode(_opened(data, kind))
                 if handler.answers and not usable_subject(message.reply):
-                    raise PeerError("it names no subject to answer to")
+                    raise PeerError("it has no valid reply subject")
                 handler.take(value, message)
             except PeerError as error:
                 self._ignored.count(kind.name, error)

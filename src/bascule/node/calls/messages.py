@@ -1,8 +1,8 @@
-"""What brokers say to each other: every kind of message is declared here, once, with its place in the envelope, how it
-is encoded and how it is decoded. A method is a question and its answer.
+"""Messages between brokers: every kind is declared here, once, with its type in the envelope, its encoder and its
+decoder. A method is a request and its answer.
 
-Every message carries a checksum: a wrong bit must not become another question, such as the deletion of another stream.
-It is that of the envelope, or the message's own where there is no envelope (Raft).
+Every message has a checksum: a flipped bit must not become another request, such as the deletion of another stream. It
+is in the envelope, or in the message itself if it has no envelope (Raft).
 """
 
 from collections.abc import Callable
@@ -34,14 +34,14 @@ class Decoded(Generic[T]):
     name: str
     """For the log: "a heartbeat"."""
     type: MsgType | None
-    """Of its envelope; None if it has none."""
+    """The type in its envelope; None if it has no envelope."""
     decode: Callable[[memoryview], T]
-    """Raises PeerError, and nothing else, whatever the bytes are."""
+    """Raises PeerError, and no other exception, for any bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message(Decoded[T]):
-    """One that can be sent, too. What replication sends is written in pieces, and not by way of this."""
+    """A kind that can be sent, too. Replication does not use this to send: it writes its messages in pieces."""
 
     encode: Callable[[T], bytes]
 
@@ -73,7 +73,7 @@ def _from_bytes(decode: Callable[[bytes], T]) -> Callable[[memoryview], T]:
     return lambda payload: decode(bytes(payload))
 
 
-# --- who is there --------------------------------------------------------------------------------------------------
+# --- membership ----------------------------------------------------------------------------------------------------
 
 FOUNDING = _protobuf("a message of a broker in no cluster", MsgType.RAFT_JOIN_REQUEST, pb.Bootstrap)
 HEARTBEAT = _protobuf("a heartbeat", MsgType.SERVER_INFO_RESPONSE, pb.ServerInfoResponse)

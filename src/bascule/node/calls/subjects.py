@@ -1,22 +1,22 @@
-"""The subjects brokers talk on, all of them. Those that concern the members of one cluster carry its id, so that what
-brokers of two clusters in one namespace say never reaches the others, whatever ids they have: Raft, replication,
-repair, changes of the metadata, questions of administrators. Shared are only the subjects by which brokers find each
-other (founding, joining, heartbeats), and those whose last token only their sender knows (answers, acks).
+"""All NATS subjects of messages between brokers. Subjects for the members of one cluster contain its id, so that two
+clusters in one namespace never receive each other's messages: Raft, replication, repair, changes of the metadata,
+requests of administrators. Only the subjects by which brokers find each other (founding, joining, heartbeats) are
+shared, and those whose last token only their sender knows (answers, acks).
 """
 
 
 def succeeding(cluster: str, token: str) -> str:
-    """The id of a cluster that takes the place of another: it names the one before it."""
+    """The id of a cluster that is recovered from another: it contains the id of that one."""
     return f"{token}-{cluster.partition('-')[0]}"
 
 
 def succeeds(cluster: str, other: str) -> bool:
-    """Whether the first takes the place of the other."""
+    """Whether the first cluster was recovered from the other."""
     return bool(other) and cluster.partition("-")[2] == other.partition("-")[0]
 
 
 def own_prefix(namespace: str) -> bytes:
-    """Subjects that begin so belong to the cluster: no stream may listen there, and nothing of it is ever stored."""
+    """Subjects with this prefix belong to the cluster: no stream may listen there, so nothing there is stored."""
     return f"{namespace}.".encode()
 
 
@@ -41,19 +41,19 @@ class Subjects:
         return f"{self.namespace}.{self._cluster}.{words}".encode()
 
     def shared(self, words: str) -> bytes:
-        """For all in the namespace."""
+        """For all brokers in the namespace."""
         return f"{self.namespace}.{words}".encode()
 
     # --- to find each other --------------------------------------------------------------------------------------
 
     @property
     def founding(self) -> bytes:
-        """Brokers that are in no cluster say so here."""
+        """Announcements of brokers that are in no cluster."""
         return self.shared("raft.metadata.bootstrap")
 
     @property
     def founded(self) -> bytes:
-        """And those that are in one answer here."""
+        """Answers to them by brokers that are in a cluster."""
         return self.shared("raft.metadata.bootstrap.reply")
 
     @property
@@ -65,7 +65,7 @@ class Subjects:
         return self.shared("raft.metadata.info")
 
     def heartbeats_to(self, broker: str) -> bytes:
-        """By which a broker finds out whether it hears itself."""
+        """Where a broker whose NATS connection may not receive sends its heartbeats, to itself."""
         return self.shared(f"raft.metadata.info.{broker}")
 
     # --- members -------------------------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ class Subjects:
         return self.within("raft.metadata.propagate")
 
     def status(self, broker: str) -> bytes:
-        """Whether a broker leads what it should of a stream, or knows that it is gone."""
+        """Whether a broker leads its partitions of a stream, or has applied its deletion."""
         return self.within(f"raft.metadata.status.{broker}")
 
     def administration(self, broker: str) -> bytes:
@@ -94,22 +94,22 @@ class Subjects:
     def repair(self, broker: str) -> bytes:
         return self.within(f"repair.{broker}")
 
-    # --- what carries a token of its own -------------------------------------------------------------------------
+    # --- subjects with a token -----------------------------------------------------------------------------------
 
     def answers(self, broker: str, purpose: str = "") -> bytes:
-        """The first tokens of the subjects on which a broker is answered; the last one names its question."""
+        """The prefix of the subjects for answers to a broker; the last token names its request."""
         return self.shared(f"reply.{broker}.{purpose}." if purpose else f"reply.{broker}.")
 
     def acks(self, broker: str) -> bytes:
-        """The same for the acks of what was published through it; the last token names the call."""
+        """The prefix of the ack inboxes of a broker; the last token names the gRPC call."""
         return self.shared(f"ack.{broker}.")
 
     @property
     def every_ack(self) -> bytes:
-        """The first tokens of all of them, whichever broker they are for."""
+        """The prefix of the ack inboxes of all brokers."""
         return self.shared("ack.")
 
     @property
     def ended_calls(self) -> bytes:
-        """Whose acks nobody waits for any more. Ack inboxes have a token more."""
+        """gRPC calls that ended before their acks arrived. Ack inboxes have one token more."""
         return self.shared("ack.gone")

@@ -1,4 +1,4 @@
-"""What of the configuration shapes a broker and its streams."""
+"""The part of the configuration that a broker and its streams use."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ _MS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class StreamDefaults:
-    """What a stream gets where its own configuration is silent."""
+    """Defaults for settings that a stream does not have itself."""
 
     segment_max_bytes: int
     segment_max_age_ns: int

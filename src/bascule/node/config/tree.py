@@ -94,7 +94,7 @@ class StreamsConfig:
 @dataclass(frozen=True, slots=True)
 class ClusteringConfig:
     server_id: str
-    """Empty if one is to be chosen; the one kept in the data folder wins either way."""
+    """Empty if one is to be chosen; an id that is stored in the data folder wins either way."""
     namespace: str
     raft_snapshot_retain: int
     raft_snapshot_threshold: int
@@ -161,7 +161,7 @@ class Config:
     encryption_key: bytes = field(repr=False)
     """The master key of encryption at rest; empty if there is none."""
     explicit: frozenset[str]
-    """The keys somebody set, as opposed to those left at their defaults."""
+    """The keys that were set, as opposed to those left at their defaults."""
     warnings: tuple[str, ...]
 
     @property
@@ -170,14 +170,14 @@ class Config:
         return self.listen or Address(self.host or "0.0.0.0", self.port)
 
     def advertised(self, bound_port: int) -> Address:
-        """What clients are told to connect to, given the port that was bound in the end."""
+        """The address that clients connect to, given the port that was bound."""
         if self.host:
             host, port = self.host, self.port
         elif self.listen:
             host, port = self.listen.host, self.listen.port
         else:
             host, port = "localhost", self.port
-        # Nobody can connect to a wildcard; the Go server advertises it all the same.
+        # Clients cannot connect to a wildcard address; the Go server advertises it anyway.
         return Address("localhost" if host in _WILDCARD_HOSTS else host, port or bound_port)
 
     def value(self, key: str) -> Value:
@@ -193,7 +193,7 @@ class Config:
         return effective | {ENCRYPTION_KEY: "***" if self.encryption_key else ""}
 
     def check_files(self) -> None:
-        """Every file that a setting names can be read; else ConfigError."""
+        """Raises ConfigError if a file that a setting names cannot be read."""
         for setting in SETTINGS:
             path = self.value(setting.key)
             if setting.kind is not Kind.PATH or setting.key == "data.dir" or not path:
@@ -290,7 +290,7 @@ def _default_data_dir(environ: Mapping[str, str], namespace: str) -> str:
 
 
 def _check(values: Mapping[str, Any]) -> None:
-    """What makes no sense together."""
+    """Raises ConfigError for settings that contradict each other."""
     for one, other in (("tls.key", "tls.cert"), ("nats.tls.key", "nats.tls.cert")):
         if bool(values[one]) != bool(values[other]):
             there, missing = (one, other) if values[one] else (other, one)
@@ -311,7 +311,7 @@ def _check(values: Mapping[str, Any]) -> None:
 
 
 def _plain_durations(given: Mapping[str, Raw], values: Mapping[str, Any]) -> list[str]:
-    """`15` in a duration is 15 ns, which nobody means."""
+    """Warns of durations without a unit: `15` is 15 ns, which is rarely meant."""
     return [
         f"{key} is {raw.value} nanoseconds ({raw.source}): write a unit, such as {raw.value}s"
         for key, raw in given.items()

@@ -1,12 +1,11 @@
-"""What the controller does for administrators: drain, undrain, remove, elect; and the chores these leave behind.
+"""What the controller does for administrators: drain, undrain, remove, elect; and the periodic work that follows.
 
-Each request does the next step there is and may be asked again: nothing but the metadata and the membership remembers
-how far it has come, so a new controller goes on where the last one stopped. What is allowed is decided in
-`core.metadata.plans`.
+Each request does the next step and may be repeated: progress is stored only in the metadata and the membership, so a
+new controller goes on where the last one stopped. `core.metadata.plans` decides what is allowed.
 
-Chores, with every heartbeat: a draining broker that leads something somebody else could lead by now (one came back
-into sync, or nobody else was alive when a leader died) hands it on; a draining controller lets another one be it; a
-removal that lacks only its last step gets it; and what is not fully replicated is said.
+Periodic work, with every heartbeat: leaderships of a draining broker go to replicas that can lead by now (one came back
+into sync, or none was alive when a leader died); a draining controller transfers its role; the last step of a removal
+is made if an earlier controller did not; and partitions that are not fully replicated are logged.
 """
 
 import asyncio
@@ -30,10 +29,10 @@ logger = logging.getLogger(__name__)
 
 POLL_S = 0.05
 REPORT_EVERY_S = 5.0
-"""Of what is not fully replicated: not more often than a person reads."""
+"""Between two log lines about partitions that are not fully replicated."""
 
 Seen = tuple[int, tuple[str, ...]]
-"""The last command, and who is absent: chores are due when either has changed."""
+"""The last command, and the absent brokers: periodic work is due when either has changed."""
 NOTHING: Seen = (-1, ())
 
 
@@ -78,7 +77,7 @@ class Administration:
                 plans.drain(metadata, self.members, op.broker)
                 if op.broker in metadata.brokers.draining and op.broker not in plans.due(metadata, self.members.absent):
                     return metadata.index
-                logger.warning("broker %s drains: what it leads goes to others in sync", op.broker)
+                logger.warning("broker %s drains: its leaderships go to other replicas in sync", op.broker)
                 return await self._proposals.propose(lambda: plans.drain(self._metadata, self.members, op.broker))
             case pb.UNDRAIN_BROKER:
                 plans.known(self.members, op.broker)
@@ -96,14 +95,14 @@ class Administration:
                 raise InvalidArgument(f"operation {request.op} is not known to this broker")
 
     async def _be_sure_of(self, *brokers: str) -> None:
-        """A new controller counts everybody as alive for a session: too long for who asks about the dead."""
+        """Wait until these brokers count as alive or dead: a new controller counts all as alive for a session."""
         while self._live.active and any(map(self._live.undecided, brokers)):
             await asyncio.sleep(POLL_S)
 
     # --- removing --------------------------------------------------------------------------------------------
 
     async def _remove(self, broker: str, force: bool) -> int:
-        """The next step: replicas elsewhere, out of every replica list, out of the membership."""
+        """The next step of: replicas on other brokers, out of every replica list, out of the membership."""
         await self._be_sure_of(broker)
         members, membership = self.members, self._raft.membership
         server = (broker, membership.incarnation_of(broker))
@@ -120,7 +119,7 @@ class Administration:
         return self._metadata.index
 
     def _dismiss(self, broker: str) -> None:
-        """The last step: it holds nothing any more, and is no member from here on."""
+        """The last step: it holds no replicas any more, and leaves the membership."""
         if broker == self._own:
             self._let_another_be_controller()
             return
@@ -128,16 +127,16 @@ class Administration:
             self._raft.propose_membership(self._raft.membership.without(broker))
             self._live.forget(broker)
         except BasculeError as error:
-            logger.debug("broker %s is a member for a moment more: %s", broker, error)
+            logger.debug("broker %s is still a member: %s", broker, error)
 
     async def _drop(self, server: tuple[str, str], force: bool) -> bool:
-        """False while others still get what it has."""
+        """False while other brokers still copy its records."""
         broker = server[0]
         if not force and broker not in self.members.alive:
-            # Nobody can copy from it: what only it has is lost, and that is said before anything is changed.
+            # No broker can copy from it: refuse if it has the only copy, before anything is changed.
             plans.refuse_losses(broker, plans.removal_losses(self._metadata, broker))
         if broker not in self._metadata.brokers.removing:
-            logger.warning("broker %s is being removed: others get replicas of what it holds", broker)
+            logger.warning("broker %s is being removed: its replicas move to other brokers", broker)
             await self._proposals.propose(lambda: plans.begin_removal(self._metadata, self.members, broker))
         if plans.removal_waits(self._metadata, self.members, broker):
             return False
@@ -153,7 +152,8 @@ class Administration:
     # --- electing --------------------------------------------------------------------------------------------
 
     async def _may_elect(self, at: At) -> int:
-        """Returns when it is certain that nobody in sync lives, and recorded: until then it might still be moved."""
+        """Returns when it is certain that no replica in sync is alive, and that is committed: until then leadership
+        might still move to one."""
         item = self._metadata.partition(at.stream, at.partition)
         if item is None:
             return self._metadata.index
@@ -166,15 +166,15 @@ class Administration:
         await self._may_elect(at)
         index = await self._proposals.propose(lambda: ElectLeader(at, tuple(op.inSync), tuple(op.eligible)))
         logger.warning(
-            "unclean election: %s leads %s from epoch %d on although it may lack something; an administrator accepted "
-            "that committed messages it lacks are lost",
+            "unclean election: %s leads %s from epoch %d on although it may lack committed messages; an administrator "
+            "accepted that these are lost",
             at.replica,
             name_of(at.stream, at.partition),
             index,
         )
         return index
 
-    # --- chores ----------------------------------------------------------------------------------------------
+    # --- periodic work ---------------------------------------------------------------------------------------
 
     def upkeep(self) -> None:
         metadata, members = self._metadata, self.members
@@ -182,7 +182,7 @@ class Administration:
             self._let_another_be_controller()
         for broker in members.everyone:
             if (broker, self._raft.membership.incarnation_of(broker)) in metadata.brokers.removed:
-                self._dismiss(broker)  # the controller that dropped it died before it had done this
+                self._dismiss(broker)  # an earlier controller died before this last step
         seen = (metadata.index, members.absent)
         now = asyncio.get_running_loop().time()
         if seen != self._reported_for and now >= self._report_after:
@@ -199,7 +199,7 @@ class Administration:
             try:
                 await self._proposals.propose(partial(_same, command))
             except BasculeError as error:
-                logger.info("what %s leads is not handed on yet: %s", broker, error)
+                logger.info("leaderships of draining broker %s are not moved yet: %s", broker, error)
                 self._looked_at = NOTHING
 
     def _let_another_be_controller(self) -> None:
@@ -216,7 +216,7 @@ class Administration:
             self._raft.transfer(fit[0])
 
     def _report(self) -> None:
-        """What is not as it should be, when that has changed."""
+        """Log how many partitions are not fully replicated, when that has changed."""
         health = plans.health(self._metadata, self.members.alive, self._defaults.min_isr_of)
         counts = (len(health.under_replicated), len(health.offline), len(health.below_min_isr))
         if counts == self._reported:
@@ -224,16 +224,16 @@ class Administration:
         self._reported = counts
         if any(counts):
             logger.warning(
-                "partitions under-replicated: %d, without a live leader: %d, below their minimal in-sync set: %d; "
+                "partitions under-replicated: %d, without a live leader: %d, below min ISR: %d; "
                 "`bascule cluster status` names them",
                 *counts,
             )
         else:
             logger.info("every partition has all its replicas alive and in sync")
 
-    # --- who is let in ---------------------------------------------------------------------------------------
+    # --- removed brokers -------------------------------------------------------------------------------------
 
-    def tell(self, broker: str) -> bool:
+    def tell_removed(self, broker: str) -> bool:
         removed = [server for server in self._metadata.brokers.removed if server[0] == broker]
         for server in removed:
             self._brokers.tell_removed(*server)

@@ -1,5 +1,5 @@
-"""What one broker is asked or told by another in the name of an administrator: where its replicas stand, to stop, and
-that it was removed. On a subject of its own, `raft.metadata.admin.<broker>` of the cluster.
+"""Messages that one broker sends to another for an administrator: a request for the log ends of its replicas, a request
+to stop, and the notice that it was removed. They use the subject `raft.metadata.admin.<broker>` of the cluster.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 ASK_S = 1.0
 STOP_SOON_S = 0.1
-"""Between the word that it will stop and the stop: the word has to get out."""
+"""Between the answer that it will stop and the stop: the answer has to be sent first."""
 
 
 class BrokerAdmin:
@@ -56,14 +56,14 @@ class BrokerAdmin:
     # --- asking ----------------------------------------------------------------------------------------------
 
     async def positions(self, broker: str, stream: str, partitions: Iterable[int]) -> pb.PositionsResponse | None:
-        """Where that broker's replicas of a stream stand; None if it does not say."""
+        """The log ends of that broker's replicas of a stream; None if it does not answer."""
         request = pb.PositionsRequest(stream=stream, partitions=partitions)
         if broker == self._own:
             return self._positions(request)
         return await self._calls.ask_once(self._subject(broker), POSITIONS, request, ASK_S)
 
     async def stop(self, broker: str) -> None:
-        """It says that it will; raises why it will not."""
+        """Returns when the broker has answered that it will stop; raises its reason if it will not."""
         if broker == self._own:
             self._stop()
             return
@@ -76,16 +76,16 @@ class BrokerAdmin:
     def tell_removed(self, broker: str, incarnation: str) -> None:
         request = pb.PropagatedRequest(op=pb.WAS_REMOVED)
         request.adminOp.broker, request.adminOp.incarnation = broker, incarnation
-        self._calls.tell(self._subject(broker), ORDER.question, request)  # and again, with its next heartbeat
+        self._calls.tell(self._subject(broker), ORDER.question, request)  # sent again after its next heartbeat
 
-    # --- being asked -----------------------------------------------------------------------------------------
+    # --- answering -------------------------------------------------------------------------------------------
 
     def _on_order(self, request: pb.PropagatedRequest, message: NatsMessage) -> None:
         if request.op == pb.WAS_REMOVED:
             self._was_removed(request.adminOp)
             return
         if request.op != pb.STOP_BROKER or not usable_subject(message.reply):
-            raise PeerError(f"operation {request.op} is none, or names no subject to answer to")
+            raise PeerError(f"operation {request.op} is unknown, or has no valid reply subject")
         response = pb.PropagatedResponse(op=request.op)
         try:
             self._stop()
@@ -94,9 +94,10 @@ class BrokerAdmin:
         self._calls.tell(message.reply, ORDER.answer, response)
 
     async def waiting(self, broker: str) -> dict[tuple[str, int], tuple[str, ...]]:
-        """The partitions that broker is named leader of, and does not lead before it has heard others; with those."""
-        told = await self.positions(broker, "", ())
-        positions = told.positions if told is not None else ()
+        """The partitions of which that broker is the leader but does not lead yet, each with the brokers that have to
+        answer first."""
+        answer = await self.positions(broker, "", ())
+        positions = answer.positions if answer is not None else ()
         return {(each.stream, each.partition): tuple(each.waitsFor) for each in positions if each.waitsFor}
 
     def _positions(self, request: pb.PositionsRequest) -> pb.PositionsResponse:
@@ -122,16 +123,16 @@ class BrokerAdmin:
     def _stop(self) -> None:
         own = self._own
         if own not in self._store.metadata.brokers.draining:
-            raise FailedPrecondition(f"{own} does not drain: drain it first, then stop it")
+            raise FailedPrecondition(f"{own} is not draining: drain it first, then stop it")
         on_stop = self._process.on_stop
         if on_stop is None:
             raise FailedPrecondition(f"{own} cannot be stopped from here: stop its process")
-        logger.warning("stopping: an administrator drained this broker and asked for it")
+        logger.warning("stopping: an administrator drained this broker and asked it to stop")
         asyncio.get_running_loop().call_later(STOP_SOON_S, on_stop)
 
     def _was_removed(self, op: pb.AdminOp) -> None:
-        """Believed only while no Raft leader is heard, for a member hears one: a false word must not end a broker. It
-        is said again until it is heeded."""
+        """Ignored while this broker has a Raft leader, for then it is a member: a false message must not end a broker.
+        The notice is repeated until the broker ends."""
         own = (self._own, self._incarnation)
         if (op.broker, op.incarnation) == own and not self._raft.raft.leader:
             self._process.on_fatal(

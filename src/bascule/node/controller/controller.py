@@ -1,9 +1,9 @@
-"""What the Raft leader does for the cluster: lets brokers in, fences expired ones, and carries out what others ask.
+"""The controller: the Raft leader admits brokers, fences those whose session has expired, and carries out requests.
 
-Only a leader that has committed in its own term listens; so an answer always comes from the one whose word counts. A
-broker that is silent for a session, or comes back with another boot id, loses what it led. New brokers come in as
-learners; when they have caught up and were heard for a while they become voters, in pairs, so that the number of voters
-stays odd, as far as `raft.max.quorum.size` allows.
+Only a Raft leader that has committed in its own term subscribes to requests, so every answer comes from the present
+controller. A broker that sends no heartbeat for a session, or that returns with another boot id, loses its leaderships.
+New brokers join as learners. When they have caught up and were alive for a while they become voters, in pairs, so that
+the number of voters stays odd, up to `raft.max.quorum.size`.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ from bascule.wire.subjects import usable_id, usable_token
 logger = logging.getLogger(__name__)
 
 UNKNOWN_BROKER_S = 2.0
-"""A broker alone that hears another cluster for so long ends."""
+"""A broker that is alone in its cluster ends after it has received heartbeats of another cluster for so long."""
 RESCUE_EVERY_S = 0.5
 STEADY_S = 5.0
-"""A broker that merely appears is heard for so long before it may become a voter."""
+"""A broker that is not configured as a voter must be alive for so long before it may become one."""
 DOUBLE_S = 4 * SESSION_S
 """A broker that asks to join under the id of a live member for so long is another broker."""
 CHANGING = "the membership is changing"
@@ -55,8 +55,7 @@ class Controller:
         on_fatal: Callable[[str], None],
         jobs: Jobs,
     ) -> None:
-        """`on_role` is told the term of Raft, and whether this broker leads it, when that, or the leader, has
-        changed."""
+        """`on_role` is called with the Raft term and whether this broker leads it, when that or the leader changes."""
         self.live = live
         self.proposals = proposals
         self._raft = proposals.raft
@@ -67,18 +66,18 @@ class Controller:
         self._subjects = calls.subjects
         self._max_quorum = max_quorum
         self._wanted = wanted
-        """Those the configuration names as voters."""
+        """The brokers that the configuration names as voters."""
         self._on_role = on_role
         self._on_fatal = on_fatal
         self._unknown_brokers: dict[str, int] = {}
-        """Other clusters, and since when they are heard."""
+        """Other clusters, and when their first heartbeat was received."""
         self._doubles: dict[tuple[str, str], int] = {}
-        """Broker and incarnation of those who ask to join under the name of a live member, and since when."""
+        """Broker and incarnation of those that ask to join under the id of a live member, and since when."""
         self._next_rescue_at = 0
         self._disks_lost: dict[tuple[str, str], None] = {}
-        """Broker and incarnation: what is on record, so that it may join."""
+        """Broker and incarnation whose lost disk is committed: they may join."""
         self._recording: dict[tuple[str, str], None] = {}
-        """Broker and incarnation: what is being put on record."""
+        """Broker and incarnation whose lost disk is being proposed."""
         self._subscriptions: list[Subscription] = []
         self._jobs = jobs
         self._timer: Timer | None = None
@@ -99,14 +98,14 @@ class Controller:
 
     def _begin(self) -> None:
         logger.info("this broker is the controller, term %d", self._raft.raft.term)
-        self._disks_lost, self._doubles = {}, {}  # of an earlier term of ours
+        self._disks_lost, self._doubles = {}, {}  # they are of an earlier term
         self.live.begin()
         calls, subjects = self._calls, self._subjects
         self._subscriptions = [
             calls.handle(subjects.join, calls.answering(JOIN, self._on_join)),
             calls.handle(subjects.changes, calls.answering_later(CHANGE, self._carry_out, self._requests, _any)),
         ]
-        without = "dead brokers keep what they lead; let another broker be the controller"
+        without = "dead brokers keep their leaderships; restart this broker, and another one becomes the controller"
         self._timer = self._jobs.every("the watch of the controller", HEARTBEAT_S, self._tick, without)
         self.executor.begin()
 
@@ -119,23 +118,23 @@ class Controller:
             self._timer.stop()
             self._timer = None
 
-    # --- who lives -------------------------------------------------------------------------------------------
+    # --- live brokers ----------------------------------------------------------------------------------------
 
-    def heard(self, peer: Peer) -> None:
+    def on_heartbeat(self, peer: Peer) -> None:
         if not self.active or peer.id == self._raft.raft.id:
             return
         if peer.id not in self.live.others:
-            if not self._administration.tell(peer.id):
-                logger.debug("broker %s speaks as a member of this cluster and is none", peer.id)
+            if not self._administration.tell_removed(peer.id):
+                logger.debug("a heartbeat of broker %s, which is not a member, is ignored", peer.id)
             return
-        if self.live.heard(peer):
-            logger.warning("broker %s has restarted (another boot id): what it led goes to others first", peer.id)
+        if self.live.on_heartbeat(peer):
+            logger.warning("broker %s has restarted (another boot id): its leaderships go to others first", peer.id)
             self._begin_fencing(peer.id)
 
-    def heard_unknown_broker(self, peer: Peer) -> None:
-        """A broker of another cluster in this namespace, perhaps under the id of a member. Nothing it says counts. Of
-        the two clusters the one with a single broker ends, for it was most likely founded by mistake, by a broker that
-        lost its disk; of two such the one with less behind it."""
+    def on_unknown_broker(self, peer: Peer) -> None:
+        """A heartbeat of another cluster in this namespace, perhaps under the id of a member. Otherwise it is ignored.
+        If one of the two clusters has a single broker, that broker ends: most likely it lost its disk and founded a
+        cluster by mistake. If both have one, the one with fewer partitions and commands ends."""
         if not self.active:
             return
         now = self._clock.monotonic_ns()
@@ -148,7 +147,7 @@ class Controller:
             f"{self._subjects.namespace} too"
         )
         if news:
-            logger.error("%s, and is not listened to; this is cluster %s", text, self._subjects.cluster)
+            logger.error("%s; its messages are ignored. This is cluster %s", text, self._subjects.cluster)
         theirs = (peer.members, peer.partition_count, peer.commit, peer.cluster)
         ours = (
             1,
@@ -159,18 +158,22 @@ class Controller:
         recovered = succeeds(self._subjects.cluster, peer.cluster)
         if not self.live.others and not recovered and ours < theirs and now - first >= int(UNKNOWN_BROKER_S * 1e9):
             self._on_fatal(
-                f"{text}, and this broker is alone in cluster {self._subjects.cluster}. If it was to be a member of "
-                "the other one (it lost its disk and founded this one by mistake), empty its data folder and start it "
-                "again: it joins. What was stored here since is lost with the folder, so look at it first. Otherwise "
-                "set another clustering.namespace"
+                f"{text}, and this broker is alone in cluster {self._subjects.cluster}. If it belongs to the other one "
+                "(it lost its disk and founded this one by mistake), empty its data folder and restart it: it joins. "
+                "Messages that were stored here since are lost with the folder, so look at it first. Otherwise set "
+                "another clustering.namespace"
             )
 
     def _tick(self) -> None:
         for broker in self.live.expired():
             if broker in self.live.leaving:
-                logger.info("broker %s has stopped, as it said", broker)
+                logger.info("broker %s has stopped, as it announced", broker)
             else:
-                logger.warning("broker %s has not been heard of for %.1f s: it counts as dead", broker, SESSION_S)
+                logger.warning(
+                    "broker %s has sent no heartbeat for %.1f s: it is fenced, and its leaderships go to others",
+                    broker,
+                    SESSION_S,
+                )
             self.live.fencing[broker] = None
             self._begin_fencing(broker)
         self._rescue()
@@ -179,7 +182,7 @@ class Controller:
         self._administration.upkeep()
 
     def _rescue(self) -> None:
-        """A partition whose whole in-sync set was gone gets a leader when the first of it is back."""
+        """Elect a leader for partitions whose whole ISR was dead, when the first replica of it is back."""
         now, staying = self._clock.monotonic_ns(), self.live.staying()
         if len(staying) == len(self._raft.membership.everyone) or now < self._next_rescue_at:
             return
@@ -189,11 +192,11 @@ class Controller:
                 self._begin_fencing(broker)
 
     def _begin_fencing(self, broker: str) -> None:
-        if not self._fencings.full:  # else `_rescue` sees to what it led
+        if not self._fencings.full:  # else `_rescue` moves its leaderships later
             self._fencings.start(self._fence(broker))
 
     def _orphaned_by(self, alive: tuple[str, ...]) -> list[str]:
-        """Leaders that are gone though somebody in sync with them, or eligible, is there."""
+        """Dead leaders of partitions of which a replica in sync or eligible is alive."""
         gone = {
             item.leader: None
             for stream in self.proposals.metadata.streams.values()
@@ -203,7 +206,8 @@ class Controller:
         return [leader for leader in gone if leader]
 
     async def _fence(self, broker: str) -> None:
-        """Until it is recorded, or another controller's business: what the dead one led has no leader before."""
+        """Retries until the fencing is committed, or another broker is the controller: until then the partitions of the
+        dead broker have no leader."""
         self.live.fencing[broker] = None
         try:
             while self.active:
@@ -211,7 +215,7 @@ class Controller:
                     await self._submit(BrokerDied(broker))
                     return
                 except BasculeError as error:
-                    logger.warning("that %s is dead is not recorded yet, and is tried again: %s", broker, error)
+                    logger.warning("the fencing of broker %s is not committed yet, and is retried: %s", broker, error)
                     await asyncio.sleep(HEARTBEAT_S)
         finally:
             self.live.fencing.pop(broker, None)
@@ -219,8 +223,8 @@ class Controller:
     # --- members ---------------------------------------------------------------------------------------------
 
     def _promote(self) -> None:
-        """Learners that are there become voters, so that the number of voters is odd wherever it can be: of an even
-        number one more, of one two at once, of more two one after the other."""
+        """Make learners voters, so that the number of voters is odd if possible: one if the number is even, two at once
+        if it is one, otherwise two one after the other."""
         membership = self._raft.membership
         voters = len(membership.voters)
         room = (self._max_quorum or RAFT_MAX_SERVERS) - voters
@@ -235,14 +239,14 @@ class Controller:
         self._try_membership(proposed)
 
     def _is_ready(self, learner: str) -> bool:
-        """Fit to vote: it has everything, and was heard for a while, for a broker that merely appears may be gone the
-        next moment. Those that the configuration names need not wait, nor one that lost its disk and with it a vote:
-        until it has that again the others can do without nobody."""
+        """Whether it may become a voter: it has caught up, and was alive for a while, for a new broker may soon be gone
+        again. Brokers that the configuration names do not wait, nor does one that lost its disk and with it its vote:
+        until it votes again the other voters tolerate fewer failures."""
         if self._refusal(learner, self._raft.membership.incarnation_of(learner)) or learner in self.live.leaving:
             return False
-        heard_ns = self.live.heard_for(learner)
+        alive_ns = self.live.alive_for(learner)
         belongs = learner in self._wanted or (self._lacks_a_vote and self._holds(learner))
-        steady = heard_ns is not None and (belongs or heard_ns >= int(STEADY_S * 1e9))
+        steady = alive_ns is not None and (belongs or alive_ns >= int(STEADY_S * 1e9))
         return steady and self._raft.raft.caught_up(learner)
 
     @property
@@ -250,8 +254,8 @@ class Controller:
         return len(self._raft.membership.voters) % 2 == 0
 
     def _demote(self) -> None:
-        """A voter that says it stops, and holds nothing, gives its vote back if an odd number is left: it may never
-        come back, and the others must not need it."""
+        """Make a voter that is stopping and holds no replicas a learner, if an odd number of voters is left: it may
+        never come back, and the quorum must not need it."""
         membership = self._raft.membership
         if len(membership.voters) % 2:
             return
@@ -270,16 +274,16 @@ class Controller:
         try:
             self._raft.propose_membership(membership)
         except (Unavailable, FailedPrecondition) as error:
-            logger.debug("membership stays for now: %s", error)
+            logger.debug("the membership is not changed yet: %s", error)
 
     def _on_join(self, request: pb.RaftJoinRequest) -> pb.RaftJoinResponse | None:
-        """Whoever was told of another cluster asks that one."""
+        """A request to join; one for another cluster gets no answer."""
         if request.cluster not in ("", self._subjects.cluster):
             return None
         if not usable_id(request.nodeID):
-            answer = pb.RaftJoinResponse(error=f"{request.nodeID!r} cannot be the id of a broker", final=True)
+            answer = pb.RaftJoinResponse(error=f"{request.nodeID!r} is not a valid broker id", final=True)
         elif not usable_token(request.incarnation):
-            answer = pb.RaftJoinResponse(error=f"{request.incarnation!r} is no incarnation", final=True)
+            answer = pb.RaftJoinResponse(error=f"{request.incarnation!r} is not a valid incarnation", final=True)
         elif self._is_double(request):
             error = f"a broker named {request.nodeID} is in the cluster and alive: choose another clustering.server.id"
             answer = pb.RaftJoinResponse(error=error, final=True)
@@ -289,24 +293,24 @@ class Controller:
         return answer
 
     def _join(self, request: pb.RaftJoinRequest) -> str:
-        """Empty once it is a member; else what it waits for."""
+        """Empty once it is a member; otherwise what it waits for."""
         if reason := self._refusal(request.nodeID, request.incarnation):
             return reason
         membership = self._raft.membership
         known = request.nodeID in membership.everyone
         if known and membership.incarnation_of(request.nodeID) == request.incarnation:
-            # Not before that is sure: a membership that the next leader does not know of lets nobody in.
+            # Only once the membership is committed: the next leader may not have an uncommitted one.
             log = self._raft.raft.log
             return "" if log.membership_index <= log.commit else CHANGING
         if known and self.live.alive(request.nodeID):
-            return f"a broker named {request.nodeID} is in the cluster and was heard just now"
+            return f"a broker named {request.nodeID} is in the cluster and sent a heartbeat just now"
         server = (request.nodeID, request.incarnation)
         if server not in self._disks_lost:
-            # Once: recorded again when it has joined, it would cost a broker its place in every in-sync set.
+            # Only once: a second DiskLost, after it has joined, would take the broker out of every ISR.
             if server not in self._recording and len(self._recording) < RAFT_MAX_SERVERS:
                 self._recording[server] = None
                 self._recordings.start(self._record_loss(*server))
-            return "its empty disk is put on record first"
+            return "its lost disk is recorded in the metadata first"
         try:
             base = membership.without(request.nodeID) if request.nodeID in membership.voters else membership
             if base is not membership:
@@ -321,8 +325,8 @@ class Controller:
         return self._administration.removed(request.nodeID, request.incarnation)
 
     def _is_double(self, request: pb.RaftJoinRequest) -> bool:
-        """A broker that lost its disk asks while its last life is still heard, for a session at most. One that asks for
-        longer while a broker of its name goes on is another one."""
+        """Whether another broker runs under this id. A broker that lost its disk may ask while its last boot still
+        counts as alive, for a session at most; one that asks for longer has the same id as another broker."""
         name, server = request.nodeID, (request.nodeID, request.incarnation)
         membership = self._raft.membership
         named = name in membership.everyone and membership.incarnation_of(name) != request.incarnation
@@ -336,11 +340,11 @@ class Controller:
         return now - first >= int(DOUBLE_S * 1e9)
 
     async def _record_loss(self, broker: str, incarnation: str) -> None:
-        """Who comes without a state has no data either, whatever the metadata remembers of a broker of that name."""
+        """A broker without state has no data either, also if the metadata names replicas on a broker of that id."""
         try:
             await self._submit(DiskLost(broker))
             self._disks_lost[broker, incarnation] = None
-            while len(self._disks_lost) > RAFT_MAX_SERVERS:  # whoever is forgotten asks again
+            while len(self._disks_lost) > RAFT_MAX_SERVERS:  # a broker that is dropped here asks again
                 del self._disks_lost[next(iter(self._disks_lost))]
         except BasculeError as error:
             logger.warning("the lost disk of %s is not recorded yet: %s", broker, error)
@@ -350,7 +354,7 @@ class Controller:
     async def _submit(self, command: Command) -> None:
         await self.proposals.propose(partial(_same, command))
 
-    # --- what others ask -------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------
 
     async def _carry_out(self, request: pb.PropagatedRequest) -> pb.PropagatedResponse:
         response = pb.PropagatedResponse(op=request.op)

@@ -1,10 +1,10 @@
-"""What the controller is asked for, carried out: each operation once, however often it is asked.
+"""Carries out the requests to the controller: each operation once, however often its request arrives.
 
-What changes roles and has no record in the metadata (a drain, a removal, a hand-over) is guarded here: a late copy of
-the request would do it again, perhaps days later. A controller knows what it carried out itself, and refuses what was
-asked before it began; who still waits then asks anew, behind a late copy nobody waits.
+Operations that change roles and leave no operation id in the metadata (a drain, a removal, a hand-over) are guarded
+here: a late copy of the request would repeat them, perhaps days later. A controller knows which operations it carried
+out itself, and refuses requests from before its term; a caller that still waits then sends a new request.
 
-A client that gives up stops waiting, not the change: half a stream must never be left behind.
+If a client gives up, the change goes on: a stream must never be created or deleted by half.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ REPEATABLE = (
     pb.CHANGE_LEADER,
     pb.GIVE_WAY,
 )
-"""They change nothing, or name the one state they fit."""
+"""A late copy is harmless: these change nothing, or name the only state in which they apply."""
 
 ASKED_BY_CLIENTS = (pb.CREATE_STREAM, pb.DELETE_STREAM)
 
@@ -70,7 +70,7 @@ class Executor:
         self._tasks = jobs.tasks("a change of the metadata", CHANGES_AT_ONCE, answered=True)
         self._under_way: dict[str, asyncio.Task[int]] = {}
         self._done: dict[str, int] = {}
-        """By id, what this broker has carried out in its present term."""
+        """By id, the operations that this broker has carried out in its present term."""
         self._term = self._oldest = 0
 
     @property
@@ -84,12 +84,11 @@ class Executor:
     # --- once ------------------------------------------------------------------------------------------------
 
     async def carry_out(self, request: pb.PropagatedRequest) -> int:
-        """The index of the command that did it. The same operation is under way once, however often it is asked
-        for."""
+        """Returns the index of the command that made the change. Repeated requests of one operation share one run."""
         id = request.operation.id or self._new_id()
         task = self._under_way.get(id)
         if self._raft.trouble and request.op in ASKED_BY_CLIENTS:
-            # It waits for the disk, perhaps for days: whoever asked is told, and not left to their deadline.
+            # The disk may fail for days: the client gets the reason now, not a timeout.
             raise Internal(f"{NOTHING_CHANGED if task is None else UNDECIDED}: {self._raft.trouble}")
         if task is None:
             if request.op not in REPEATABLE and (made := self._made(id, request.operation.since)):
@@ -101,19 +100,19 @@ class Executor:
         return await asyncio.shield(task)
 
     def _made(self, id: str, since: int) -> int:
-        """The index at which it was, if it was. Outdated if that cannot be told."""
+        """The index at which the operation was made, or 0. Raises Outdated if this controller cannot know."""
         if self._term != self._raft.raft.term:
             self._term, self._oldest, self._done = self._raft.raft.term, self._metadata.index, {}
         if made := self._done.get(id, 0):
             return made
         if since < self._oldest:
-            raise Outdated("this was asked before the present controller began; ask again")
+            raise Outdated("this request is from before the present controller's term; ask again")
         return 0
 
     def _ended(self, id: str, op: pb.Op, task: "asyncio.Task[int]") -> None:
         del self._under_way[id]
         if task.cancelled() or task.exception() is not None or op in REPEATABLE:
-            return  # whoever still waits has the reason
+            return  # callers that still wait get the exception
         self._done[id] = task.result()
         if len(self._done) > REMEMBERED_OPERATIONS:
             del self._done[next(iter(self._done))]
@@ -136,7 +135,7 @@ class Executor:
                 return await self._administration.execute(request)
 
     async def _make(self, command: Command) -> int:
-        """A command that a broker asks for as it is."""
+        """Propose a command as the broker sent it."""
         if isinstance(command, ExpandIsr | GiveWay) and not self._live.stays(command.replica):
             raise FailedPrecondition(f"{command.replica} is not alive, or about to stop")
         if isinstance(command, ShrinkIsr | ExpandIsr):
@@ -145,9 +144,9 @@ class Executor:
 
     async def _barrier(self, asker: str) -> int:
         if asker:
-            if asker not in self._raft.membership.everyone:  # nobody would wait for its lease
-                raise FailedPrecondition(f"{asker} is no member of the cluster")
-            self._deletion.heard(asker)
+            if asker not in self._raft.membership.everyone:  # a deletion would not wait for its lease
+                raise FailedPrecondition(f"{asker} is not a member of the cluster")
+            self._deletion.renewed(asker)
         return await self._raft.current()
 
     async def _create(self, new: NewStream, operation: Operation) -> int:
@@ -176,7 +175,7 @@ class Executor:
         )
 
     def _with_min_isr(self, config: StreamConfig) -> StreamConfig:
-        """The minimum of in-sync replicas is part of the stream: every broker must decide by the same one."""
+        """Min ISR is stored with the stream: every broker must use the same value."""
         return replace(config, min_isr=self._min_isr) if config.min_isr is None else config
 
     async def _delete(self, name: str, operation: Operation) -> int:
@@ -184,12 +183,12 @@ class Executor:
 
         def command() -> Command:
             nonlocal stream
-            stream = self._metadata.stream(name)  # as it is when its turn has come
+            stream = self._metadata.stream(name)  # as it is when the command is proposed
             return DeleteStream(name, operation)
 
         index = await self._proposals.propose(command)
         if stream is None or self._metadata.stream(name) is stream:
-            await self._deletion.forgotten_by_all()  # this was decided before, perhaps by another controller
+            await self._deletion.forgotten_by_all()  # it was deleted before, perhaps by another controller
         else:
             replicas = dict.fromkeys(each for item in stream for each in item.replicas)
             await self._deletion.forgotten(replicas, stream.creation_index)

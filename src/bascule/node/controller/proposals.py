@@ -24,18 +24,20 @@ class Proposals:
         return self.store.metadata
 
     async def propose(self, command: Callable[[], Command]) -> int:
-        """Check, commit, apply; one at a time, so that each sees what the one before it did. The index of the command
-        that did it: an earlier one if this was asked before. Here, and nowhere else, a command is told who is alive."""
+        """Check, commit and apply a command; one at a time, so that each sees the effect of the one before. Returns the
+        index of the command that made the change: an earlier one if the operation was made before. Only here a command
+        gets the list of live brokers."""
         async with self._proposing:
             try:
                 proposed = command()
             except BasculeError:
-                await self.raft.current()  # refused by what the cluster knows, as in `_check`
+                await self.raft.current()  # refuse only by the newest committed state, as in `_check`
                 proposed = command()
             return await self.commit(with_alive(proposed, self._live.staying()))
 
     async def commit(self, command: Command) -> int:
-        """What depends on nothing but the command itself needs no turn: a thousand of them share a few syncs."""
+        """For commands that depend on no earlier one: they do not wait for each other, and a thousand share a few
+        syncs."""
         if made := self.metadata.operations.made(operation_of(command)):
             return made
         data = await in_slices(encoding(command))
@@ -47,7 +49,7 @@ class Proposals:
         return index
 
     async def _check(self, command: Command) -> None:
-        """What is refused is refused by what the cluster knows, not by what this broker knew while it still led."""
+        """Refuse a command only by the newest committed state: a deposed leader may have an older one."""
         try:
             self.metadata.check(command)
         except BasculeError:

@@ -1,6 +1,6 @@
-"""Which brokers lead a stream, or know that it is gone: the controller asks, every broker answers.
+"""Which brokers lead a stream, or have applied its deletion: the controller asks, every broker answers.
 
-A stream counts as created when its leaders say that they lead; a deletion is over when they say that they know of it.
+CreateStream returns when the leaders answer that they lead; DeleteStream when the replicas answer that it is deleted.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from bascule.node.membership.controllerclient import POLL_S
 from bascule.wire.pb import internal_pb2 as pb
 
 STARTED_TIMEOUT_S = 3.0
-"""How long a new stream's leaders are waited for: one may have just died, and the stream exists all the same."""
+"""How long CreateStream waits for the leaders: one may have just died, and the stream exists anyway."""
 ASK_EVERY_S = 0.1
 
 
@@ -21,7 +21,7 @@ class StreamStatus:
     def __init__(
         self, own: str, calls: Calls, metadata: Callable[[], Metadata], leads_here: Callable[[int], bool]
     ) -> None:
-        """`leads_here` says whether everything of a stream that this broker should lead is being led."""
+        """`leads_here` says whether this broker leads all partitions of a stream that it should lead."""
         self._leads_here = leads_here
         self._own = own
         self._calls = calls
@@ -33,7 +33,7 @@ class StreamStatus:
     # --- asking ----------------------------------------------------------------------------------------------
 
     async def started(self, leaders: Iterable[str], creation_index: int) -> None:
-        """Returns when every leader of the stream leads, or after a while: it exists either way."""
+        """Returns when every leader of the stream leads, or after STARTED_TIMEOUT_S: the stream exists either way."""
         waiting = dict.fromkeys(leaders)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + STARTED_TIMEOUT_S
@@ -61,7 +61,7 @@ class StreamStatus:
     # --- answering -------------------------------------------------------------------------------------------
 
     def exists(self, creation_index: int) -> bool:
-        """Whether that stream is there, or is to come, as far as this broker knows."""
+        """Whether that stream exists, or its creation is not applied here yet."""
         metadata = self._metadata()
         known = any(stream.creation_index == creation_index for stream in metadata.streams.values())
         return known or metadata.index < creation_index

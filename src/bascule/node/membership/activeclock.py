@@ -1,25 +1,24 @@
-"""Time as far as this broker listened: what a peer is judged by.
+"""A clock that stops while the event loop of this broker is blocked. Timeouts of other brokers are measured by it.
 
-Who is silent for a session is dead, and who does not fetch for a while is out of sync. But a broker that did not listen
-itself, because its process stood still (SIGSTOP, a machine without a free processor) or a handler held its event loop,
-has no say in that: what the others said meanwhile waits in its sockets. So the silence of others is measured on a clock
-that stands still while this broker's loop does. A timer shows that the loop goes round; when it comes late, what is
-beyond the time it had is not counted. Those who died meanwhile are found when the rest of their session is over.
+A broker that sends no heartbeat for a session is dead, and one that does not fetch for a while is out of sync. But if
+this broker's own process is stopped (SIGSTOP, a machine without a free processor), or a handler blocks its event loop,
+the messages of the others wait in its sockets. So timeouts of others run on a clock that stops with the loop. A timer
+shows that the loop runs; when it fires late, the time by which it is late is not counted. Brokers that died meanwhile
+are found when the rest of their session has passed.
 
-What this broker itself may do for a while, a lease, is never measured here: others do not wait for a late one.
+The lease of this broker is never measured by it: others do not wait for a lease that was stopped.
 """
 
 from bascule.ports import Clock
 
 TURN_S = 0.25
-"""How often the loop shows that it goes round; with every heartbeat."""
+"""Between two turns of the timer, which also sends the heartbeats."""
 _MOST_NS = int(1.5 * TURN_S * 1e9)
-"""That counts between two turns. A timer is a little late now and then, and that is no pause."""
+"""The most that counts between two turns: a timer that is a little late is not a pause."""
 
 
 class ActiveClock:
-    """A `ports.Clock` whose monotonic time stands still with the event loop. Until the first turn it is the plain
-    one."""
+    """A `ports.Clock` whose monotonic time stops with the event loop. Until the first turn it is the plain clock."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -36,7 +35,7 @@ class ActiveClock:
         return now - self._missed_ns
 
     def turned(self) -> None:
-        """The loop went round: what was there to read will be read now."""
+        """The timer fired: the loop runs, and reads what has arrived."""
         now = self._clock.monotonic_ns()
         self._missed_ns = now - self.monotonic_ns()
         self._turned_at = now

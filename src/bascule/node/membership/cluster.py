@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 JOIN_EVERY_S = 1.0
 
 OnRole = Callable[[], None]
-OnHeard = Callable[[Peer], None]
+OnHeartbeat = Callable[[Peer], None]
 
 
 class Cluster:
@@ -48,16 +48,16 @@ class Cluster:
         self.store = store
         self.peers = peers
         self.joined = False
-        """In this started: it came without a state."""
+        """In this boot: it had no state before."""
         self._incarnation = incarnation
         self._bootstrap = bootstrap
         self._client = client
         self._clock = clock
         self._waiting: Waiting | None = None
         self._successor = ""
-        """A cluster heard of that was recovered from this one."""
+        """The id of a cluster that was recovered from this one, if one of its brokers sent a heartbeat."""
         self._unknown_broker = ""
-        """Another cluster heard of."""
+        """The id of any other cluster whose broker sent a heartbeat."""
 
     @property
     def metadata(self) -> Metadata:
@@ -65,18 +65,18 @@ class Cluster:
 
     @property
     def alone(self) -> bool:
-        """No other broker is needed to decide anything."""
+        """This broker is the only voter."""
         return self.raft.alone
 
     @property
     def servers(self) -> tuple[str, ...]:
         return self.raft.membership.everyone
 
-    # --- life ----------------------------------------------------------------------------------------------
+    # --- start and stop ------------------------------------------------------------------------------------
 
     async def enter(self) -> None:
-        """Returns when this broker is in a cluster: the one it remembers, one that it founded or one that it joined.
-        However long that takes. StartError if it cannot be."""
+        """Returns when this broker is in a cluster: the one in its stored state, one that it founded or one that it
+        joined. Waits without limit. Raises StartError if it cannot enter one."""
         self._calls.listen()
         if not self.subjects.cluster:
             if self._bootstrap.may_found and await self._bootstrap.found():
@@ -86,29 +86,29 @@ class Cluster:
         self._bootstrap.answer()
 
     async def _found(self) -> None:
-        """This broker alone, under a new id; stored before anybody hears of it."""
+        """Found a cluster of this broker alone, with a new id, which is stored before any message is sent."""
         own, cluster = self.broker_id, self._calls.new_id()
         await self.raft.found(Membership((own,), (), ((own, self._incarnation),), cluster))
         self.subjects.enter(cluster)
         logger.info("this broker has founded a new cluster, %s", cluster)
 
-    def start(self, on_role: OnRole, on_heard: OnHeard, on_unknown_broker: OnHeard) -> None:
-        """Take part in the cluster that was entered. The controller is told of each: a change of the role in Raft, a
-        heartbeat of a member, and one of a broker of another cluster."""
+    def start(self, on_role: OnRole, on_heartbeat: OnHeartbeat, on_unknown_broker: OnHeartbeat) -> None:
+        """Take part in the cluster that was entered. The callbacks inform the controller of a change of the role in
+        Raft, a heartbeat of a member, and a heartbeat of a broker of another cluster."""
 
-        def heard_unknown_broker(peer: Peer) -> None:
+        def note_unknown_broker(peer: Peer) -> None:
             self._note_unknown_broker(peer)
             on_unknown_broker(peer)
 
         self.raft.start(on_role)
-        self.peers.start(on_heard, heard_unknown_broker)
+        self.peers.start(on_heartbeat, note_unknown_broker)
 
     async def stop(self) -> None:
         self.peers.stop()
         await self.raft.stop()
 
     async def resign(self, timeout_s: float) -> None:
-        """Let another voter be controller, and see that it is."""
+        """Transfer the controller to another voter, and wait until it has taken over."""
         alive = {peer.id: None for peer in self.peers.alive() if not peer.leaving}
         others = [server for server in self.raft.membership.voters if server in alive]
         others.sort(key=lambda server: server in self.metadata.brokers.draining)
@@ -121,14 +121,14 @@ class Cluster:
             await asyncio.sleep(POLL_S)
 
     async def _join(self) -> None:
-        """However long it takes: who is to be a member of a cluster that does not answer waits for it. It must not end,
-        nor found another cluster. StartError if asking again cannot help."""
+        """Ask to join until the cluster answers, without limit: a broker that is to join a cluster must neither end nor
+        found another one. Raises StartError if a retry cannot help."""
         request = pb.RaftJoinRequest(nodeID=self.broker_id, incarnation=self._incarnation)
         waiting = self._waiting = Waiting(self._clock, "waiting to join the cluster")
         while True:
             try:
                 response = await self._calls.ask(self.subjects.join, JOIN, request, JOIN_EVERY_S)
-                request.cluster = response.cluster  # of two that answer, the first
+                request.cluster = response.cluster  # if two clusters answer, the first one
                 if not response.error and response.cluster:
                     self.subjects.enter(response.cluster)
                     self.joined = True
@@ -145,12 +145,12 @@ class Cluster:
                     "cluster is founded: docs/operations.md"
                 )
             except BusUnavailable as error:
-                waiting.say(f"NATS is away: {error}")
+                waiting.say(f"NATS is not connected: {error}")
             await asyncio.sleep(JOIN_EVERY_S / 4)
 
     async def caught_up(self) -> None:
-        """Returns when this broker knows everything the cluster had decided when it asked, however long that takes."""
-        request = pb.PropagatedRequest(op=pb.BARRIER)  # without a lease: nothing is led yet
+        """Returns when everything is applied here that was committed when it asked. Waits without limit."""
+        request = pb.PropagatedRequest(op=pb.BARRIER)  # without a lease: this broker leads nothing yet
         waiting = self._waiting = Waiting(self._clock, "waiting for the cluster")
         while True:
             try:
@@ -163,7 +163,7 @@ class Cluster:
 
     @property
     def waits(self) -> str:
-        """For whom this broker waits, since when, and what to do; empty if it does not."""
+        """What this broker waits for, since when, and what to do; empty if it does not wait."""
         waiting = self._waiting or self._bootstrap.waiting
         return waiting.text if waiting is not None and waiting.reason else ""
 
@@ -176,13 +176,13 @@ class Cluster:
     def _missing(self, error: BasculeError) -> str:
         if self._successor and not self.raft.raft.leader:
             return (
-                f"{error}; an administrator began this cluster anew as {self._successor}, from what another broker "
-                "had, and this one is no member of it: empty its data folder and start it again, and it joins"
+                f"{error}; an administrator recovered this cluster as {self._successor} from the data of another "
+                "broker, and this broker is not a member of it: empty its data folder and restart it, and it joins"
             )
         if self._unknown_broker and not self.raft.raft.leader:
             return (
                 f"{error}; this broker is in cluster {self.subjects.cluster}, and another one, {self._unknown_broker}, "
-                "is in the same namespace: if it was to be in that one, empty its data folder and start it again"
+                "is in the same namespace: if this broker belongs to that one, empty its data folder and restart it"
             )
         own, membership = self.broker_id, self.raft.membership
         alive = {own: None, **{peer.id: None for peer in self.peers.alive()}}
@@ -191,13 +191,13 @@ class Cluster:
             return str(error)
         return (
             f"{error}; {membership.quorum} of the voters {', '.join(membership.voters)} are needed, and these "
-            f"are not heard of: {', '.join(absent)}; start more of them. If they are lost for good, "
-            "`bascule cluster recover` begins anew from what one broker has"
+            f"send no heartbeats: {', '.join(absent)}; start more of them. If they are lost for good, "
+            "`bascule cluster recover` recovers the cluster from the data of one broker"
         )
 
     async def current(self, timeout_s: float) -> None:
-        """Returns when this broker knows everything that was decided before the call. Unavailable if that takes longer:
-        it may be cut off from the others, and what it knows out of date."""
+        """Returns when everything committed before the call is applied here. Raises Unavailable if that takes longer:
+        this broker may be partitioned from the others, and its metadata out of date."""
         if self.alone:
             return
         try:
@@ -205,13 +205,13 @@ class Cluster:
                 await self._client.barrier(timeout_s)
         except (BasculeError, TimeoutError) as error:
             raise Unavailable(
-                f"this broker may be cut off from the cluster, and cannot tell what is newest: {error}; try again"
+                f"this broker may be partitioned from the cluster, and its metadata out of date: {error}; try again"
             ) from error
 
     async def broker_started(self, suspect: tuple[PartitionName, ...], all_suspect: bool = False) -> None:
-        """What this broker led in an earlier life it leads under new epochs: what it had written and not synced may be
-        on other replicas, so that it must never write under those epochs again. It leaves the in-sync sets of the
-        partitions whose log is suspect, if others are in them. Returns when that is so, however long it takes."""
+        """Get new leader epochs for the partitions that this broker led in an earlier boot: records that it had written
+        and not synced may be on other replicas, so it must never write in the old epochs again. It leaves the ISR of
+        each partition whose log is suspect, if other replicas are in it. Waits without limit."""
         own = self.broker_id
         waiting = Waiting(self._clock, "waiting for the cluster")
         started = BrokerStarted(own, all_suspect or self.joined, suspect)

@@ -1,10 +1,9 @@
-"""The client of the controller: a change of the metadata, from whoever wants it to the controller, wherever that is by
-then.
+"""The client of the controller: sends changes of the metadata to the controller, whichever broker that is.
 
-Carried out here if this broker is the controller, else asked for over NATS, again and again until there is an answer
-or no time left: a request, or its answer, may be lost with the controller that had it. The next controller is asked
-the same operation, and makes the change if the last one did not (`core.metadata.operations`). Asked twice of the same
-one, the second waits for the outcome of the first, or gets it.
+If this broker is the controller it carries the change out itself. Otherwise it sends a request over NATS, again and
+again until it has an answer or the deadline passes: a request or its answer may be lost with the controller. The next
+controller receives the same operation id, and makes the change if the last one did not (`core.metadata.operations`). A
+controller that receives the same operation twice answers the second request with the outcome of the first.
 """
 
 import asyncio
@@ -39,14 +38,14 @@ NOTHING_CHANGED = "nothing was changed"
 ASK_EVERY_S = 0.5
 POLL_S = 0.02
 ISR_TIMEOUT_S = 1.0
-"""Of what is asked again anyway: while a change of the in-sync set is pending the larger set must commit."""
+"""For requests that are repeated anyway: while a change of the ISR is pending, the larger set must commit."""
 
 CarryOut = Callable[[pb.PropagatedRequest], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True)
 class NewStream:
-    """A stream as a client asked for it, names and numbers checked already."""
+    """A stream as a client requested it, with valid names and numbers."""
 
     name: str
     subject: str
@@ -71,7 +70,7 @@ class NewStream:
         return cls(op.name, op.subject, op.group, op.partitions, op.replicationFactor, config)
 
     def check(self) -> None:
-        """Once more by the controller: what it is asked came over NATS, and every broker will open what it makes."""
+        """The controller checks again: the request came over NATS, and every broker opens the stream."""
         reason = valid_stream_name(self.name)
         if reason or not valid_stream_subject(self.subject):
             raise InvalidArgument(f"Name is invalid: {reason}" if reason else "Subject is invalid")
@@ -90,25 +89,25 @@ class ControllerClient:
         store: MetadataStore,
         carry_out: CarryOut,
     ) -> None:
-        """`carry_out` does it on this broker, if that is the controller."""
+        """`carry_out` makes the change if this broker is the controller."""
         self._own = own
         self._calls = calls
         self._raft = raft
         self._store = store
         self._carry_out = carry_out
 
-    # --- what is asked for -----------------------------------------------------------------------------------
+    # --- operations ------------------------------------------------------------------------------------------
 
     async def create_stream(self, new: NewStream, timeout_s: float | None) -> None:
         await self.change(pb.PropagatedRequest(op=pb.CREATE_STREAM, createStreamOp=new.to_wire()), timeout_s)
 
     async def delete_stream(self, name: str, timeout_s: float | None) -> None:
-        """Returns when nothing is taken for it any more. That may take as long as a leader may be cut off unawares."""
+        """Returns when no broker takes messages for it any more. That may take as long as the lease of a leader."""
         await self.change(asking(DeleteStream(name)), timeout_s, patience_s=LEASE_WAIT_S)
 
     async def barrier(self, timeout_s: float) -> None:
-        """Returns when this broker has applied everything that was decided before the call. The controller counts with
-        a lease of this broker from now on (`lease`)."""
+        """Returns when this broker has applied everything that was committed before the call. The controller then
+        assumes that this broker has a lease (`lease`)."""
         request = pb.PropagatedRequest(op=pb.BARRIER)
         request.brokerOp.broker = self._own
         await self.apply(request, timeout_s)
@@ -117,13 +116,13 @@ class ControllerClient:
         await self.apply(asking(started), ISR_TIMEOUT_S)
 
     async def hand_over(self, timeout_s: float) -> None:
-        """Give away what we lead, before we stop."""
+        """Hand over all leaderships of this broker before it stops."""
         index = await self.change(asking(HandOver(self._own)), timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._raft.applied(index)
         except TimeoutError:
-            raise Unavailable("it is decided who leads next, but this broker has not heard of it") from None
+            raise Unavailable("the next leaders are decided, but this broker has not received the decision") from None
 
     async def shrink_isr(self, stream: str, partition: Partition, replica: str, lacks: bool) -> None:
         await self.change(asking(ShrinkIsr(*_change(stream, partition, replica), lacks)), ISR_TIMEOUT_S)
@@ -132,24 +131,24 @@ class ControllerClient:
         await self.change(asking(ExpandIsr(*_change(stream, partition, replica))), ISR_TIMEOUT_S)
 
     async def give_way(self, stream: str, partition: Partition, replica: str) -> None:
-        """That replica is to lead."""
+        """Hand leadership over to that replica."""
         await self.change(asking(GiveWay(*_change(stream, partition, replica))), ISR_TIMEOUT_S)
 
     async def change_leader(self, stream: str, partition: Partition) -> None:
-        """Another leader, or at least another epoch."""
+        """Ask for another leader, or at least a new epoch."""
         command = ChangeLeader(stream, partition.id, partition.leader, partition.leader_epoch)
         await self.change(asking(command), ISR_TIMEOUT_S)
 
     # --- asking ----------------------------------------------------------------------------------------------
 
     async def apply(self, request: pb.PropagatedRequest, timeout_s: float) -> None:
-        """The same as `change`, and returns when the outcome is applied here, however long that takes."""
+        """Like `change`, but returns when the outcome is applied here. That wait has no limit."""
         await self._raft.applied(await self.change(request, timeout_s))
 
     async def change(self, request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
-        """The index of the command that made it. Without a controller: the reason at once, or at the deadline. Asked
-        once more after that, the same request is the same operation. `patience_s` is how long the controller may take
-        beyond the usual."""
+        """Returns the index of the command that made the change. Without a controller it raises at once, or at the
+        deadline. The same request, sent again after that, is the same operation. `patience_s` is added to the default
+        timeout."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (DEFAULT_TIMEOUT_S + patience_s if timeout_s is None else timeout_s)
         if not request.operation.id:
@@ -187,7 +186,7 @@ class ControllerClient:
         response = await self._calls.ask(self._calls.subjects.changes, CHANGE, request, max(timeout_s, POLL_S))
         if not response.HasField("error"):
             return response.index
-        # Whoever is refused sees why: what was decided before is known here by then, an earlier try of this too.
+        # Apply what was committed before the refusal, perhaps by an earlier try of this: the caller sees why.
         await self._seen(response.index, timeout_s)
         raise by_status(Status(response.error.code), response.error.msg)
 
@@ -200,5 +199,5 @@ class ControllerClient:
 
 
 def _change(stream: str, partition: Partition, replica: str) -> tuple[str, int, str, str, int, int]:
-    """The fields of an `IsrChange`: what the leader of a partition asks for about one of its replicas."""
+    """The fields of an `IsrChange`: a request of a partition's leader about one of its replicas."""
     return stream, partition.id, replica, partition.leader, partition.leader_epoch, partition.epoch

@@ -1,7 +1,7 @@
-"""The cluster's metadata on this broker: what the committed commands made of it so far.
+"""The cluster's metadata on this broker: the state after the committed commands so far.
 
-Raft hands over entries in order, the same on every broker; applying them is deterministic. What changed is passed on
-to the broker, which opens, closes and turns its replicas accordingly, in the same order.
+Raft hands over entries in order, the same on every broker; applying them is deterministic. The changes are passed on
+to the broker, which opens and closes its replicas and changes their roles, in the same order.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from bascule.wire.raft_messages import Entry, EntryKind, Snapshot
 logger = logging.getLogger(__name__)
 
 REMEMBERED_OUTCOMES = 4096
-"""Of the newest commands: those who proposed them ask within the same turn of the event loop."""
+"""Outcomes of the newest commands: their proposers read them within the same turn of the event loop."""
 
 
 T = TypeVar("T")
@@ -51,11 +51,11 @@ class MetadataStore:
         self._counts = (0, 0)
 
     def listen(self, on_changes: Callable[[list[Change]], None]) -> None:
-        """`on_changes` is told what each command changes, in order; before Raft starts."""
+        """`on_changes` is called with the changes of each command, in order. To be set before Raft starts."""
         self._on_changes = on_changes
 
     async def restore(self, snapshot: Snapshot) -> int:
-        """How many partitions that changed: what is to be done next may have to wait for a turn of the event loop."""
+        """Returns how many partitions changed: after many the caller yields to the event loop."""
         if snapshot.index <= self.metadata.index:
             return 0
         restored = await in_slices(Metadata.restoring(snapshot.data))
@@ -63,7 +63,7 @@ class MetadataStore:
         return self._tell(difference(before, self.metadata))
 
     async def apply(self, entry: Entry) -> int:
-        """The same, with what a command costs by itself counted in."""
+        """Returns the same, plus the cost of the command itself."""
         if entry.kind is not EntryKind.COMMAND:
             return 0
         large = len(entry.data) >= CODEC_SLICED_BYTES
@@ -75,7 +75,7 @@ class MetadataStore:
         return COMMAND_WEIGHT + self._tell(changes)
 
     def outcome(self, index: int) -> list[Change]:
-        """What the command at this index did. Raises what its proposer is told if it did not fit."""
+        """What the command at this index changed. Raises the error for its proposer if it was rejected."""
         changes = self._outcomes.pop(index, [])
         for change in changes:
             if isinstance(change, Rejected):
@@ -83,7 +83,7 @@ class MetadataStore:
         return changes
 
     def counts(self, broker: str) -> tuple[int, int]:
-        """Partitions that broker holds, and leads. Every heartbeat says it, so that it is counted once a change."""
+        """How many partitions that broker holds, and leads. Every heartbeat has it, so it is cached per change."""
         at = (self.metadata, self.metadata.index, broker)
         if self._counted_at != at:
             held = [
@@ -97,7 +97,7 @@ class MetadataStore:
         return self._counts
 
     def _tell(self, changes: list[Change]) -> int:
-        """How many partitions they are about."""
+        """Returns how many partitions they concern."""
         real: list[Change] = [change for change in changes if not isinstance(change, Rejected | Repeated)]
         if real:
             self._on_changes(real)

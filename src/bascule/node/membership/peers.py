@@ -1,13 +1,14 @@
-"""The brokers of the cluster as this one hears them: each says four times a second who it is and where it serves.
+"""Heartbeats: each broker sends its id, address and state to all others four times a second.
 
-The heartbeat is an unasked ServerInfoResponse; a ServerInfoRequest makes everyone say it at once, so that a broker
-that just started knows the others without waiting.
+The heartbeat is a ServerInfoResponse that nobody asked for. A ServerInfoRequest makes all brokers send one at once, so
+that a broker that just started knows the others without waiting.
 
-A heartbeat that comes late or twice is passed over: whoever plays back what was said earlier must not keep a dead
-broker alive, nor make two lives out of one.
+A heartbeat that arrives late or twice is ignored: replayed messages must not keep a dead broker alive, nor make one
+boot look like two.
 
-A broker that does not hear its own voice is deaf: its connection to NATS works one way only, so that it can serve
-nobody while it seems to live. It then speaks to itself alone, until it hears that; to the others it is silent.
+A broker that does not receive its own heartbeats has a connection to NATS that works in one direction only: it seems
+alive and can serve nobody. It then sends heartbeats to itself only, until it receives them again; the others receive
+none and fence it.
 """
 
 import logging
@@ -30,11 +31,11 @@ HEARTBEAT_S = TURN_S
 SESSION_S = 1.5
 OWN_HEARTBEAT_S = 0.8
 DOUBLES = 8
-"""Heartbeats of another broker under our own id, after a session of ours, that make it sure. Who was there before the
-other one waits for twice as many: the copy ends, not the original. They count if they say that they hear us: an echo of
-an earlier life cannot."""
+"""After this many heartbeats of another broker under our own id, and a session after our start, this broker ends. The
+one that started first waits for twice as many, so that the copy ends. Only heartbeats that name our boot count: late
+ones of our earlier boot do not."""
 REMEMBERED_BOOTS = 64
-"""Of one broker, remembered with their last heartbeats."""
+"""Boots of one broker that are remembered, each with its last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +52,11 @@ class Peer:
     cluster: str = ""
     commit: int = 0
     members: int = 0
-    """Of the cluster it is in."""
+    """Number of members of its cluster."""
 
 
 Describe = Callable[[bool], Peer]
-"""This broker as it is now; told whether it is about to stop."""
+"""This broker as it is now; the argument says whether it is about to stop."""
 
 
 class Peers:
@@ -67,8 +68,8 @@ class Peers:
         on_double: Callable[[str], None],
         jobs: Jobs,
     ) -> None:
-        """`on_double` is told that another broker runs under our id."""
-        self._on_heard: Callable[[Peer], None]
+        """`on_double` is called if another broker runs under our id."""
+        self._on_peer: Callable[[Peer], None]
         self._on_unknown_broker: Callable[[Peer], None]
         self._on_double = on_double
         self._calls = calls
@@ -77,26 +78,27 @@ class Peers:
         self._clock = active_clock
         self._describe = describe
         self.leaving = False
-        self._heard: dict[str, tuple[Peer, int]] = {}
+        self._latest: dict[str, tuple[Peer, int]] = {}
         self._past: dict[str, dict[str, int]] = {}
-        """By broker, its lives, each with the number of its last heartbeat."""
+        """By broker, its boots, each with the number of its last heartbeat."""
         self._beats = 0
         self._other_boot = ""
-        self._own_heard_at = 0
+        self._own_heartbeat_at = 0
         self._started_at = 0
         self._doubles = 0
-        self._double_heard_at = 0
+        self._double_at = 0
         self._was_here_first = False
         self._heartbeats: Timer | None = None
 
-    def start(self, on_heard: Callable[[Peer], None], on_unknown_broker: Callable[[Peer], None]) -> None:
-        """`on_unknown_broker` is called with what a broker of another cluster says; nothing else comes of it."""
-        self._on_heard, self._on_unknown_broker = on_heard, on_unknown_broker
+    def start(self, on_heartbeat: Callable[[Peer], None], on_unknown_broker: Callable[[Peer], None]) -> None:
+        """`on_unknown_broker` is called for each heartbeat of a broker of another cluster, which is otherwise
+        ignored."""
+        self._on_peer, self._on_unknown_broker = on_heartbeat, on_unknown_broker
         for subject in (self._subjects.heartbeats, self._own_subject):
             self._calls.handle(
                 subject, Handler(HEARTBEAT, self._on_heartbeat), Handler(HEARTBEATS_WANTED, self._on_wanted)
             )
-        self._own_heard_at = self._started_at = self._clock.monotonic_ns()
+        self._own_heartbeat_at = self._started_at = self._clock.monotonic_ns()
         self._calls.tell(self._subjects.heartbeats, HEARTBEATS_WANTED, pb.ServerInfoRequest(id=self._me().id))
         self._heartbeats = self._jobs.every("heartbeats", HEARTBEAT_S, self._beat, "this broker counts as dead")
 
@@ -105,18 +107,18 @@ class Peers:
             self._heartbeats.stop()
 
     def alive(self) -> list[Peer]:
-        """The others, as far as they were heard within a session, by id."""
+        """The other brokers that sent a heartbeat within the last session, by id."""
         oldest = self._clock.monotonic_ns() - int(SESSION_S * 1e9)
         own = self._me().id
-        return [peer for name, (peer, at) in sorted(self._heard.items()) if at >= oldest and name != own]
+        return [peer for name, (peer, at) in sorted(self._latest.items()) if at >= oldest and name != own]
 
-    def last_heard(self, broker: str) -> int:
-        """When, by the clock that only goes up; when we began to listen, if it was never heard."""
-        return self._heard[broker][1] if broker in self._heard else self._started_at
+    def last_heartbeat(self, broker: str) -> int:
+        """Its time on the monotonic clock; the time of our start if there was none."""
+        return self._latest[broker][1] if broker in self._latest else self._started_at
 
     @property
     def boot(self) -> str:
-        """Of this broker: another life, another token."""
+        """The boot id of this broker."""
         return self._me().boot
 
     @property
@@ -125,10 +127,10 @@ class Peers:
 
     @property
     def _misses_own(self) -> bool:
-        return self._clock.monotonic_ns() - self._own_heard_at > int(OWN_HEARTBEAT_S * 1e9)
+        return self._clock.monotonic_ns() - self._own_heartbeat_at > int(OWN_HEARTBEAT_S * 1e9)
 
     def say(self) -> None:
-        """Now, not at the next beat."""
+        """Send a heartbeat now, not at the next beat."""
         me = self._me()
         self._beats += 1
         message = pb.ServerInfoResponse(
@@ -145,35 +147,36 @@ class Peers:
             commit=me.commit,
             members=me.members,
         )
-        # Who cannot be heard is silent, and that is what silence means.
+        # A broker that cannot receive is to be fenced: the others get no heartbeat.
         self._calls.tell(self._own_subject if self._misses_own else self._subjects.heartbeats, HEARTBEAT, message)
 
     def leave(self) -> None:
-        """Say, now and from now on, that this broker is about to stop."""
+        """Announce, now and in all later heartbeats, that this broker is about to stop."""
         self.leaving = True
         self.say()
 
     def _me(self) -> Peer:
         return self._describe(self.leaving)
 
-    def _heard_own_id(self, peer: Peer) -> None:
-        """Another boot under our id is our last life's echo, or, if it hears us and goes on, another broker."""
+    def _on_own_id(self, peer: Peer) -> None:
+        """Another boot under our id is a late heartbeat of our last boot or, if it names our boot and goes on, another
+        broker."""
         if peer.boot == self.boot:
-            self._own_heard_at = self._clock.monotonic_ns()
+            self._own_heartbeat_at = self._clock.monotonic_ns()
             return
         self._other_boot = peer.boot
         if peer.hears != self.boot:
             return
         now, session_ns = self._clock.monotonic_ns(), int(SESSION_S * 1e9)
         age_ns = now - self._started_at
-        if not self._doubles or now - self._double_heard_at > session_ns:
+        if not self._doubles or now - self._double_at > session_ns:
             self._doubles, self._was_here_first = 0, age_ns > session_ns
-        self._double_heard_at = now
+        self._double_at = now
         self._doubles += 1
         if self._doubles >= DOUBLES * (1 + self._was_here_first) and age_ns > session_ns:
             self._on_double(
-                f"another broker with the id {peer.id} runs at {peer.host}:{peer.port}: two of one id would undo each "
-                "other's work; give this one another clustering.server.id and an empty data folder"
+                f"another broker with the id {peer.id} runs at {peer.host}:{peer.port}: two brokers with one id undo "
+                "each other's work; give this one another clustering.server.id and an empty data folder"
             )
 
     def _beat(self) -> None:
@@ -185,31 +188,31 @@ class Peers:
 
     def _on_heartbeat(self, info: pb.ServerInfoResponse, message: NatsMessage) -> None:
         if not usable_token(info.id):
-            raise PeerError(f"{info.id[:64]!r} is no id of a broker")
-        self._heard_of(_peer(info), self._clock.monotonic_ns())
+            raise PeerError(f"{info.id[:64]!r} is not a valid broker id")
+        self._note(_peer(info), self._clock.monotonic_ns())
 
-    def _heard_of(self, peer: Peer, now: int) -> None:
+    def _note(self, peer: Peer, now: int) -> None:
         if peer.cluster != self._subjects.cluster:
             self._on_unknown_broker(peer)
             return
         if peer.id == self._me().id:
-            self._heard_own_id(peer)
+            self._on_own_id(peer)
         elif self._is_old(peer):
             return
-        self._heard.pop(peer.id, None)
-        self._heard[peer.id] = (peer, now)
-        if len(self._heard) > RAFT_MAX_SERVERS:
-            silent = next(iter(self._heard))  # for longest
-            del self._heard[silent]
+        self._latest.pop(peer.id, None)
+        self._latest[peer.id] = (peer, now)
+        if len(self._latest) > RAFT_MAX_SERVERS:
+            silent = next(iter(self._latest))  # the one whose last heartbeat is oldest
+            del self._latest[silent]
             self._past.pop(silent, None)
-        self._on_heard(peer)
+        self._on_peer(peer)
 
     def _is_old(self, peer: Peer) -> bool:
         boots = self._past.get(peer.id, {})
         if peer.beat <= boots.get(peer.boot, 0):
             return True
         self._past[peer.id] = boots
-        boots.pop(peer.boot, None)  # the order is that of the last words
+        boots.pop(peer.boot, None)  # ordered by last heartbeat
         boots[peer.boot] = peer.beat
         if len(boots) > REMEMBERED_BOOTS:
             del boots[next(iter(boots))]

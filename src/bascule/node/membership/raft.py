@@ -1,11 +1,11 @@
 """Raft on this broker: the machine of `core.raft` joined to its storage, to NATS and to the clock.
 
-One task carries out what the machine is ready for: persist, then send, then apply. Peers' messages and ticks may come
-in meanwhile; they show in the next round. A proposal is answered when its entry has been applied here, or when
-another entry stands in its place.
+One task carries out what the machine is ready for: persist, then send, then apply. Messages of peers and ticks may
+arrive meanwhile; the next round handles them. A proposal is answered when its entry has been applied here, or when
+another entry has taken its index.
 
-When the machine or this driver fails, above all with an assertion, the process ends: what is in memory is not believed
-any more, and no message and no entry that comes meanwhile changes it or is answered.
+When the machine or this driver fails, above all with an assertion, the process ends: the state in memory is not trusted
+any more. Messages and proposals that arrive meanwhile are neither handled nor answered.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.1
 ALONE_TICK_S = 1.0
-"""Of a leader with nobody to lead: it costs the machine nothing."""
+"""For a leader without followers: it saves processor time."""
 ELECTION_TICKS = 5
 HEARTBEAT_TICKS = 2
 RETRY_PERSIST_S = 1.0
-RAFT_FAILED = "Raft has failed on this broker, which ends; ask another one"
+RAFT_FAILED = "Raft has failed on this broker, which ends; ask another broker"
 
 
 class RaftDriver:
@@ -50,7 +50,7 @@ class RaftDriver:
         self._on_fatal = on_fatal
         self.storage = storage
         self.trouble = ""
-        """Why nothing can be stored now; empty if it can."""
+        """Why the metadata log cannot be written; empty if it can."""
         self._calls = calls
         self._store = store
         self._snapshot_threshold = snapshot_threshold
@@ -65,13 +65,13 @@ class RaftDriver:
         self._ended = False
 
     async def found(self, membership: Membership) -> None:
-        """Begin a new cluster with this membership, before `start`. Raises OSError or LogError: then there is none."""
+        """Found a cluster with this membership, before `start`. Raises OSError or LogError: then there is none."""
         assert self._task is None, "Raft has started"
         await self.storage.save(self.raft.hard_state, [], Snapshot(0, 0, membership))
         self.raft.found(membership)
 
     def start(self, on_role: Callable[[], None]) -> None:
-        """`on_role` is called when this broker became or ceased to be the leader, or learned of another one."""
+        """`on_role` is called when this broker becomes or ceases to be the leader, or learns of another leader."""
         self._on_role = on_role
         self._calls.handle(
             self._calls.subjects.raft(self.raft.id), Handler(RAFT, self._on_message), after=self._on_messages
@@ -86,11 +86,11 @@ class RaftDriver:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    # --- what others ask -------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
-        """Leading, and sure of it: an entry of the own term is committed."""
+        """Whether this broker leads, and an entry of its own term is committed."""
         return self.raft.is_leader and self.raft.committed_in_own_term
 
     @property
@@ -99,16 +99,17 @@ class RaftDriver:
 
     @property
     def alone(self) -> bool:
-        """No other server is needed to decide anything."""
+        """This server is the only voter."""
         return self.raft.membership.voters == (self.raft.id,)
 
     async def propose(self, command: bytes) -> int:
-        """The index at which it was applied here. NotLeaderError if it cannot be, or was not."""
+        """Returns the index at which the command was applied here. Raises NotLeaderError if it was not, or cannot
+        be."""
         with self._sound():
             self.raft.bound_messages(self._calls.max_payload)
             index = self.raft.propose(command)
         if index in self._proposals:
-            self._fail(index)  # of an earlier term of ours: its entry is gone
+            self._fail(index)  # a proposal of an earlier term of ours, whose entry was replaced
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._proposals[index] = (self.raft.term, done)
         self._wake.set()
@@ -126,7 +127,7 @@ class RaftDriver:
         self._wake.set()
 
     async def current(self) -> int:
-        """The index of everything committed before the call, once it is applied here. Only the leader can know."""
+        """A linearizable read: the commit index at the call, once it is applied here. Works on the leader only."""
         self._next_read += 1
         context = self._next_read
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -148,7 +149,7 @@ class RaftDriver:
 
     @contextmanager
     def _sound(self) -> Iterator[None]:
-        """Around what others ask of the machine: it answers nothing after it has failed."""
+        """Around calls of the machine: after a failure they raise Unavailable."""
         if self._ended:
             raise Unavailable(RAFT_FAILED)
         try:
@@ -178,7 +179,7 @@ class RaftDriver:
         try:
             self.raft.step(received)
         except PeerError:
-            raise  # it says what no server may say
+            raise  # the message is invalid
         except Exception as error:
             self._end(error)
 
@@ -198,9 +199,9 @@ class RaftDriver:
             self._end(error)
 
     def _end(self, error: Exception) -> None:
-        """A broker without its Raft, or whose Raft no longer ticks, would go on as if all were well: it ends instead,
-        and says why."""
-        logger.error("Raft failed, and this broker ends: start it again, and report this", exc_info=error)
+        """End the process, and log why: a broker without Raft, or whose Raft does not tick, would go on with metadata
+        that is out of date."""
+        logger.error("Raft failed, and this broker ends: restart it, and report this", exc_info=error)
         if self._ended:
             return
         self._ended = True
@@ -226,8 +227,8 @@ class RaftDriver:
             self._notice_role()
 
     async def _apply(self, ready: Ready) -> None:
-        """Some at a time: a broker that comes back is let into a thousand in-sync sets by as many commands. In between
-        the metadata is what the commands so far made of it, and nobody who waits for one of them has an answer yet."""
+        """Apply committed entries in slices: a broker that restarts may join a thousand ISRs, with one command each.
+        Between two slices the metadata has some of the commands applied, and no proposal of them is answered yet."""
         weight = await self._store.restore(ready.snapshot) if ready.snapshot is not None else 0
         for entry in ready.committed:
             if weight >= APPLY_SLICE:
@@ -235,7 +236,7 @@ class RaftDriver:
                 await asyncio.sleep(0)
             weight += await self._store.apply(entry)
         if weight >= APPLY_SLICE:
-            await asyncio.sleep(0)  # the next Ready may have as much, and wait for nothing else
+            await asyncio.sleep(0)  # the next Ready may have as many, and await nothing else
 
     async def _persist(self, ready: Ready) -> None:
         while ready.must_persist:
@@ -245,11 +246,13 @@ class RaftDriver:
                 return
             except (OSError, LogError) as error:
                 self.trouble = f"the metadata log of the controller cannot be written: {error}"
-                logger.error("the metadata log cannot be written, nothing is decided here until it can: %s", error)
+                logger.error(
+                    "the metadata log cannot be written; this broker takes no part in decisions until it can: %s", error
+                )
                 await self._reopen_storage()
 
     async def _reopen_storage(self) -> None:
-        """A save that failed may be there or not: the storage looks, and the same save again changes nothing."""
+        """A failed save may be stored or not: opening the storage finds out, and repeating the save is harmless."""
         while True:
             await asyncio.sleep(RETRY_PERSIST_S)
             try:
@@ -269,7 +272,7 @@ class RaftDriver:
         try:
             await self.storage.compact(snapshot)
         except (OSError, LogError) as error:
-            logger.warning("no metadata snapshot this time, the log is kept whole: %s", error)
+            logger.warning("the metadata snapshot failed, and the log is not compacted this time: %s", error)
             return
         self.raft.compacted(snapshot)
 
@@ -278,7 +281,7 @@ class RaftDriver:
             try:
                 self._calls.send(self._calls.subjects.raft(message.target), RAFT, message)
             except BusUnavailable:
-                return  # peers ask again
+                return  # peers retry
             except InvalidArgument as error:
                 logger.warning("nothing can be sent to server %r: %s", message.target, error)
 
@@ -307,8 +310,8 @@ class RaftDriver:
             done.set_exception(Unavailable("another leader took over; whether the change was made is not known"))
 
     def _notice_loss(self) -> None:
-        """Who is deposed answers nobody from that moment on, however long its disk keeps it from the next round. To
-        begin, on the other hand, waits until everything committed has been applied."""
+        """A deposed leader stops answering at once, also while its disk blocks the next round. A new leader begins only
+        after everything committed has been applied."""
         if self._known_leader[1] and not self.is_leader:
             self._notice_role()
 
@@ -317,7 +320,7 @@ class RaftDriver:
         if now != self._known_leader:
             self._known_leader = now
             if not self.raft.is_leader:
-                # They may be committed yet, or never: nobody is to wait for that, least of all those in line behind.
+                # They may still be committed, or never: their callers must not wait for that, nor block later ones.
                 for index in list(self._proposals):
                     self._fail(index)
             self._on_role()

@@ -1,4 +1,4 @@
-"""What a broker waits for, said in its log: soon when it changes, else every few seconds, with since when."""
+"""Logs what a broker waits for, and since when: soon after the reason changes, else every few seconds."""
 
 import logging
 
@@ -7,10 +7,10 @@ from bascule.ports import Clock
 logger = logging.getLogger(__name__)
 
 SAY_FROM_S = 1.0
-"""What takes less is no news; and reasons that change to and fro are not said more often."""
+"""Shorter waits are not logged, and changing reasons are not logged more often than this."""
 SAY_EVERY_S = 10.0
 WARN_FROM_S = 10.0
-"""Brokers that are started together wait for each other: a warning is what lasts longer."""
+"""Brokers that start together wait for each other: a longer wait is a warning."""
 
 
 class Waiting:
@@ -20,7 +20,7 @@ class Waiting:
         self._since = clock.monotonic_ns()
         self._said, self._said_at = "", self._since
         self.reason = ""
-        """The newest; empty until something was waited for."""
+        """The newest reason; empty before the first."""
 
     @property
     def text(self) -> str:

@@ -192,7 +192,7 @@ class Leading:
         """Ask the controller to take followers that lag out of the ISR. Called once a second; mostly nothing is due."""
         if self._machine.in_sync.due(now):
             try:
-                self._execute(self._machine.step(Tick(now, self._feeds.heard(self._replica.key, self.epoch))))
+                self._execute(self._machine.step(Tick(now, self._feeds.last_reports(self._replica.key, self.epoch))))
             except AssertionError as error:
                 self._replica.fail(error)
 
@@ -280,13 +280,13 @@ class Leading:
 
     def _note_end(self) -> None:
         self._noted = self._lease.asked
-        self._ends = [each for each in self._ends if each[0] >= self._lease.heard]
+        self._ends = [each for each in self._ends if each[0] >= self._lease.answered]
         self._ends.append((self._noted, self._log.end))
 
     @property
     def taken_since_contact(self) -> int | None:
         """The offset from which on all records were stored after the last request that the controller answered."""
-        return next((end for number, end in self._ends if number >= self._lease.heard and end < self._log.end), None)
+        return next((end for number, end in self._ends if number >= self._lease.answered and end < self._log.end), None)
 
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:

@@ -73,28 +73,28 @@ class PeerLogs:
 
     async def account(self, broker: str, key: Key) -> Account | None:
         """The end of that broker's log; None if it has none open. PeerError if it does not answer."""
-        told = await self._ask(broker, Question(*key, 0, 0, 0, self._broker_id))
-        return Account(told.log_end, told.certain) if told.here else None
+        answer = await self._ask(broker, Question(*key, 0, 0, 0, self._broker_id))
+        return Account(answer.log_end, answer.certain) if answer.here else None
 
     async def fetch(self, broker: str, key: Key, start: int, end: int) -> bytes:
         """The first of that broker's records with offsets from `start` to before `end`, as many as it sends at once.
         PeerError if it does not answer, PeerLacks if its log is damaged there. The caller verifies the records."""
         records, total = b"", 1
         while len(records) < total:
-            told = await self._range(broker, key, start, end, len(records))
-            total = told.total
-            records += told.piece
+            answer = await self._range(broker, key, start, end, len(records))
+            total = answer.total
+            records += answer.piece
         return records
 
     async def _range(self, broker: str, key: Key, start: int, end: int, skip: int) -> LogAnswer:
-        told = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
-        if told.total > READ_BYTES + MAX_RECORD_BYTES:
-            raise PeerError(f"{broker} announces an answer of {told.total} bytes, which is over the limit")
-        if not told.here or (told.sound and told.total > skip and not told.piece):
+        answer = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
+        if answer.total > READ_BYTES + MAX_RECORD_BYTES:
+            raise PeerError(f"{broker} announces an answer of {answer.total} bytes, which is over the limit")
+        if not answer.here or (answer.sound and answer.total > skip and not answer.piece):
             raise PeerError(f"{broker} cannot read offsets {start} to {end - 1} yet")
-        if not told.sound:
+        if not answer.sound:
             raise PeerLacks(f"{broker} does not have all of offsets {start} to {end - 1} either")
-        return told
+        return answer
 
     async def _ask(self, broker: str, question: Question) -> LogAnswer:
         timeout_s = RECORDS_S if question.end > question.start else LOG_END_S

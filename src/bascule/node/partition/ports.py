@@ -46,8 +46,8 @@ class Feeding(Protocol):
     def went_back(self, replica: LocalReplica) -> None:
         """Its log failed, and its last records are lost."""
 
-    def heard(self, key: Key, epoch: int) -> tuple[tuple[str, int], ...]:
-        """Who follows it in this epoch, and when each was last heard."""
+    def last_reports(self, key: Key, epoch: int) -> tuple[tuple[str, int], ...]:
+        """The followers in this epoch, and when each last reported."""
 
 
 class Fetching(Protocol):

@@ -217,16 +217,16 @@ class Repair:
             await self._heal(segment)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        told: dict[str, tuple[float, Account]] = {}
+        answers: dict[str, tuple[float, Account]] = {}
         try:
             while True:
                 now = loop.time()
-                told = {broker: (at, each) for broker, (at, each) in told.items() if now - at < BELIEVED_S}
-                unknown = [broker for broker in self._others if broker not in told]
+                answers = {broker: (at, each) for broker, (at, each) in answers.items() if now - at < BELIEVED_S}
+                unknown = [broker for broker in self._others if broker not in answers]
                 for broker, account in zip(unknown, await asyncio.gather(*map(self._ask, unknown)), strict=True):
                     if account is not None:
-                        told[broker] = (loop.time(), account)
-                accounts = {broker: account for broker, (_, account) in told.items()}
+                        answers[broker] = (loop.time(), account)
+                accounts = {broker: account for broker, (_, account) in answers.items()}
                 decision = decide(self._candidate, accounts, loop.time() - began)
                 match decision:
                     case GiveWay(to):

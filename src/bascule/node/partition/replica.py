@@ -16,7 +16,7 @@ from bascule.log.commitlog import CommitLog
 from bascule.log.healing import Healing
 from bascule.log.segment import Segment
 from bascule.log.tail import Tail
-from bascule.node.membership.lease import CUT_OFF, LEASE_S, NS
+from bascule.node.membership.lease import LEASE_S, NO_CONTACT, NS
 from bascule.node.partition import epochs as stored_epochs
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.following import Following
@@ -243,7 +243,7 @@ class Replica:
             return str(self.log.failed)
         if self.leading.refuses:
             return f"{self.name} waits for a new leader: its log failed, and followers may have what it lost; try again"
-        return CUT_OFF if self.environment.lease.over() else None
+        return NO_CONTACT if self.environment.lease.over() else None
 
     async def established(self, timeout_s: float) -> None:
         """Returns when this leader may report its high watermark: everything it had when it became leader is committed.

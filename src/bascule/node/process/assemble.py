@@ -1,8 +1,8 @@
-"""A broker put together from its ports: where all parts meet, for the server, the tests and the simulator alike.
+"""Assembles a broker from its ports, for the server, the tests and the simulator alike.
 
-Every part is given what it needs when it is made, or when it starts; nothing is set from outside later. What two parts
-need of each other one of them has as a protocol, or as a function of something made before both: the dictionary of the
-replicas, which replication reads and the broker fills; the Raft driver, which knows the members."""
+Every part is given what it needs when it is created, or when it starts; nothing is set from outside later. Where two
+parts need each other, one of them has a protocol, or a function of something created before both: the dictionary of the
+replicas, which replication reads and the manager fills; the Raft driver, which knows the members."""
 
 import logging
 import sys
@@ -63,7 +63,7 @@ RAFT_FOLDER = "raft"
 
 @dataclass(frozen=True, slots=True)
 class _Recovered:
-    """What the disk remembers of earlier runs."""
+    """The stored state of earlier boots."""
 
     clean: CleanShutdown | None
     ends: PromisedEnds
@@ -75,7 +75,7 @@ class _Recovered:
 
 @dataclass(frozen=True, slots=True)
 class _Ties:
-    """What ties a broker to the others."""
+    """What connects a broker to the others."""
 
     own: str
     incarnation: str
@@ -152,8 +152,8 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
 def _check_assertions() -> None:
     if sys.flags.optimize:
         raise StartError(
-            "Python runs with -O or PYTHONOPTIMIZE, which takes out the assertions that keep a broker from going on "
-            "after a bug: start it without"
+            "Python runs with -O or PYTHONOPTIMIZE, which removes the assertions that stop a broker after a bug: start "
+            "it without"
         )
 
 
@@ -230,7 +230,7 @@ def _controller(
     process: Process,
     jobs: Jobs,
 ) -> Controller:
-    live = LiveBrokers(ties.raft, ties.active_clock, ties.peers.last_heard)
+    live = LiveBrokers(ties.raft, ties.active_clock, ties.peers.last_heartbeat)
     proposals = Proposals(ties.raft, ties.store, live)
     administration = Administration(ties.own, proposals, live, brokers, settings.defaults, jobs)
     executor = Executor(
@@ -261,7 +261,7 @@ def _controller(
 
 
 def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft: Raft) -> Describe:
-    """What this broker says of itself with every heartbeat."""
+    """What this broker sends about itself with every heartbeat."""
 
     def describe(leaving: bool) -> Peer:
         held, led = store.counts(own)
@@ -288,13 +288,13 @@ def _raft(own: str, hard_state: HardState, snapshot: Snapshot, entries: list[Ent
 async def _open_storage(
     storage: RaftStorage, disk: Disk, ends: PromisedEnds, random: Random
 ) -> tuple[HardState, Snapshot, list[Entry]]:
-    """What Raft had stored. What a clean shutdown left is taken over, and then anything may be written."""
+    """The stored state of Raft. The record of a clean shutdown is loaded and removed before anything is written."""
     hard_state, snapshot, entries, fresh = await storage.open()
     await ballast.with_room(disk, ends.begin)
     await cleanshutdown.remove(disk)
     await ballast.keep(disk)
     if fresh:
-        # Before it says or does anything: whoever loses its disk after that is another one.
+        # Stored before any message is sent: a broker that loses its disk after that gets another incarnation.
         hard_state = HardState(incarnation=random.token())
         await storage.save(hard_state, [], snapshot)
     return hard_state, snapshot, entries

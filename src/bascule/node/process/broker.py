@@ -1,6 +1,6 @@
-"""The life of one broker: it enters its cluster, opens what it holds, catches up, takes roles, hands over, and stops.
-Knows no socket of its own: the gRPC server calls its methods, NATS comes through the Bus, files through the Disk. So
-the simulator runs all of this.
+"""Start and stop of one broker: it enters its cluster, opens its replicas, catches up, takes roles, hands over, and
+stops. It has no sockets of its own: the gRPC server calls its methods, and NATS and files are ports. So the simulator
+runs all of this.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ HAND_OVER_POLL_S = 0.01
 RESIGN_S = 1.0
 START_WAIT_S = 3.0
 STOPS_AT_ONCE = 4
-"""Whoever asks a broker to stop while it stops already waits with the others; any more do not."""
+"""Requests to stop that wait for one hand-over; further ones do not wait."""
 
 
 class Broker:
@@ -62,7 +62,7 @@ class Broker:
         self.manager = manager
         self.gate = gate
         self.methods = methods
-        """What it answers over gRPC, by path."""
+        """Its gRPC methods, by path."""
         self.files = FileWatch(
             environment.ports.disk,
             environment.scheduler,
@@ -79,7 +79,7 @@ class Broker:
     # --- the start -------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open every replica here, hear what the cluster decided meanwhile, then take roles. Serving may begin when
+        """Open every replica here, apply what the cluster committed meanwhile, then take roles. Serving may begin when
         this returns."""
         environment, manager, controller = self.environment, self.manager, self.controller
         await self.cluster.enter()
@@ -91,29 +91,29 @@ class Broker:
         await manager.open_what_can_be()
         self.cluster.store.listen(self.changes.enqueue)
         self.stream_status.listen()
-        self.cluster.start(controller.role_changed, controller.heard, controller.heard_unknown_broker)
-        self._jobs.run("the look at the files", self.files.run, "files taken away under this broker go unnoticed")
-        settling = self._jobs.vital("what follows a start", self._settle_in())
+        self.cluster.start(controller.role_changed, controller.on_heartbeat, controller.on_unknown_broker)
+        self._jobs.run("the file check", self.files.run, "files that are removed under this broker go unnoticed")
+        finishing = self._jobs.vital("the end of the start", self._finish_start())
         if not self.cluster.alone:
-            # A cluster without a majority must still answer its clients, if only to say so.
+            # A cluster without a majority must still answer its clients, if only with the reason.
             try:
                 async with asyncio.timeout(START_WAIT_S):
-                    await asyncio.shield(settling)
+                    await asyncio.shield(finishing)
             except TimeoutError:
                 logger.warning("serving, but without a role in any partition until the cluster has a majority")
         else:
-            await settling
+            await finishing
         await environment.ports.publishes.flush()
 
-    async def _settle_in(self) -> None:
-        """Roles only once the cluster has spoken: what this broker led before may be another's by now."""
+    async def _finish_start(self) -> None:
+        """Take roles only after catching up: partitions that this broker led before may have other leaders by now."""
         environment, manager = self.environment, self.manager
         await self.cluster.caught_up()
         suspect = await manager.suspect_partitions()
         if manager.unclean and self.replicas:
             logger.warning(
-                "relaxed sync (%s), and the last run did not end with a clean shutdown: this broker is in sync with "
-                "nothing it shares until it has caught up",
+                "relaxed sync (%s), and the last run did not end with a clean shutdown: this broker leaves the in-sync "
+                "set of every partition with other replicas until it has caught up",
                 environment.scheduler.mode,
             )
         await self.cluster.broker_started(suspect, manager.unclean)
@@ -130,13 +130,13 @@ class Broker:
         return {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
 
     def _run_jobs(self) -> None:
-        """A new job is one registration here."""
+        """Every job of a broker is registered here."""
         run = self._jobs.run
         keep_lease = partial(self.environment.lease.keep, self.cluster.current, self.manager.lease_changed)
         run("the lease", keep_lease, "this broker takes no writes")
         self._jobs.vital("the taking of roles", self.changes.run())
-        run("the reading of all records", self._scrub, "damage at rest is found only when it is read")
-        run("the look at replicas that lag", self.lag_watch.run, "they stay in their in-sync sets, and commits wait")
+        run("the scrub of all records", self._scrub, "damage on disk is found only when a record is read")
+        run("the check for lag", self.lag_watch.run, "followers that lag stay in the in-sync set, and commits wait")
 
     async def _scrub(self) -> None:
         while True:
@@ -145,16 +145,16 @@ class Broker:
             await asyncio.sleep(repair.SCRUB_EVERY_S)
 
     def _on_files(self) -> None:
-        """The data folder, or the metadata, was taken away or is back."""
+        """The data folder or the metadata was removed, or is back."""
         self.manager.files_changed(bool(self.files.gone))
         self._process.on_files(self.files.gone)
 
     # --- the end ---------------------------------------------------------------------------------------------
 
     async def hand_over(self, timeout_s: float) -> None:
-        """Give what we lead to others in sync, so that a stop costs each partition a moment and not a session. We also
-        leave the in-sync sets, and fetch nothing more that would bring us back into one: who waits for all replicas
-        must not wait for us."""
+        """Hand leaderships over to other replicas in sync, so that a stop interrupts each partition for a moment and
+        not for a session. This broker also leaves every ISR, and stops fetching so that it does not come back into one:
+        publishers with ack policy ALL must not wait for it."""
         own = self.environment.settings.broker_id
         if all(other == own for other in self.cluster.servers) or self._hand_overs.full:
             return
@@ -168,17 +168,19 @@ class Broker:
         handing_over.cancel()  # no effect if it is done
         (outcome,) = await asyncio.gather(handing_over, return_exceptions=True)
         if isinstance(outcome, asyncio.CancelledError):
-            logger.info("stopping without handing over: every other broker stops too, or is away")
+            logger.info("stopping without handing over: every other broker is stopping too, or is down")
             return
         if isinstance(outcome, BaseException):
-            logger.warning("stopping without handing over: %s", outcome)
+            logger.warning(
+                "stopping without handing over, its partitions have no leader until it is fenced: %s", outcome
+            )
             return
         while loop.time() < deadline and self._somebody_stays() and self.replicas.leads_what_is_anothers():
             await asyncio.sleep(HAND_OVER_POLL_S)
         await self.cluster.resign(RESIGN_S)
 
     def _somebody_stays(self) -> bool:
-        """Another broker that could take over: heard of, and not about to stop itself."""
+        """Whether another broker could take over: it is alive, and not about to stop itself."""
         servers = self.cluster.servers
         return any(peer.id in servers and not peer.leaving for peer in self.cluster.peers.alive())
 
@@ -196,10 +198,12 @@ class Broker:
         await self._leave_clean(in_order and self.manager.caught_up)
 
     async def _leave_clean(self, sound: bool) -> None:
-        """Everything is closed: say where all logs end, for the next start."""
+        """Everything is closed: store where all logs end, for the next start."""
         ends, mode = self.environment.ends, self.environment.scheduler.mode
         try:
             await ends.close()
             await cleanshutdown.leave(self.environment.ports.disk, sound and mode.syncs, ends.clean_ends(mode.syncs))
         except OSError as error:
-            logger.warning("the next start will take this stop for a crash: %s", error)
+            logger.warning(
+                "the clean shutdown could not be recorded, and the next start recovers as after a crash: %s", error
+            )

@@ -1,9 +1,9 @@
-"""How many files and connections this process may hold open, and who gets how many of them.
+"""How many file descriptors this process may have open, and how they are divided between segments and clients.
 
-The usual limit of 1,024 is a soft one, from times when programs used select(): it is raised to what the system allows.
-What there is then is shared out between segments and clients, with a rest for everything else (NATS, the metadata, a
-file that is opened for a moment, connections that are about to be refused). So the limit is never met: a segment that
-cannot be opened would make its partition refuse writes, and asyncio, out of descriptors, does nothing but say so.
+The usual limit of 1,024 is a soft limit, from times when programs used select(): it is raised to what the system
+allows. The descriptors are divided between segments and clients, with a reserve for everything else (NATS, the
+metadata, short-lived files, connections that are about to be refused). So the limit is never reached: a segment that
+cannot be opened would make its partition refuse writes, and asyncio accepts no connections without descriptors.
 """
 
 import logging
@@ -28,7 +28,7 @@ def share_out(limit: int) -> Descriptors:
     """The shares of a process that may have `limit` descriptors. Raises StartError if that is too few."""
     if limit < MIN_DESCRIPTORS:
         raise StartError(
-            f"this process may open {limit} files, a broker needs {MIN_DESCRIPTORS} at the very least; "
+            f"this process may open {limit} files, a broker needs at least {MIN_DESCRIPTORS}; "
             "raise the limit (ulimit -n, LimitNOFILE of systemd)"
         )
     spare = limit - RESERVED_DESCRIPTORS
@@ -37,7 +37,7 @@ def share_out(limit: int) -> Descriptors:
 
 
 def claim() -> Descriptors:
-    """Raise the soft limit as far as it is of use, and share out what there is."""
+    """Raise the soft limit as far as useful, and divide the descriptors."""
     soft, hard = (WANTED if limit == resource.RLIM_INFINITY else limit for limit in _limits())
     if soft < WANTED and soft < hard:
         wanted = min(hard, WANTED)

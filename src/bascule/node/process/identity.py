@@ -1,4 +1,4 @@
-"""Who this broker is. The id is written once and wins over the configuration ever after: its partitions carry it."""
+"""The id of this broker. It is stored once and then wins over the configuration: replicas are placed by it."""
 
 import logging
 
@@ -16,7 +16,7 @@ FILE = "server"
 
 
 async def load(disk: Disk) -> str | None:
-    """The id this data folder was made with; None for a folder without one."""
+    """The id that is stored in this data folder; None if there is none."""
     data = await read_checkpoint(disk, FILE)
     if data is None:
         if await disk.size(FILE) is None:
@@ -25,38 +25,39 @@ async def load(disk: Disk) -> str | None:
     try:
         broker_id = pb.ServerState.FromString(data).serverID
     except DecodeError:
-        raise _unreadable("it holds something else") from None
+        raise _unreadable("its content is not an id") from None
     if not broker_id:
-        raise _unreadable("it holds no id")
+        raise _unreadable("it has no id")
     return broker_id
 
 
 def _unreadable(why: str) -> StartError:
     return StartError(
-        f"the file `{FILE}` in the data folder, which says who this broker is, cannot be used: {why}; restore it from "
-        "a copy, or move it away and set clustering.server.id to the id this broker had (its earlier logs name it)"
+        f"the file `{FILE}` in the data folder, which has the id of this broker, cannot be used: {why}; restore it "
+        "from a copy, or move it away and set clustering.server.id to the id this broker had (its earlier logs name it)"
     )
 
 
-async def settle(disk: Disk, random: Random, configured: str) -> str:
+async def load_or_create(disk: Disk, random: Random, configured: str) -> str:
     """The stored id, or a new one for a new folder."""
     stored = await load(disk)
     if (stored or configured) and not usable_id(stored or configured):
         raise StartError(
-            f"{stored or configured!r} cannot be the id of a broker: it is a word of internal subjects, or no single "
-            "token of one; start with another clustering.server.id and an empty data folder"
+            f"{stored or configured!r} is not a valid broker id: it is reserved in internal subjects, or is not a "
+            "single token of a subject; start with another clustering.server.id and an empty data folder"
         )
     if stored is not None:
         if configured and configured != stored:
             logger.warning(
-                "clustering.server.id is %s, but this data folder belongs to %s: using that",
+                "clustering.server.id is %s, but this data folder belongs to broker %s: this broker runs as %s",
                 configured,
+                stored,
                 stored,
             )
         return stored
     if not configured and await disk.list("raft"):
         raise StartError(
-            f"this data folder holds streams, but the file `{FILE}`, which says who this broker is, is missing; "
+            f"this data folder has streams, but the file `{FILE}`, which has the id of this broker, is missing; "
             "restore it from a copy, or set clustering.server.id to the id this broker had (its earlier logs name it)"
         )
     broker_id = configured or random.token()

@@ -1,14 +1,15 @@
-"""A cluster begun anew from what one broker has on its disk, when the others are lost for good (as etcd's
-`--force-new-cluster`). Offline: the broker must not run.
+"""Recovers a cluster from the disk of one broker, when the others are lost for good (as etcd's `--force-new-cluster`).
+Offline: the broker must not run.
 
-What Raft stored is replaced by one snapshot: the metadata with every command this broker has stored, committed or not;
-a membership of this broker alone, in a new incarnation, under a new cluster id. The other disks are on record as lost,
-so that nothing waits for them and nobody who comes back under an old name counts as in sync. The index leaps far ahead:
-leader epochs are indexes, and no epoch of the old cluster may ever be given again. Brokers of the old cluster are not
-listened to: the new id is in every subject. The id also names the one before it, so that they can be told.
+The state of Raft is replaced by one snapshot: the metadata with every command that this broker has stored, committed or
+not, and a membership of this broker alone, with a new incarnation and a new cluster id. The metadata records the disks
+of the other brokers as lost, so that nothing waits for them, and none that returns under an old id counts as in sync.
+The index jumps far ahead: leader epochs are indexes, and no epoch of the old cluster may be used again. Messages of the
+old cluster are not received: the new id is in every subject. The new id also names the old one, so that brokers of the
+old cluster can report what happened.
 
-Records are not touched. A replica here that was in sync leads; one that was not waits for somebody who accepts what it
-lacks (`bascule cluster elect … --accept-loss`).
+Records are not changed. A replica here that was in sync leads; one that was not gets a leader when an administrator
+accepts the loss (`bascule cluster elect … --accept-loss`).
 """
 
 from dataclasses import dataclass
@@ -33,31 +34,31 @@ RAFT_FOLDER = "raft"
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What a recovery from this folder comes to."""
+    """The outcome of a recovery from this folder."""
 
     broker_id: str
     old_cluster: str
     cluster: str
     others: tuple[str, ...]
-    """Whose disks count as lost."""
+    """Brokers whose disks count as lost."""
     whole: tuple[str, ...]
-    """Partitions of which this broker has everything that was acked, as far as it knows."""
+    """Partitions of which this broker has all acked messages, as far as it knows."""
     out_of_sync: tuple[str, ...]
-    """It holds them and was not in sync: nobody leads until somebody accepts what is missing."""
+    """Partitions of which this broker was not in sync: no leader until an administrator accepts the loss."""
     gone: tuple[str, ...]
-    """It does not hold them."""
+    """Partitions without a replica on this broker."""
     index: int
-    """The last change of the metadata that this broker knows of; later ones are lost."""
+    """The last command of the metadata that this broker has; later ones are lost."""
 
 
 async def recover(disk: Disk, random: Random, *, accept_loss: bool) -> Recovery:
-    """With `accept_loss` it is done; else nothing is changed. StartError if the folder is not one to recover from."""
+    """Changes the folder only with `accept_loss`. Raises StartError if a cluster cannot be recovered from it."""
     own = await identity.load(disk)
     storage = RaftStorage(disk, RAFT_FOLDER)
     hard_state, snapshot, entries, _ = await storage.open()
     membership = next((each for each in reversed(_memberships(snapshot, entries)) if each.everyone), None)
     if own is None or membership is None:
-        raise StartError("this data folder is of no broker that was ever in a cluster: there is nothing to recover")
+        raise StartError("this data folder is of a broker that was never in a cluster: there is nothing to recover")
     metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
     for entry in entries:
         if entry.kind is EntryKind.COMMAND:
@@ -81,7 +82,7 @@ async def recover(disk: Disk, random: Random, *, accept_loss: bool) -> Recovery:
 
 
 async def _forget_confirmed(disk: Disk) -> None:
-    """What was confirmed to the old cluster counts no more: the log may be the shorter for it."""
+    """Forget what Raft had promised to the old cluster: the new log may be shorter."""
     clean = await cleanshutdown.read(disk)
     ends = PromisedEnds(disk, _fail)
     await ends.load(clean.ends if clean else None)

@@ -1,7 +1,7 @@
-"""The life of a server process: lock the folder, reach NATS, recover, serve, and stop without losing anything.
+"""Start and stop of a server process: lock the folder, connect to NATS, recover, serve, and stop without losing data.
 
-Start and stop mirror each other: what was acquired last is let go first. Each step puts its undoing on a stack, so a
-start that fails half-way leaves no process, socket or lock behind.
+A stop releases in reverse order what the start acquired. Each step registers its clean-up on a stack, so a start that
+fails half-way leaves no process, socket or lock behind.
 """
 
 import asyncio
@@ -43,13 +43,13 @@ logger = logging.getLogger(__name__)
 STOP_GRACE_S = 5.0
 HAND_OVER_S = 10.0
 THREAD_SWITCH_S = 0.0005
-"""A sync thread that is done waits this long at most for a busy event loop; the default is ten times that."""
+"""A sync thread that has finished waits at most this long for a busy event loop; the default is ten times that."""
 SERVICE = "proto.API"
 
 
 @dataclass(frozen=True, slots=True)
 class RunningInfo:
-    """What a person or a test wants to know once the server serves."""
+    """The addresses and ids of a server that has started."""
 
     broker_id: str
     host: str
@@ -60,7 +60,7 @@ class RunningInfo:
 
 @dataclass(slots=True)
 class _Advertised:
-    """Where clients are sent; the port is filled in once it is bound."""
+    """The address for clients; the port is set once it is bound."""
 
     host: str = ""
     port: int = 0
@@ -92,7 +92,7 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
                 raise StartError(server.fatal) from None
             if not stop.is_set():
                 raise
-            logger.info("stopped before it served")
+            logger.info("stopped before it began to serve")
             return 0
         freeze_objects()
         if ready is not None:
@@ -124,12 +124,12 @@ class Server:
         failed = False
 
         def leave_no_folder() -> None:
-            # What was promised to other founders is kept, and so is a place in a cluster.
+            # A promise to another founder must not be lost, nor the membership of a cluster.
             if failed and folder.exists() and not self._in_cluster and not (folder / PROMISE_FILE).exists():
                 shutil.rmtree(folder, ignore_errors=True)
 
         if not folder.exists():
-            stack.callback(leave_no_folder)  # called last: what is closed before may still write there
+            stack.callback(leave_no_folder)  # called last: closing the other parts may still write there
         try:
             return await self._start(stack)
         except Exception:
@@ -153,7 +153,7 @@ class Server:
         stack.callback(disk.close)
         disk.lock()
         clock, random = SystemClock(), SystemRandom()
-        broker_id = await identity.settle(disk, random, config.clustering.server_id)
+        broker_id = await identity.load_or_create(disk, random, config.clustering.server_id)
         nats_servers = await self._nats_servers(stack)
         buses = [
             await self._connect(stack, nats_servers, broker_id, purpose)
@@ -168,7 +168,7 @@ class Server:
         stack.push_async_callback(self._broker.environment.scheduler.close)
         stack.push_async_callback(self._broker.close)
         methods = self._broker.methods
-        # To enter a cluster may take for ever: whoever asks meanwhile is told what this broker waits for.
+        # Entering a cluster may take without limit: calls meanwhile get the reason that this broker waits for.
         not_yet = dict.fromkeys(methods, self._not_started)
         self._health.set("", serving=False)
         self._health.set(SERVICE, serving=False)
@@ -202,21 +202,21 @@ class Server:
             on_stop=self._end,
             on_grown=freeze_grown,
             on_files=self._on_files,
-            on_role=lambda term, leads: None,  # the controller says in the log that it is one
+            on_role=lambda term, leads: None,  # the controller logs its role itself
         )
 
     def _on_fatal(self, reason: str) -> None:
         self.fatal = reason
-        asyncio.get_running_loop().call_soon(self._end)  # a start that fails by the same error says it itself
+        asyncio.get_running_loop().call_soon(self._end)  # a start that fails with the same error raises it first
 
     def _on_files(self, gone: str) -> None:
-        """A broker without its data folder serves nothing that could be relied on."""
+        """A broker without its data folder reports NOT_SERVING."""
         if self._serving:
             self._health.set_all(serving=not gone and not self._stopping)
 
     async def stop(self) -> None:
-        """Health first, so that nobody comes any more; then what arrived is synced and acked; then the calls end
-        with UNAVAILABLE, which makes clients resume elsewhere or later."""
+        """Health first, so that no new clients connect; then messages that have arrived are synced and acked; then the
+        calls end with UNAVAILABLE, which makes clients resume elsewhere or later."""
         self._stopping = True
         self._health.set_all(serving=False)
         await self._broker.hand_over(HAND_OVER_S)
@@ -262,7 +262,7 @@ class Server:
 def _warn_of_relaxed_sync(config: Config) -> None:
     sync = config.streams.sync
     if sync.relaxed:
-        logger.warning("relaxed sync (%s): a power loss may take acked messages; `group` keeps them", sync)
+        logger.warning("relaxed sync (%s): a power loss may lose acked messages; sync mode `group` keeps them", sync)
 
 
 def _refuse_what_is_not_there_yet(config: Config) -> None:
@@ -285,7 +285,7 @@ NO_EFFECT_YET = (
 
 
 def _warn_of_what_has_no_effect_yet(config: Config) -> None:
-    """Accepted, because configuration files of the Go server must work; said, because somebody relies on it."""
+    """Accepted, because configuration files of the Go server must work; logged, because an operator may rely on it."""
     for key in sorted(config.explicit):
         if key.startswith(NO_EFFECT_YET):
             logger.warning("%s is set, but has no effect in this version: nothing is deleted, compacted or paused", key)

@@ -1,8 +1,8 @@
 """The leading side of replication, carried out: one conversation with each broker that follows partitions we lead.
 
-`core/replication/feed.py` decides. Here requests are decoded and checked before they are handed to it; the leaders of
-partitions are told what it learned; logs are read, responses leave, and its timers run. What is to be said to all
-followers in one turn of the event loop leaves in one write.
+`core/replication/feed.py` decides. Here requests are decoded and checked before they are handed to it; the progress of
+followers goes to the leaders of the partitions; logs are read, responses are sent, and its timers run. The responses to
+all followers in one turn of the event loop leave in one write.
 """
 
 import asyncio
@@ -94,9 +94,9 @@ class Feeds:
         on_reported: Callable[[], None],
         jobs: Jobs,
     ) -> None:
-        """`bus` is the connection of `calls`: responses are written to it in pieces, and leave at once. `members` of
-        the cluster are answered; strangers are not. `on_reported` is called when followers have reported and the acks
-        that were pending are sent."""
+        """`bus` is the connection of `calls`: responses are written to it in pieces, and leave at once. Only `members`
+        of the cluster get answers. `on_reported` is called when followers have reported, and the acks that this allows
+        are sent."""
         self._on_reported = on_reported
         self._session = session
         self._calls = calls
@@ -114,8 +114,8 @@ class Feeds:
         self._calls.handle(subject, Handler(FETCH_REQUEST, self._on_request), after=self.reported)
 
     def prepare(self) -> None:
-        """Something is about to be appended. Called before, so that it leaves for the followers before the group commit
-        begins: their disks are the longer way."""
+        """Records are about to be appended. Called before, so that they leave for the followers before the group commit
+        begins: the way to their disks is longer."""
         if self._soon is None and self._feeds:
             self._soon = asyncio.get_running_loop().call_soon(self._respond)
 
@@ -126,18 +126,19 @@ class Feeds:
             feed.take(feed.machine.appended, key, records, first_offset, next_offset)
 
     def has_news(self, replica: LocalReplica) -> None:
-        """A partition we lead has a higher watermark, or records that could not be read before."""
+        """A partition we lead has a higher high watermark, or records that could not be read before."""
         key = replica.key
         for feed in self._feeds.values():
             feed.take(feed.machine.has_news, key)
 
     def went_back(self, replica: LocalReplica) -> None:
-        """Its last records could not be stored."""
+        """Its log failed, and its last records are lost."""
         for feed in self._feeds.values():
             feed.step(WentBack(replica.key))
 
-    def heard(self, key: Key, epoch: int) -> tuple[tuple[str, int], ...]:
-        """Who follows this partition in this epoch, and when each last said where it stands or that it still does."""
+    def last_reports(self, key: Key, epoch: int) -> tuple[tuple[str, int], ...]:
+        """The followers of this partition in this epoch, and when each last reported its position or that it has not
+        changed."""
         feeds = self._feeds.items()
         return tuple([(name, feed.machine.heard_at) for name, feed in feeds if feed.knows(key, epoch)])
 
@@ -149,12 +150,12 @@ class Feeds:
             self._soon.cancel()
             self._soon = None
 
-    # --- what followers say ------------------------------------------------------------------------------------
+    # --- requests of followers ---------------------------------------------------------------------------------
 
     def _on_request(self, request: FetchRequest, message: NatsMessage) -> None:
         follower = request.follower
         if follower not in self._members():
-            logger.debug("a fetch request of %r, who is no member", follower)
+            logger.debug("a fetch request of %r, which is not a member, is ignored", follower)
             return
         feed = self._feeds.get(follower)
         if feed is None or request.leader_session != self._session:
@@ -166,7 +167,7 @@ class Feeds:
         feed.asked(request, self._clock.monotonic_ns())
 
     def _introduce(self, subject: bytes, request: FetchRequest) -> None:
-        """Say who we are to who does not know, or speaks to an earlier session of ours."""
+        """Send our session to a follower that does not know it, or that has the session of an earlier boot."""
         sessions = (request.session, self._session)
         for part in encode_parts(sessions, request.request_id, 0, [], self._bus.max_payload):
             try:
@@ -177,7 +178,7 @@ class Feeds:
     # --- for the conversations ---------------------------------------------------------------------------------
 
     def reported(self) -> None:
-        """A publisher may wait for the acks that this allows, and a follower for what comes next."""
+        """Followers have reported: send the acks that this allows, and the next responses, without delay."""
         self._on_reported()
         if self._soon is not None:
             self._soon.cancel()
@@ -188,21 +189,21 @@ class Feeds:
         self.prepare()
 
     def look(self, feed: "FeedDriver") -> None:
-        """From time to time: whoever is no member any more is fed no more."""
+        """Called from time to time: end the feed to a broker that is not a member any more."""
         if feed.follower not in self._members() and self._feeds.get(feed.follower) is feed:
             feed.close()
             del self._feeds[feed.follower]
             self._due.pop(feed, None)
 
     def _respond(self) -> None:
-        """What is to be said to all of them now leaves in one write."""
+        """Send the responses that are due to all followers in one write."""
         self._soon = None
         due, self._due = self._due, {}
         commands: list[bytes] = []
         for feed in due:
             try:
                 commands += feed.respond()
-            except Exception:  # one follower's response must not keep the others from theirs
+            except Exception:  # the other followers still get their responses
                 logger.exception("no answer to %s this time", feed.follower)
         if commands:
             try:
@@ -228,7 +229,7 @@ class FeedDriver:
         self._read: Read | None = None
         self._reading: asyncio.Task[None] | None = None
         self._commands: list[bytes] | None = None
-        """While a response is made that leaves together with those to others."""
+        """Set while a response is built that leaves in one write with others."""
         self.closed = False
         self.step(Started(self._loop.time()))
 
@@ -245,7 +246,7 @@ class FeedDriver:
         self.take(self.machine.asked, request, heard_at, self._loop.time())
 
     def respond(self) -> list[bytes]:
-        """The next response, if all of it is buffered; else it leaves by itself when it has been read."""
+        """The next response, if all of it is buffered; otherwise it is sent when it has been read from the log."""
         commands: list[bytes] = []
         self._commands = commands
         try:
@@ -264,7 +265,7 @@ class FeedDriver:
         self.take(self.machine.step, event)
 
     def take(self, entry: Callable[[*Input], list[Effect]], *given: *Input) -> None:
-        """Hand this to the machine, and carry out what it decides."""
+        """Call the machine, and carry out its effects."""
         if self.closed:
             return
         try:
@@ -330,7 +331,7 @@ class FeedDriver:
     # --- reading -------------------------------------------------------------------------------------------------
 
     async def _read_on(self) -> None:
-        """One partition after the other, as long as the response is not whole."""
+        """Read one partition after the other, until the response is complete."""
         while (read := self._read) is not None:
             self._read = None
             self.step(await self._outcome(read))

@@ -1,7 +1,7 @@
 """The following side of replication, carried out: one conversation with each broker that leads partitions we follow.
 
-`core/replication/fetcher.py` decides. Here its requests leave by NATS, with the position of each partition as of then;
-what comes back is checked and handed to it and to the partitions; its timers run.
+`core/replication/fetcher.py` decides. Here its requests are sent over NATS, with the present position of each
+partition; responses are checked and handed to it and to the partitions; its timers run.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 Input = TypeVarTuple("Input")
 
 LEAST_IDLE_S = 0.05
-"""Between two reports of an idle follower, whatever lag is allowed."""
+"""The least time between two reports of an idle follower, however small the allowed lag is."""
 
 
 class FollowerRole(Protocol):
@@ -59,7 +59,7 @@ class FollowerRole(Protocol):
         """Where to fetch from; None while there is nothing to ask for."""
 
     def answered(self, answer: Answer) -> bool:
-        """False if it brought records that were not taken."""
+        """False if it had records that were not appended."""
 
 
 class Fetchers:
@@ -67,7 +67,7 @@ class Fetchers:
         """`bus` is the connection of `calls`: requests leave over it at once."""
         self._session = session
         self._request_ids = itertools.count(1)
-        """One count for all leaders: one left and followed again must not take new requests for old ones."""
+        """One counter for all leaders: a leader that is followed again must not take new requests for old ones."""
         self._calls = calls
         self._bus = bus
         self._idle_s = max(min(machine.IDLE_REPORT_S, max_lag_s / 3), LEAST_IDLE_S)
@@ -110,19 +110,19 @@ class Fetchers:
             fetcher.start_over()
 
     def gather(self, gathering: bool) -> None:
-        """Partitions come and go over several turns of the event loop: leaders are asked for all of them once, at the
-        end, and not for all there are in every turn. Reports go on meanwhile."""
+        """While many partitions change over several turns of the event loop, full fetch requests wait for the end: one
+        request with all partitions, not one in every turn. Reports are still sent."""
         self._gathering = gathering
         for fetcher in self._fetchers.values():
             fetcher.gather(gathering)
 
     def push(self) -> None:
-        """Reports that wait for the end of this turn leave now."""
+        """Send reports now that would wait for the end of this turn."""
         for fetcher in self._fetchers.values():
             fetcher.push()
 
     def close(self) -> None:
-        """No partition is followed any more, and none will be."""
+        """Stop following all partitions, for good."""
         self._closed = True
         for fetcher in self._fetchers.values():
             fetcher.close()
@@ -191,7 +191,7 @@ class FetcherDriver:
             self._due()
 
     def received(self, part: FetchPart) -> None:
-        """Raises PeerError for what is not a response."""
+        """Raises PeerError for an invalid response."""
         self._take(self._machine.received, part, self._loop.time())
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class FetcherDriver:
         self._take(self._machine.step, event)
 
     def _take(self, entry: Callable[[*Input], list[Effect]], *given: *Input) -> None:
-        """Hand this to the machine, and carry out what it decides."""
+        """Call the machine, and carry out its effects."""
         if self._closed:
             return
         try:
@@ -256,7 +256,7 @@ class FetcherDriver:
         for answer in deliver.answers:
             following = self._followings.get(answer[:2])
             if following is None:
-                continue  # no longer, since an answer before this one
+                continue  # an earlier answer ended its role
             if following.answered(answer):
                 accepted = True
             else:

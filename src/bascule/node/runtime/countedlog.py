@@ -1,6 +1,6 @@
-"""A log line that may be due as often as others like: written once, and then every ten seconds with the number of those
-that were left out. Anyone who reaches the NATS server can send anything as often as they like; the log of a broker must
-neither hide that nor be filled by it. What is counted is a metric too.
+"""A log line for an event that others can cause without limit: written once, and then at most every ten seconds with
+the number of lines left out. Anyone who reaches the NATS server can send anything; the log of a broker must neither
+hide that nor be filled by it. The count is a metric, too.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The background work of one broker: every task that outlives the call that started it is started here, has a name and
 an owner, and ends when the broker closes. asyncio reports a failed task when it is collected, which is late, or never
-while somebody holds it; here a failure is logged at once and counted by name.
+while it is referenced; here a failure is logged at once and counted by name.
 
 There are four kinds of work:
 
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Coroutine[object, object, T]
 
-NEVER_RETRIED = "a failed assertion is never retried: start this broker again, and report this"
+NEVER_RETRIED = "a failed assertion is never retried: restart this broker, and report this"
 
 
 class Jobs:
     def __init__(self, on_fatal: Callable[[str], None], metrics: Metrics) -> None:
-        """`on_fatal` ends the process, with the reason it is given."""
+        """`on_fatal` ends the process with a reason."""
         self.failures = metrics.counter("bascule_job_failures_total", "Background work that failed", label="job")
-        """By the name of the work."""
+        """Number of failures by name of the work."""
         self._on_fatal = on_fatal
         self._running: dict[asyncio.Task[None], None] = {}
         self._timers: dict[str, Timer] = {}
@@ -42,7 +42,7 @@ class Jobs:
         self.closed = False
 
     def run(self, name: str, work: Callable[[], Work[None]], without: str) -> None:
-        """A job. `without` completes the line "Without it ..." for whoever reads that it stays down."""
+        """A job. `without` completes "Without it ..." in the log line that the job stays down."""
         assert not self.closed, f"{name}: this broker is closed"
         self._start(self._supervise(name, work, without))
 
@@ -56,20 +56,20 @@ class Jobs:
         return timer
 
     def vital(self, name: str, work: Work[None]) -> asyncio.Task[None]:
-        """Work without which the process must not go on. Whoever waits for the task is told the error too."""
+        """Work without which the process must not go on. The task raises the error to its awaiter, too."""
         task = self._start(work)
         task.add_done_callback(lambda done: self._vital_ended(name, done))
         return task
 
     def tasks(self, name: str, most: int, *, answered: bool = False) -> "Tasks":
-        """An empty set for work of single calls. `answered`: whoever waits for the work is told how it failed, so the
-        log is not."""
+        """An empty set for work of single calls. `answered`: the awaiter of the work gets its error, so it is not
+        logged."""
         tasks = Tasks(name, most, answered, self)
         self._sets.append(tasks)
         return tasks
 
     async def close(self) -> None:
-        """Returns when all of it has ended."""
+        """Cancel all work. Returns when all of it has ended."""
         self.closed = True
         for timer in self._timers.values():
             timer.stop()
@@ -155,7 +155,7 @@ class Timer:
         self._jobs = jobs
         self._pause = Pause()
         self._well_since: float | None = None
-        """When it was first called without an error since the last one."""
+        """The time of the first call without an error after the last failure."""
         self._handle: asyncio.TimerHandle | None = None
         self._running = False
 
@@ -201,11 +201,11 @@ class Tasks:
 
     @property
     def full(self) -> bool:
-        """No more can be started now. Whoever takes work from others asks this before."""
+        """No more can be started now. Callers check this before they accept work from others."""
         return len(self._running) >= self._most
 
     def start(self, work: Work[T]) -> asyncio.Task[T]:
-        """Of a broker that is closed the task is cancelled before its first step."""
+        """If the broker is closed, the task is cancelled before its first step."""
         assert not self.full, f"{self._name}: {self._most} are under way already"
         task = asyncio.get_running_loop().create_task(work)
         self._running[task] = None
@@ -215,7 +215,7 @@ class Tasks:
         return task
 
     async def end(self) -> None:
-        """Returns when all that is under way has ended."""
+        """Cancel all tasks. Returns when they have ended."""
         running = list(self._running)
         for task in running:
             task.cancel()

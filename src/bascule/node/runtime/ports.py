@@ -1,4 +1,4 @@
-"""What a broker is given by whoever runs it: its ports, and the process around it."""
+"""What a broker is given from outside: its ports, and the process it runs in."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Address(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """There are four connections to NATS, so that a slow-consumer cut of one never takes the heartbeat with it."""
+    """There are four connections to NATS: if NATS closes one as a slow consumer, heartbeats go on."""
 
     disk: Disk
     clock: Clock
@@ -25,7 +25,7 @@ class Ports:
     control: Bus
     """Between brokers: Raft, heartbeats, requests."""
     streams: Bus
-    """Delivers what publishers send; a slow-consumer cut of it must not take anything else along."""
+    """Delivers messages of publishers; NATS may close it as a slow consumer, so it carries nothing else."""
     publishes: Bus
     """Carries publishes of gRPC clients, acks, and the ack inboxes."""
     replication: Bus
@@ -33,15 +33,15 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a broker tells the process it runs in, and may ask of it."""
+    """Callbacks of a broker to the process it runs in."""
 
     on_fatal: Callable[[str], None]
-    """This broker cannot go on, and why."""
+    """This broker cannot go on; with the reason."""
     on_stop: Callable[[], None] | None
-    """An administrator asks for a clean shutdown; None where the process cannot be ended from here."""
+    """An administrator asks for a clean shutdown; None if the process cannot be ended from here."""
     on_grown: Callable[[], None]
-    """Replicas and roles have come, which stay: called now and then."""
+    """Called after some number of new replicas and roles, whose objects are long-lived."""
     on_files: Callable[[str], None]
-    """The data folder or the metadata was taken away, and how; or, with an empty text, it is back."""
+    """The data folder or the metadata was removed, with the reason; or, with an empty text, it is back."""
     on_role: Callable[[int, bool], None]
     """The term of Raft, and whether this broker leads it: called when either, or the leader, has changed."""

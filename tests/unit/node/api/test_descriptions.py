@@ -239,7 +239,7 @@ def test_clients_that_do_not_take_their_answers_hold_a_bounded_number_of_bytes(
         third = asyncio.ensure_future(asked.send(calls[2], b"", other))
         await asyncio.sleep(0.1)
         for each in sharing:
-            with pytest.raises(ResourceExhausted, match="not taken in time"):
+            with pytest.raises(ResourceExhausted, match="not read in time"):
                 await each
         calls[2].taking = True
         calls[2].take()

@@ -228,7 +228,7 @@ def test_who_may_be_in_sync_by_a_late_decision_counts_until_that_is_known() -> N
                 return await answered(request, timeout_s)
             undecided.set()
             await asyncio.sleep(timeout_s)
-            raise DeadlineExceeded("nobody answered")
+            raise DeadlineExceeded("no answer")
 
         changes._try = unanswered  # type: ignore[method-assign]
         await third.start()

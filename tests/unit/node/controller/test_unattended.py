@@ -146,7 +146,7 @@ def test_a_lag_watcher_that_fails_works_again(what: str, caplog: pytest.LogCaptu
         assert leader.fatal == ""
 
     run(main())
-    assert "the look at replicas that lag failed" in caplog.text
+    assert "the check for lag failed" in caplog.text
     assert "an error of ours" in caplog.text
 
 

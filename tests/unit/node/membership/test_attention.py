@@ -110,7 +110,7 @@ def test_a_paused_controller_fences_nobody_and_takes_nobody_out(
             after = [item for item in partitions(lead) if item.leader == lead.name]
             assert after == before, f"stood still for {pause_s} s"
             await until(lambda: any(m.broker.controller.active for m in members.values()))
-        assert "counts as dead" not in caplog.text
+        assert "it is fenced" not in caplog.text
 
     run(main())
 

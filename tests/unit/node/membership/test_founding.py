@@ -10,9 +10,9 @@ import pytest
 from bascule.errors import StartError, Status
 from bascule.node.calls.subjects import Subjects
 from bascule.node.controller.controller import STEADY_S
-from bascule.node.membership.bootstrap import ServerId, Word, choose, is_promised
+from bascule.node.membership.bootstrap import Announcement, ServerId, choose, is_promised
 from bascule.node.membership.raft import RaftDriver
-from bascule.node.process.identity import settle
+from bascule.node.process.identity import load_or_create
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
@@ -28,9 +28,9 @@ from tests.harness.members import Member, isr, leader_of, three, until
 def test_a_token_of_internal_subjects_is_no_id(word: str) -> None:
     async def main() -> None:
         disk = MemoryDisk()
-        with pytest.raises(StartError, match="cannot be the id of a broker"):
-            await settle(disk, SeededRandom(1), word)
-        assert await settle(disk, SeededRandom(1), "a") == "a", "nothing was stored"
+        with pytest.raises(StartError, match="is not a valid broker id"):
+            await load_or_create(disk, SeededRandom(1), word)
+        assert await load_or_create(disk, SeededRandom(1), "a") == "a", "nothing was stored"
 
     run(main())
 
@@ -136,9 +136,7 @@ def test_a_peer_that_never_starts_is_not_needed(caplog: pytest.LogCaptureFixture
         members = peers_of(MemoryNats())
         coming = asyncio.ensure_future(members["c"].start())
         await asyncio.sleep(15.0)
-        assert (
-            "more than half of the peers a, b, c must be there, and these are not heard of: a, b; start" in caplog.text
-        )
+        assert "more than half of the peers a, b, c must be up, and these do not answer: a, b; start" in caplog.text
         await asyncio.gather(coming, members["b"].start())
         request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=2)
         assert (await members["c"].call("CreateStream", request))[0] is Status.OK
@@ -235,7 +233,7 @@ def test_a_promise_outlives_a_restart_and_is_not_given_twice(remedy: str, caplog
         await asyncio.sleep(20.0)
         assert not any(task.done() for task in coming), "founded although a may have"
         if remedy == "b is emptied":
-            assert "a, which this broker promised to let found it, is not heard of: start it" in caplog.text
+            assert "a, which this broker promised to let found it, does not answer: start it" in caplog.text
             assert "lost for good and you know that there is no cluster, empty the data folders" in caplog.text
             members["b"].kill()
             members["b"].wipe()
@@ -279,7 +277,7 @@ def test_a_wiped_seed_is_never_the_voter_it_was(late_s: float) -> None:
         assert founded == (late_s > 0.5), "it asks who is there before it founds"
         if founded:
             assert "of another cluster" in members["a"].fatal
-            assert "empty its data folder and start it again" in members["a"].fatal
+            assert "empty its data folder and restart it" in members["a"].fatal
             members["a"].kill()
             members["a"].wipe()
             coming = asyncio.ensure_future(members["a"].start())
@@ -455,7 +453,7 @@ def test_a_broker_without_a_majority_answers_nothing_out_of_date() -> None:
             status, text, _ = await members["c"].call(method, request)
             assert status is Status.UNAVAILABLE, (method, text)
             assert "waiting for the cluster for" in text
-            assert "2 of the voters a, b, c are needed, and these are not heard of: a, b; start more of them" in text
+            assert "2 of the voters a, b, c are needed, and these send no heartbeats: a, b; start more of them" in text
         await members["a"].start()
         await until(lambda: members["c"].broker.cluster.metadata.stream("s") is not None)
         await until(lambda: not members["c"].broker.cluster.waits)
@@ -492,25 +490,33 @@ def test_whom_a_peer_promises() -> None:
     a, b, c = ("a", "1"), ("b", "1"), ("c", "1")
     listed = ("a", "b", "c")
 
-    def heard(*words: Word) -> dict[str, Word]:
+    def heard(*words: Announcement) -> dict[str, Announcement]:
         return {word.server_id[0]: word for word in words}
 
-    fresh = Word(b)
+    fresh = Announcement(b)
     assert choose(fresh, {}, listed) is None, "no majority is there"
-    assert choose(fresh, heard(Word(c)), listed) == b, "the smallest that may found"
-    assert choose(fresh, heard(Word(a), Word(c)), listed) == a
-    assert choose(fresh, heard(Word(a, promise=c), Word(c)), listed) == b, "a lets another found, and cannot itself"
-    mine = Word(b, promise=b)
-    assert choose(mine, heard(Word(c, promise=b)), listed) is None
-    assert choose(mine, heard(Word(a)), listed) == a, "it withdraws"
-    bound = Word(b, promise=a, withdrawn=True)
-    assert choose(bound, heard(Word(c)), listed) is None, "a is away, and may have founded"
-    assert choose(bound, heard(Word(a, promise=a), Word(c)), listed) is None
-    assert choose(bound, heard(Word(("a", "2"))), listed) is None, "a lost its disk, and c may be in its cluster"
-    assert choose(bound, heard(Word(("a", "2")), Word(c)), listed) == ("a", "2"), "all are there, and in no cluster"
-    withdrew = Word(c, promise=a, withdrawn=True)
-    assert choose(Word(b, promise=c, withdrawn=True), heard(withdrew, Word(a)), listed) == a
-    assert choose(Word(b, promise=c, withdrawn=True), heard(withdrew), listed) is None, "nobody is left who may found"
+    assert choose(fresh, heard(Announcement(c)), listed) == b, "the smallest that may found"
+    assert choose(fresh, heard(Announcement(a), Announcement(c)), listed) == a
+    assert choose(fresh, heard(Announcement(a, promise=c), Announcement(c)), listed) == b, (
+        "a lets another found, and cannot itself"
+    )
+    mine = Announcement(b, promise=b)
+    assert choose(mine, heard(Announcement(c, promise=b)), listed) is None
+    assert choose(mine, heard(Announcement(a)), listed) == a, "it withdraws"
+    bound = Announcement(b, promise=a, withdrawn=True)
+    assert choose(bound, heard(Announcement(c)), listed) is None, "a is away, and may have founded"
+    assert choose(bound, heard(Announcement(a, promise=a), Announcement(c)), listed) is None
+    assert choose(bound, heard(Announcement(("a", "2"))), listed) is None, (
+        "a lost its disk, and c may be in its cluster"
+    )
+    assert choose(bound, heard(Announcement(("a", "2")), Announcement(c)), listed) == ("a", "2"), (
+        "all are there, and in no cluster"
+    )
+    withdrew = Announcement(c, promise=a, withdrawn=True)
+    assert choose(Announcement(b, promise=c, withdrawn=True), heard(withdrew, Announcement(a)), listed) == a
+    assert choose(Announcement(b, promise=c, withdrawn=True), heard(withdrew), listed) is None, (
+        "nobody is left who may found"
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -520,12 +526,12 @@ def test_of_many_peers_that_receive_each_others_messages_late_one_founds(seed: i
     listed = tuple("abcde"[: chance.choice((2, 3, 4, 5))])
     server_ids = {name: (name, "1") for name in listed}
     promises: dict[str, tuple[ServerId | None, bool]] = dict.fromkeys(listed, (None, False))
-    heard: dict[str, dict[str, Word]] = {name: {} for name in listed}
+    heard: dict[str, dict[str, Announcement]] = {name: {} for name in listed}
     founders: dict[ServerId, None] = {}
 
-    def word(name: str) -> Word:
+    def word(name: str) -> Announcement:
         promise, withdrawn = promises[name]
-        return Word(server_ids[name], False, promise, withdrawn)
+        return Announcement(server_ids[name], False, promise, withdrawn)
 
     for turn in range(600):
         name = chance.choice(listed)

@@ -25,7 +25,7 @@ def make(now: Now) -> tuple[Peers, list[str]]:
     bus = MemoryNats().connect("control")  # nothing arrives over it: the tests call the peers directly
     calls = Calls("b0", Subjects("ns"), bus, SeededRandom("b0"), Metrics())
     peers = Peers(calls, ActiveClock(now), describe, reasons.append, Jobs(reasons.append, Metrics()))
-    peers._on_heard = lambda peer: None
+    peers._on_peer = lambda peer: None
     peers._started_at = now.ns
     return peers, reasons
 
@@ -75,7 +75,7 @@ def test_invented_brokers_are_forgotten_first() -> None:
         hear(peers, f"invented-{number}")
         if number % 100 == 0:
             hear(peers, "b1")
-    assert len(peers._heard) == RAFT_MAX_SERVERS
+    assert len(peers._latest) == RAFT_MAX_SERVERS
     assert "b1" in [peer.id for peer in peers.alive()]
 
 
@@ -105,7 +105,7 @@ def test_a_boot_that_another_one_followed_counts_again_only_if_it_sends_more_hea
     now = Now()
     peers, _ = make(now)
     received: list[tuple[str, int]] = []
-    peers._on_heard = lambda peer: received.append((peer.boot, peer.beat))
+    peers._on_peer = lambda peer: received.append((peer.boot, peer.beat))
     for boot, beat in (("first", 7), ("second", 1), ("first", 6), ("first", 7), ("second", 2), ("first", 8)):
         hear(peers, "b1", boot, beat)
     assert received == [("first", 7), ("second", 1), ("second", 2), ("first", 8)]

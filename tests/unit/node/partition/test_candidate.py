@@ -262,7 +262,7 @@ def test_an_administrator_lets_the_one_that_waits_lead_and_sees_before_for_whom_
         assert [each.broker for each in described.replicas if each.inSync] == [harmed.name]
         proposal = await answer(behind, "ElectLeader", admin.ElectLeaderRequest(stream="s"))
         assert (proposal.done, proposal.leader) == (False, harmed.name)
-        assert f"of these {whole.name} is away" in proposal.statement
+        assert f"of these {whole.name} is down" in proposal.statement
         request = admin.ElectLeaderRequest(
             stream="s",
             replica=harmed.name,

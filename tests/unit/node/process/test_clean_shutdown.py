@@ -327,7 +327,7 @@ def test_a_metadata_folder_that_was_moved_away_is_a_beginning() -> None:
 def test_a_cluster_begun_anew_from_a_damaged_metadata_log_starts() -> None:
     async def main() -> None:
         disk, nats = MemoryDisk(), MemoryNats()
-        await identity.settle(disk, SeededRandom(1), "me")
+        await identity.load_or_create(disk, SeededRandom(1), "me")
         node = await Node(disk, nats).start()
         await node.create("s")
         await node.publish("s", b"of a stream that is lost with the last change")

@@ -23,7 +23,7 @@ from tests.harness.members import Member, leader_of, three, until
 
 
 async def recovered(member: Member, *, accept_loss: bool = True) -> Recovery:
-    await identity.settle(member.disk, SeededRandom(1), member.name)
+    await identity.load_or_create(member.disk, SeededRandom(1), member.name)
     return await recover(member.disk, SeededRandom(77), accept_loss=accept_loss)
 
 
@@ -89,7 +89,7 @@ def test_members_of_the_old_cluster_are_refused_and_told(caplog: pytest.LogCaptu
         await asyncio.sleep(10.0)
         assert members["b"].fatal == "", "the recovered one goes on, alone as it is"
         assert "c" not in members["b"].broker.cluster.servers
-        assert f"began this cluster anew as {done.cluster}" in caplog.text
+        assert f"recovered this cluster as {done.cluster}" in caplog.text
         assert await leader_of({"b": members["b"]}, "s").read("s") == [b"kept", b"new"]
         await coming
 
@@ -130,7 +130,7 @@ def test_a_folder_that_was_never_in_a_cluster_is_refused() -> None:
         disk = MemoryDisk()
         with pytest.raises(StartError, match="there is nothing to recover"):
             await recover(disk, SeededRandom(1), accept_loss=True)
-        await identity.settle(disk, SeededRandom(1), "a")
+        await identity.load_or_create(disk, SeededRandom(1), "a")
         with pytest.raises(StartError, match="there is nothing to recover"):
             await recover(disk, SeededRandom(1), accept_loss=True)
 
@@ -144,7 +144,7 @@ def test_a_power_loss_during_a_recovery_leaves_the_old_state_or_the_new(seed: in
         for member in members.values():
             member.kill()
         disk = members["a"].disk
-        await identity.settle(disk, SeededRandom(1), "a")
+        await identity.load_or_create(disk, SeededRandom(1), "a")
         old = (await RaftStorage(disk, RAFT_FOLDER).open())[1].membership
         done = asyncio.ensure_future(recover(disk, SeededRandom(5), accept_loss=True))
         for _ in range(seed):

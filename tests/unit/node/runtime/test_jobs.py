@@ -143,7 +143,9 @@ def test_a_failed_assertion_is_never_retried_and_says_what_is_lost(caplog: pytes
 
     assert with_jobs(test) == [], "the other jobs go on"
     (record,) = caplog.records
-    assert "Without it old messages are not deleted; a failed assertion is never retried: start" in record.getMessage()
+    assert (
+        "Without it old messages are not deleted; a failed assertion is never retried: restart" in record.getMessage()
+    )
     assert record.exc_info is not None, "the simulator takes it for a finding"
 
 
@@ -200,8 +202,8 @@ def test_vital_work_that_is_done_or_cancelled_ends_nothing() -> None:
         await asyncio.sleep(0.1)
 
     async def test(jobs: Jobs) -> None:
-        await jobs.vital("what follows a start", done())
-        task = jobs.vital("what follows a start", Failing().work())
+        await jobs.vital("the end of the start", done())
+        task = jobs.vital("the end of the start", Failing().work())
         await asyncio.sleep(0)
         task.cancel()  # as the start is that waits for it
 
