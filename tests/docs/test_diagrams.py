@@ -65,7 +65,7 @@ def test_a_follower_of_a_partition() -> None:
     seen, states = walks.follower_edges()
     compare(drawn, with_silent(seen, follower.Event))
     assert {edge[2] for edge in drawn} - {"nothing"} == names_of(follower.Effect)
-    assert states == {("following", "Cut", "cutting"), ("cutting", "WasCut", "following")}
+    assert states == {("following", "Truncate", "truncating"), ("truncating", "Truncated", "following")}
 
 
 def test_the_leading_side_of_replication() -> None:

@@ -165,7 +165,7 @@ def role_edges(length: int = 400) -> set[Edge]:
 
     def truncate(replica: Replica, time_s: float) -> None:
         assert replica.following is not None
-        replica.following._machine.cutting = True
+        replica.following._machine.truncating = True
         replica.begin_truncation(asyncio.sleep(time_s))
 
     async def walk(replica: Replica, chance: random.Random, steps: int) -> None:

@@ -71,7 +71,7 @@ class FollowerScenario(CommandRunner):
         self._step(f.Promised(int(end)))
 
     def do_truncated(self, end: str) -> None:
-        self._step(f.WasCut(int(end)))
+        self._step(f.Truncated(int(end)))
 
     def do_failed(self, end: str) -> None:
         self._step(f.Failed(int(end)))
@@ -82,7 +82,7 @@ class FollowerScenario(CommandRunner):
     def do_status(self) -> None:
         machine = self._machine
         epochs = " ".join(f"{epoch} from {start}" for epoch, start in self._epochs.entries)
-        state = ", failed" * machine.failed + ", truncating" * machine.cutting
+        state = ", failed" * machine.failed + ", truncating" * machine.truncating
         ends = f"end {machine.end}, promised {machine.promised_end}, high watermark {machine.hw_end}"
         self.output.append(f"{ends}, epochs {epochs or 'none'}{state}")
 
@@ -91,7 +91,7 @@ class FollowerScenario(CommandRunner):
             match effect:
                 case f.Append(_, count, next_offset, _, epoch, first):
                     self.output.append(f"append {count} records, {first} to {next_offset - 1} of epoch {epoch}")
-                case f.Cut(end):
+                case f.Truncate(end):
                     self.output.append(f"truncate to {end}")
                 case f.Expose(hw_end):
                     self.output.append(f"show up to {hw_end}")

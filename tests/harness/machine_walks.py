@@ -196,7 +196,7 @@ def leader_walks(walks: int = 300, length: int = 80) -> tuple[set[Edge], set[Edg
 
 
 def follower_edges(walks: int = 300, length: int = 40) -> tuple[set[Edge], set[Edge]]:
-    """Events to effects; and when it is cutting its log."""
+    """Events to effects; and when it is truncating its log."""
     seen: set[Edge] = set()
     states: set[Edge] = set()
     for number in range(walks):
@@ -204,18 +204,24 @@ def follower_edges(walks: int = 300, length: int = 40) -> tuple[set[Edge], set[E
         epochs = EpochHistory([(1, 0)])
         machine = f.Follower(7, 0, Epoch(2), epochs, 4, 4, 0)
         for _ in range(length):
-            event, before = _follower_event(chance, machine, epochs), machine.cutting
+            event, before = _follower_event(chance, machine, epochs), machine.truncating
             effects = machine.step(event)
             seen |= {(type(event).__name__, "", type(effect).__name__) for effect in effects}
-            if machine.cutting != before:
+            if machine.truncating != before:
                 cause = type(effects[0] if effects else event).__name__
-                states.add(("cutting" if before else "following", cause, "cutting" if machine.cutting else "following"))
+                states.add(
+                    (
+                        "truncating" if before else "following",
+                        cause,
+                        "truncating" if machine.truncating else "following",
+                    )
+                )
     return seen, states
 
 
 def _follower_event(chance: random.Random, machine: f.Follower, epochs: EpochHistory) -> f.Event:
-    if machine.cutting and chance.random() < 0.5:
-        return f.WasCut(max(0, machine.end - 1))
+    if machine.truncating and chance.random() < 0.5:
+        return f.Truncated(max(0, machine.end - 1))
     if chance.random() < 0.3:
         return f.Promised(chance.randint(0, machine.end))
     if chance.random() < (0.5 if machine.failed else 0.05):

@@ -154,9 +154,9 @@ def test_no_answer_fails_an_assertion_of_a_follower(first: int) -> None:
                 appends += isinstance(effect, f.Append)
                 if isinstance(effect, f.Append):
                     assert effect.next_offset - effect.count >= before, "a log would refuse it, and count as failed"
-                if isinstance(effect, f.Cut):
+                if isinstance(effect, f.Truncate):
                     cuts += 1
-                    machine.step(f.WasCut(effect.end))
+                    machine.step(f.Truncated(effect.end))
             if chance.random() < 0.5:
                 machine.step(f.Promised(machine.end))
     assert appends > 100

@@ -1,8 +1,8 @@
-"""Who is alive, as the controller sees it.
+"""Which brokers are alive, as the controller sees it.
 
-Every broker says so four times in a session. A broker that is silent for a session is dead; one that comes back with
-another boot id died in between, however short it was. A new controller gives everyone the rest of a session, from when
-its broker last heard them, or began to listen; but always the time of a heartbeat.
+Every broker sends four heartbeats in a session. A broker without a heartbeat for a session is dead; one with another
+boot id died in between, however short it was. A new controller gives each broker the rest of a session, counted from
+the last heartbeat that its own broker received, or from when it began to listen; at least the time of a heartbeat.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ class _Session:
     boot: str
     heard_at: int
     since: int
-    """It has been heard without a session's silence."""
+    """Since then no two heartbeats were a session apart."""
     dead: bool = False
 
 
@@ -24,12 +24,12 @@ class Liveness:
         self._sessions: dict[str, _Session] = {}
 
     def begin(self, brokers: dict[str, int], now: int) -> None:
-        """We just became controller; our broker last heard each at the time it comes with."""
+        """We just became controller; `brokers` has when our broker received the last heartbeat of each."""
         earliest = now - self._session_ns + self._grace_ns
         self._sessions = {broker: _Session("", max(at, earliest), now) for broker, at in brokers.items()}
 
     def heard(self, broker: str, boot: str, now: int) -> bool:
-        """True if the broker died since we last heard of it: what it led and promised is another life's."""
+        """A heartbeat. True if the broker restarted since the last one, unnoticed: its leaderships go to others."""
         session = self._sessions.get(broker)
         if session is None or session.boot != boot:
             reborn = session is not None and bool(session.boot) and not session.dead
@@ -42,7 +42,7 @@ class Liveness:
         return False
 
     def left(self, broker: str) -> None:
-        """It said good-bye, or is no member any more."""
+        """It announced its stop, or is no member any more."""
         self._sessions.pop(broker, None)
 
     def expired(self, now: int) -> list[str]:
@@ -61,11 +61,11 @@ class Liveness:
         return session is not None and not session.dead
 
     def heard_for(self, broker: str, now: int) -> int | None:
-        """For how many ns this life of it has been heard; None if it is silent, or was never heard."""
+        """For how many ns its heartbeats have come since this boot; None if it is dead, or none came yet."""
         session = self._sessions.get(broker)
         return now - session.since if session is not None and session.boot and not session.dead else None
 
     def undecided(self, broker: str) -> bool:
-        """Counted as alive, but only because we are new: nothing has been heard of it yet."""
+        """Counted as alive, but only because we are a new controller: no heartbeat has come from it yet."""
         session = self._sessions.get(broker)
         return session is not None and not session.dead and not session.boot

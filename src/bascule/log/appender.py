@@ -1,14 +1,14 @@
 """The append pipeline of a log: records are queued, written and synced by the group commit, and then promised.
 
 Theory of operation: `append` never waits. It queues the records and enlists with the sync scheduler; when a round has
-stored them `promised_end` moves up and `on_promised` is told. Until then they are in a segment that waits or in flight.
-Under relaxed sync a promised segment may still be unsynced; and a sealed one gets its index once it is synced.
+stored them `promised_end` moves up and `on_promised` is called. Until then they are in a segment that waits or in
+flight. Under relaxed sync a promised segment may still be unsynced. A sealed segment gets its index once it is synced.
 
-A write or sync that fails, or an append that is refused, ends the log's writing: everything not promised is forgotten
-at once (`end` falls back to `promised_end`, so its offsets will name other records), `on_failed` is told once and
-appends raise the error. So whoever appends never stands ahead of its log without being told, and nothing is taken
-behind what was refused. Reads go on. When what the failed write left is set aside `resume` begins a fresh file: a
-failed sync says nothing about the pages it covered, now or later, so the old one is never written again.
+After a write or sync that fails, or an append that is refused, the log takes no writes. Everything not promised is
+forgotten at once: `end` goes back to `promised_end`, and those offsets will name other records. `on_failed` is called
+once, and appends raise the error, so no record is appended after one that was refused. Reads go on. When the bytes of
+the failed write are in quarantine, `resume` begins a new file. The old one is never written again: after a failed sync
+nothing is known about the pages it covered, now or later.
 
 A bug ends the writing for good (`fail`): what is in memory is not believed after it, so nothing of it is changed, and
 only another start writes to this log again.
@@ -75,7 +75,7 @@ class Appender:
         self._flushed: list[asyncio.Future[None]] = []
 
     def adopt(self, recovered: list[Segment]) -> None:
-        """What recovery found counts as promised, for it is synced."""
+        """The recovered records count as promised: they are synced."""
         for segment in recovered:
             self._segments.add(segment)
         if not recovered:
@@ -97,7 +97,7 @@ class Appender:
 
     def append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
         """Queue whole records, with offsets from `end` on, the last of which is `next_offset - 1`. LogError if they are
-        not taken: the log has failed then, and `on_failed` has been told."""
+        not taken: the log has failed then, and `on_failed` has been called."""
         if self.failed is not None:
             raise LogError(str(self.failed))
         if (ended := self._segments.waiters.ended) is not None:
@@ -143,7 +143,7 @@ class Appender:
             self._sealed.append(self._active)
         last = self._segments[-1] if self._segments else None
         if last is not None and last.base == base and last.empty and last.exists and not last.damage:
-            self._active = last  # it was left where it is, for its name says where the one before it ended
+            self._active = last  # it was not removed: its name says where the one before it ended
             return last
         self._active = Segment(self._segments.disk, self._segments.folder, base)
         self._segments.add(self._active)
@@ -254,18 +254,18 @@ class Appender:
         self._end_writing(storage_error(path, error), promised_end)
 
     def _refuse(self, error: Exception) -> None:
-        """Whoever appended has moved on already: nothing may follow what was not taken."""
+        """The caller counts its records as appended already, so nothing may be appended after them."""
         folder = self._segments.folder
         if not isinstance(error, LogError):
             _log.error("%s: an append failed unexpectedly", folder, exc_info=error)
-        reason = f"{folder}: records were not taken: {error}; what had not been promised is given up"
+        reason = f"{folder}: an append was refused: {error}; records that were not promised are dropped"
         self._end_writing(
             LogError(f"{reason}, nothing that was acked is lost, reads go on"), self._segments.promised_end
         )
 
     def lose(self, path: str) -> None:
-        """This path, of a file or a folder of this log or around it, leads nowhere or elsewhere. Reads go on from what
-        is open; `CommitLog.reopen` looks whether it is back."""
+        """A file or folder of this log, or a folder above it, was removed or replaced. Reads go on from open files;
+        `CommitLog.reopen` checks whether it is back."""
         if self.failed is None and self._segments.waiters.ended is None:
             self._end_writing(lost_error(path), self._segments.promised_end)
 
@@ -275,7 +275,7 @@ class Appender:
         self._drop_waiting()
         for segment in self._segments:
             if segment.appended.size > segment.promised.size:
-                segment.cut_to(segment.promised)
+                segment.truncate_to(segment.promised)
         self._segments.end = self._segments.promised_end = promised_end
         self._note_last_record()
         self._tell_flushed()
@@ -302,7 +302,7 @@ class Appender:
         self._waiting = []
 
     def resume(self) -> None:
-        """What was not promised is out of the files: writes are taken again."""
+        """The files hold promised records only: writes are taken again."""
         if self.broken:
             return
         self.failed = None
@@ -351,7 +351,7 @@ class Appender:
         self._enlist_for_indexes()
 
     async def seal(self, segment: Segment) -> None:
-        """Nothing is written to the files of this segment any more when this returns, until `put_back`."""
+        """When this returns nothing is written to the files of this segment, until `put_back`."""
         self.write_elsewhere(segment)
         while (
             segment in self._waiting
@@ -372,11 +372,11 @@ class Appender:
         self._segments.waiters.wake()
 
     def forget_unsynced(self) -> None:
-        """All that was promised is synced, by somebody else."""
+        """Everything promised was synced by another write (`Truncation`)."""
         self._unsynced = []
 
-    def cut_back(self, end: int) -> None:
-        """The files end here now, at the latest: the next append goes to a fresh one."""
+    def truncated(self, end: int) -> None:
+        """The files were truncated, here or before: the next append goes to a new file."""
         self._start_fresh()
         segments = self._segments
         segments.end = segments.promised_end = min(segments.end, end)

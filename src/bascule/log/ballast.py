@@ -1,8 +1,8 @@
-"""Room on the disk that is kept for a start: a file of zeros, given up when a start finds no byte free.
+"""Disk space reserved for a start: a file of zeros, which a start removes if the disk is full.
 
-A start writes a little before anything else (what logs had promised goes to a new file), and a broker that cannot start
-cannot serve reads either. Nobody else writes at that time, so what is given up is there for whoever needs it. The
-metadata's log has room of its own (`CommandLog`).
+A start first writes a little (the promised ends go to a new file), and a broker that cannot start cannot serve reads
+either. Nothing else is written at that time, so the freed space is available to the start. The log of the metadata has
+a reserve of its own (`CommandLog`).
 """
 
 import errno
@@ -17,7 +17,7 @@ _log = logging.getLogger("bascule.log")
 
 
 async def keep(disk: Disk) -> None:
-    """As much as there is room for. Never an error: without it all is well until the disk is full."""
+    """Reserve as much as fits. Never an error: the reserve matters only when the disk is full."""
     try:
         if await disk.size(FILE) is not None:
             return
@@ -29,16 +29,16 @@ async def keep(disk: Disk) -> None:
             await disk.remove(FILE)
             size //= 2
     except OSError as error:
-        _log.debug("%s: no room is kept for the next start: %s", FILE, error)
+        _log.debug("%s: no disk space is reserved for the next start: %s", FILE, error)
 
 
 async def with_room(disk: Disk, work: Callable[[], Awaitable[None]]) -> None:
-    """Do this, and if the disk is full give up what is kept and do it again. Raises OSError."""
+    """Do this; if the disk is full remove the reserve and do it again. Raises OSError."""
     try:
         await work()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT) or await disk.size(FILE) is None:
             raise
-        _log.warning("the disk is full: what was kept for this start is given up; free space on the disk")
+        _log.warning("the disk is full: the space reserved for this start is used; free space on the disk")
         await disk.remove(FILE)
         await work()

@@ -2,13 +2,13 @@
 
 Theory of operation: `promised-ends` is synced, and so it is up to 200 ms behind. This file beside it is never synced.
 It has the name of each log, as a hash, and its end, which the thread of a group commit sets as soon as the records are
-durable, before anybody hears of the promise. The page cache outlives a killed process, but not the machine: so the file
-names the boot of the operating system that it was written under, and the generation of `promised-ends` that it belongs
-to. Under another boot it says nothing, and a log whose last promises may be missing is compared with others.
+durable, before the promise is reported. The page cache survives a killed process, but not a power loss. So the file
+has the boot of the operating system it was written under, and the generation of `promised-ends` it belongs to. Under
+another boot the file is ignored, and a log whose last promises may be missing is compared with others.
 
 The ends are in one array that the event loop and the disk's threads set, one element at a time, and every write takes
-them from there when it happens; so the file never goes back to an older one. The loop sets only what no commit is under
-way for. Each end has a check with it: a flipped bit must not look like a promise.
+them from there when it happens; so an end in the file never goes back. The loop sets an end only while no commit of
+that log is under way. Each end has a checksum: a flipped bit must not look like a promise.
 """
 
 import logging
@@ -31,14 +31,14 @@ _log = logging.getLogger("bascule.log")
 class CachedEnds:
     def __init__(self, disk: Disk) -> None:
         self.failed: OSError | None = None
-        """Set by a thread that could not write: the file says too little."""
+        """Set by a thread that could not write: ends in the file are too low."""
         self._disk = disk
         self._ends = array("q", bytes(_SIZE * limits.CACHED_ENDS))
         self._noted: dict[int, None] = {}
         self._usable = False
 
     async def read(self, generation: int) -> dict[int, int]:
-        """The ends by the name of the log, as the process before left them; none if that is not known."""
+        """The ends by the name of the log, as the last boot left them; empty if that is not known."""
         if not self._disk.os_boot:
             return {}
         try:
@@ -55,7 +55,7 @@ class CachedEnds:
         return {name: slot >> 16 for number, (name, slot) in enumerate(both) if slot == _slot(number, slot >> 16)}
 
     async def begin(self, generation: int, ends: Mapping[int, tuple[int, int]]) -> None:
-        """From here on the file belongs to this process. Where it cannot be written less is known after a crash."""
+        """From here on the file is this boot's. If it cannot be written less is known after a crash."""
         for number, (name, end) in ends.items():
             self.name(number, name)
             self.set(number, end)
@@ -63,7 +63,7 @@ class CachedEnds:
         try:
             await self._disk.remove(FILE)
             content = [self._header(generation), self._ends[: 2 * count].tobytes()]
-            # Synced this once: its room on the disk is taken, and a start on a full one needs no more than the last.
+            # Synced once, so that its blocks are allocated: the next start on a full disk needs no more than these.
             await commit_one(self._disk, Write(FILE, 0, content, create=True), sync=True)
             self._usable = bool(self._disk.os_boot)
         except OSError as error:
@@ -105,7 +105,7 @@ class CachedEnds:
             self.failed = self.failed or error
 
     def give_up(self) -> None:
-        """The file cannot be written. The caller sees to it that the next start does not believe it."""
+        """The file cannot be written. The caller makes the next start ignore it (a new generation)."""
         _log.warning("%s: cannot be written (%s); after a crash less is known about the logs", FILE, self.failed)
         self._usable, self.failed = False, None
 
@@ -118,13 +118,13 @@ def name_of(folder: str) -> int:
 
 
 def _slot(number: int, end: int) -> int:
-    """With a check that a flipped bit does not pass, for no power of two is a multiple of a prime; nor do zeros."""
+    """With a checksum that finds every flipped bit (no power of two is a multiple of a prime), and zeros."""
     return end << 16 | (end % 65521 ^ number)
 
 
 def promised_by(writes: Sequence[Write], errors: Sequence[OSError | None]) -> tuple[Ends, Write] | None:
-    """For a disk that has made these writes durable: what is to be written now, without a sync, and who is told if that
-    fails."""
+    """For a disk that has made these writes durable: the write of the cached ends, without a sync, and whom to inform
+    if it fails."""
     ends: Ends | None = None
     failed: dict[int, None] = {}
     first, last = limits.CACHED_ENDS, 0
@@ -134,7 +134,7 @@ def promised_by(writes: Sequence[Write], errors: Sequence[OSError | None]) -> tu
             continue
         number = promise.number
         if error is not None:
-            failed[number] = None  # nor is what stands behind it promised
+            failed[number] = None  # later writes of this log are not promised either
         elif number not in failed:
             ends = promise.ends
             ends.set(number, promise.end)

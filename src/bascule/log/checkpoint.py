@@ -3,10 +3,10 @@
 Theory of operation: the new content goes to a temporary file, which is synced; the present file becomes the
 previous generation, the temporary one the present; then the folder is synced. At every point of that one of
 the two names holds what the last finished write wrote. A present file that is torn, empty or changed fails
-its CRC: it is set aside, and the previous generation answers. The caller learns nothing about a file but its
-bytes, or None if there never was one.
+its CRC: it is renamed, and the previous generation is read. The caller gets the bytes, or None if there is no valid
+generation.
 
-Known to be imperfect: after damage the answer may be one generation old; that is said in the log.
+Known to be imperfect: after damage the result may be one generation old; that is logged.
 """
 
 import logging
@@ -35,13 +35,13 @@ async def read_checkpoint(disk: Disk, path: str) -> bytes | None:
         _log.error(
             "%s: torn or damaged; %s",
             path,
-            "going on with the one before it" if previous is not None else "there is none before it to go on with",
+            "going on with the generation before it" if previous is not None else "there is no earlier generation",
         )
     return previous
 
 
 async def is_damaged(disk: Disk, path: str) -> bool:
-    """Whether a file is there that is not what was written last: for callers whom an older generation does not help."""
+    """Whether the newest generation is there and damaged: for callers that cannot use an older one."""
     return await disk.size(path) is not None and await _read_valid(disk, path) is None
 
 
@@ -76,5 +76,5 @@ def _valid(content: bytes) -> bytes | None:
 
 
 def _crc(data: bytes) -> int:
-    """Of nothing it would be 0, and a header that lost all but its magic to zeros would count as an empty file."""
+    """The CRC of no bytes would be 0, and a header whose fields were overwritten with zeros would be valid."""
     return kernels.crc32c(data or _MAGIC)

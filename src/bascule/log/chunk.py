@@ -1,17 +1,17 @@
-"""Chunks: whole records out of a segment, each one verified, with damage stepped over.
+"""Chunks: whole records out of a segment, each one verified, with damage skipped.
 
-Theory of operation: a chunk is read, and one kernel call verifies every record in it. A record cut by the
-chunk's end is left for the next read; one that is larger than the chunk makes the read grow to its length,
+Theory of operation: a chunk is read, and one kernel call verifies every record in it. A record that the
+chunk's end truncates is left for the next read; one that is larger than the chunk makes the read grow to its length,
 once. At a bad record the search for the next good one begins. If the bad record's own length leads to the end
-of the file or to a valid record, that is where it ends: its value may hold the bytes of other records, and
-those are not ours to find. Only if the length itself is damaged are the bytes searched one by one; a find
-counts only if a second record follows it, or the end of the file, for the same reason. A file that ends before the
-size it should have is damaged from its last whole record on. What does not verify is read again before it counts as
-damaged, and where damage ends is judged by bytes that two reads agree on (`reread`). Every turn of every loop here
-reads further or asks for more than the one before.
+of the file or to a valid record, that is where it ends: its value may hold the bytes of other records, which
+must not be taken for records of the log. Only if the length itself is damaged are the bytes searched one by one; a
+match counts only if a second record follows it, or the end of the file, for the same reason. A file that ends before
+the size it should have is damaged from its last whole record on. Bytes that do not verify are read again before they
+count as damaged, and the end of damage is taken from bytes that two reads agree on (`reread`). Every turn of every loop
+here reads further or asks for more than the one before.
 
-Known to be imperfect: a record whose length is damaged and whose value holds two valid records back to back
-gives these up as records of the log; so does one that is torn off exactly at the end of a record in its value.
+Known to be imperfect: if the length of a record is damaged and its value holds two valid records back to back, these
+are taken for records of the log; so is a record in the value of one that is torn exactly at its end.
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _INCOMPLETE = 1
 
 @dataclass(slots=True)
 class Chunk:
-    """Whole valid records that stand back to back at `position`."""
+    """Whole valid records back to back at `position`."""
 
     position: int
     data: bytes
@@ -47,15 +47,15 @@ class Chunk:
         """Its records with an offset below `limit`, of which there may be none."""
         if self.next_offset <= limit:
             return self
-        cut = kernels.seek_record(self.data, 0, len(self.data), 0, limit)[0]
-        return self._part(self.position, self.data[:cut])
+        split = kernels.seek_record(self.data, 0, len(self.data), 0, limit)[0]
+        return self._part(self.position, self.data[:split])
 
     def since(self, offset: int) -> "Chunk | None":
         """Its records from `offset` on, of which there may be none."""
         if self.first_offset >= offset:
             return self
-        cut = kernels.seek_record(self.data, 0, len(self.data), 0, offset)[0]
-        return self._part(self.position + cut, self.data[cut:])
+        split = kernels.seek_record(self.data, 0, len(self.data), 0, offset)[0]
+        return self._part(self.position + split, self.data[split:])
 
     def first_record(self) -> "Chunk | None":
         return self._part(self.position, self.data[: _record_bytes(self.data)])
@@ -70,7 +70,7 @@ async def read_chunk(
 ) -> Chunk | None:
     """The first valid records at or after `position`, about `max_bytes` of them; None if none is left before `size`.
 
-    What is stepped over is noted in `damage`: where it begins -> where it ends.
+    Skipped bytes are noted in `damage`: where they begin -> where they end.
     """
     length = first_length = max(max_bytes, _MIN_READ_BYTES)
     while position < size:
@@ -133,7 +133,7 @@ async def _is_followed(read: Read, position: int, size: int, min_offset: int) ->
 
 
 async def _own_end(read: Read, position: int, size: int) -> int:
-    """Where the record at `position` says it ends, if a trailer stands there; else 0."""
+    """Where the record at `position` ends by its length, if a trailer is there; else 0."""
     length = _record_bytes(await _read_fully(read, position, min(FRAME_PREFIX_BYTES, size - position)))
     end = position + length
     if not FRAME_PREFIX_BYTES + limits.MIN_RECORD_PAYLOAD_BYTES <= length <= _MAX_WHOLE_BYTES or end > size:

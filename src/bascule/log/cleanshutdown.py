@@ -1,10 +1,10 @@
 """The clean shutdown: a file that a broker leaves when it has stopped in good order, with everything synced and closed.
 
-It says where every log ended, data and metadata. A start that finds it knows these ends: a log that has less is
-damaged, and not torn by a crash. It is removed, durably, before anything is written again, but not before its ends are
-in the file of promised ends (`promised`), so that a start that is interrupted loses nothing of it.
+It has the end of every log, data and metadata. The next start reads these ends: a log that ends before its own is
+damaged, and not torn by a crash. The file is removed, durably, before anything is written again, but not before its
+ends are in the file of promised ends (`promised`), so that an interrupted start loses none of them.
 
-A file that is not whole counts as none: then the start is one after a crash, which knows a little less.
+A file that is not whole is ignored: the start is then one after a crash, which knows a little less.
 """
 
 import struct
@@ -28,7 +28,7 @@ class CleanShutdown(NamedTuple):
     everything: bool
     """All that was promised is synced: not so under `os`, or if a log had failed."""
     ends: dict[str, CleanEnd]
-    """By the folders of the logs; of those that could vouch for it."""
+    """By the folders of the logs; only of those whose end is sure."""
 
 
 async def read(disk: Disk) -> CleanShutdown | None:

@@ -2,14 +2,14 @@
 
 Theory of operation: commands are entries in files named by their first index, `<index, 20 digits>.commands`;
 a snapshot is a checkpoint `<index>.snapshot` of the state after that command. A snapshot ends the present
-file of commands, and drops the files and snapshots that the snapshot *before* it covers: if the newest one
-turns out damaged, the one before and the commands since give the same state. An entry is magic, length,
+file of commands, and removes the files and snapshots that the snapshot *before* it covers: if the newest one
+is damaged, the one before and the commands since give the same state. An entry is magic, length,
 index, CRC (of index and command), command. Indexes have no gaps.
 
-A bad entry at the very end, with nothing valid after it, is the rest of an append that was never confirmed:
-it is set aside and cut, unless it is known from elsewhere (`promised`, `cleanshutdown`) that it was. Anything else
-that is bad stops the start: a missing command may be the one that created a stream, and a broker that forgets streams
-is a broker that loses data. A folder with nothing in it is a beginning, whatever is known.
+A bad entry at the very end, with nothing valid after it, is the rest of an append that was never confirmed: it is
+copied aside and truncated, unless it is on record (`promised`, `cleanshutdown`) that it was confirmed. Any other bad
+entry stops the start: the missing command may have created a stream, and a broker that forgets streams loses data. An
+empty folder is a new log, whatever is on record.
 """
 
 import logging
@@ -111,7 +111,7 @@ class CommandLog:
         return CleanEnd(self._last, 0, 0, self._position, self._last_crc)
 
     async def snapshot(self, index: int, state: bytes) -> None:
-        """Keep this state, which holds every command up to `index`; drop what the snapshot before covers."""
+        """Store this state, which holds every command up to `index`; remove what the snapshot before covers."""
         if index != self._last:
             raise ValueError(f"{self._folder}: a snapshot of {index}, but the last command is {self._last}")
         await write_checkpoint(self._disk, self._snapshot_path(index), state)
@@ -133,12 +133,12 @@ class CommandLog:
             await commit_one(self._disk, Write(path, 0, [], create=True), sync=True)
             self._path, self._position, self._reserved = path, 0, 0
         except OSError as error:
-            _log.debug("%s: no room is kept for the next change of the metadata: %s", path, error)
+            _log.debug("%s: no disk space is reserved for the next change of the metadata: %s", path, error)
             with suppress(OSError):
                 await self._disk.remove(path)
 
     async def _reserve(self) -> None:
-        """Room for what comes next: a broker on a full disk must be able to start, and to say who leads."""
+        """Disk space for the next commands: a broker on a full disk must be able to start and to elect leaders."""
         if self._path is not None and self._reserved - self._position < limits.METADATA_RESERVE_BYTES // 2:
             self._reserved = self._position + limits.METADATA_RESERVE_BYTES
             await self._disk.reserve(self._path, self._reserved)
@@ -178,7 +178,7 @@ class CommandLog:
             await self._disk.evict(path)  # an append whose sync failed may be in memory only
             content = await self._content(path)
             entries, end = _decode(content)
-            if first == firsts[-1] and not _entry_follows(content, end):  # before anything is cut or removed
+            if first == firsts[-1] and not _entry_follows(content, end):  # before anything is truncated or removed
                 self._check_confirmed(path, max(snapshot_index, entries[-1][0] if entries else first - 1))
             if end < len(content):
                 await self._judge_rest(path, content, end, last=first == firsts[-1])
@@ -186,7 +186,7 @@ class CommandLog:
                 await self._disk.remove(path)
                 continue
             expected = expected or first
-            # A gap that the snapshot covers is what remains of a file whose end was damaged and cut.
+            # A gap that the snapshot covers is left by a file whose end was damaged and truncated.
             if entries[0][0] != first or not expected <= first <= max(expected, snapshot_index + 1):
                 raise self._corrupt(path, f"begins with command {entries[0][0]}, expected {expected}")
             expected = entries[-1][0] + 1
@@ -199,7 +199,7 @@ class CommandLog:
         return commands
 
     async def _content(self, path: str) -> bytes:
-        """What is not all commands is so twice: else it was read wrongly."""
+        """A file with bytes that are no valid command is read again: the first read may have been wrong."""
 
         async def read(position: int, length: int, fresh: bool = False) -> bytes:
             return await self._disk.read(path, position, length, fresh)
@@ -209,7 +209,7 @@ class CommandLog:
         return content if _decode(content)[1] == size else await agreed(read, 0, size, content)
 
     async def _judge_rest(self, path: str, content: bytes, end: int, last: bool) -> None:
-        """What follows the valid entries: the rest of an unconfirmed append is cut, anything else is an
+        """The bytes after the valid entries: the rest of an unconfirmed append is truncated, anything else is an
         error.
         """
         if not last or _entry_follows(content, end):
@@ -218,7 +218,7 @@ class CommandLog:
         if rest.strip(b"\0"):
             aside = await self._free_path(f"{path}.cut-at-{end}")
             await commit_one(self._disk, Write(aside, 0, [rest], create=True), sync=True)
-            _log.warning("%s: %d bytes of a change that was never confirmed; set aside as %s", path, len(rest), aside)
+            _log.warning("%s: %d bytes of a change that was never confirmed; moved to %s", path, len(rest), aside)
         await self._disk.truncate(path, end)
 
     async def _free_path(self, stem: str) -> str:
@@ -254,7 +254,7 @@ class CommandLog:
     def _check_confirmed(self, path: str, last: int) -> None:
         if last < self._confirmed:
             raise self._corrupt(
-                path, f"ends with command {last}, but {self._confirmed} was confirmed: it is damaged or cut off"
+                path, f"ends with command {last}, but {self._confirmed} was confirmed: it is damaged or truncated"
             )
 
     def _corrupt(self, path: str, problem: str) -> CorruptError:

@@ -1,8 +1,8 @@
 """A partition's log on one broker: segments, appended at the end, promised once they are on the disk.
 
 Three parts: the segments in order and how far they go (`segments`), the append pipeline (`appender`), and truncation.
-This file joins them, and has the beginning and the ends of a log: opened, closed, deleted, and opened again after a
-failure. The order of the positions is `segments`' business.
+This file joins them, and opens, closes and deletes a log, and opens it again after a failure. The order of the
+positions is in `segments`.
 
 A partition has no files, and no folder, before its first record.
 """
@@ -51,9 +51,9 @@ class CommitLog:
         self.segments = SegmentList(disk, folder, on_damage, self._store_index)
         self.appender = Appender(self.segments, scheduler, record, config, clock, self._enlist, on_promised, on_failed)
         self.presence = Presence(self.segments, self.appender)
-        self.committed_end = record.shown
-        """Everything below was committed or shown, here or elsewhere, and is not given to other records. It may be past
-        the end of a replica that is behind, or has lost something."""
+        self.committed_end = record.exposed
+        """Offsets below were committed or exposed, here or elsewhere, and are not given to other records. It may be
+        past the end of a replica that lags, or has lost records."""
         self._truncation = Truncation(self.segments, self.appender, record, self.quarantine)
         self._scheduler = scheduler
         self._replicated = replicated
@@ -112,7 +112,7 @@ class CommitLog:
 
     @property
     def visible_end(self) -> int:
-        """What consumers may see."""
+        """Consumers may see everything below."""
         return self.segments.visible_end
 
     @property
@@ -133,7 +133,7 @@ class CommitLog:
 
     @property
     def tail(self) -> Tail:
-        """What this start found out about the end of the log; SURE again once somebody vouches for it."""
+        """What this start found out about the end of the log; SURE again once the log is verified."""
         return self.record.tail
 
     @property
@@ -158,7 +158,7 @@ class CommitLog:
             self.segments.waiters.wake()
 
     def set_committed_end(self, hw_end: int) -> None:
-        """A leader says that everything below is committed, whether it is here or not."""
+        """The leader reports that everything below is committed, whether it is here or not."""
         if hw_end > self.committed_end:
             self.committed_end = hw_end
             self.record.changed()
@@ -167,7 +167,7 @@ class CommitLog:
 
     def append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
         """Queue whole records, with offsets from `end` on, the last of which is `next_offset - 1`. LogError if they are
-        not taken: the log has failed then, and `on_failed` has been told."""
+        not taken: the log has failed then, and `on_failed` has been called."""
         self.appender.append(records, count, next_offset, last_timestamp)
 
     def take(self) -> list[Write]:
@@ -193,19 +193,19 @@ class CommitLog:
         await self.appender.flushed()
 
     def lose(self, path: str) -> None:
-        """This path, of a file or a folder of this log or around it, leads nowhere or elsewhere."""
+        """A file or folder of this log, or a folder above it, was removed or replaced."""
         self.appender.lose(path)
 
-    async def truncate(self, end: int, shown_too: bool = False) -> None:
-        """Cut every record from offset `end` on, aside: they are another leader's past, not ours. What consumers saw is
-        cut only if an administrator has given it up."""
+    async def truncate(self, end: int, exposed_too: bool = False) -> None:
+        """Move every record from offset `end` on to quarantine: the leader's log does not have them. Records that
+        consumers saw are truncated only if an administrator has accepted their loss."""
         self._check_sound()
-        if end < self.visible_end and not shown_too:
-            raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; cannot cut at {end}")
+        if end < self.visible_end and not exposed_too:
+            raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; not truncated to {end}")
         async with self.segments.changing:
-            await self._truncation.cut(end)
+            await self._truncation.run(end)
 
-    # --- its ends -----------------------------------------------------------------------------------------
+    # --- close, delete, reopen ----------------------------------------------------------------------------
 
     async def close(self) -> None:
         """Store what was appended, then refuse more. Readers wake up and learn that it is closed."""
@@ -220,7 +220,7 @@ class CommitLog:
         self._scheduler.leave(self)
 
     def clean_end(self) -> CleanEnd | None:
-        """Where it ends, now that it is closed; None if it is not sure of that, or has nothing."""
+        """Where it ends, now that it is closed; None if its tail is not SURE, or it is empty."""
         if self.failed is not None or not self.segments or (self._replicated and not self.record.sure):
             return None
         last = self.segments[-1]
@@ -239,8 +239,8 @@ class CommitLog:
             await remove_folder(self.segments.disk, self.folder)
 
     async def reopen(self, heals: bool = False) -> None:
-        """After a failure: set aside what was not promised, and write on in a fresh file. Raises LogError, also if
-        files are gone, unless other replicas have what was in them: then it `heals`."""
+        """After a failure: move records that were not promised to quarantine, and go on in a new file. Raises
+        LogError, also if files are gone, unless it `heals`: other replicas have their records."""
         if self.failed is None:
             return
         self._check_sound()

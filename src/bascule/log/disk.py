@@ -6,15 +6,15 @@ makes them durable: `fdatasync` for each of a few dirty files, one `syncfs` for 
 system commits its journal for every fdatasync; a hundred of them are ten times slower than one syncfs). A single
 file is written durably in one call (RWF_DSYNC), unless it may hold older bytes that are not durable yet: between a
 write and an fdatasync the thread would wait for the interpreter, while the event loop is busy. A new
-file's folder is synced in the same hop, whether or not the data is: an entry that vanishes would take synced
-bytes with it later. A failed sync is reported for everything it covered and never tried again, because the
+file's folder is synced in the same hop, whether or not the data is: a lost folder entry would lose synced
+bytes later. A failed sync is reported for everything it covered and never tried again, because the
 kernel may have marked the pages clean.
 
 Reads come from the page cache on the caller's thread (`preadv` with RWF_NOWAIT never waits) or else from a
 thread.
 
-The folder that was locked is the only one ever written to: where it, or a folder right below it, has vanished, none is
-made in its place.
+Only the locked folder is written to: if it, or a folder right below it, was removed or moved, it is not created
+again.
 
 Known to be imperfect: `syncfs` also writes what other programs left dirty on the same file system.
 """
@@ -71,7 +71,7 @@ class FileDisk:
         self._dsync = getattr(os, "RWF_DSYNC", 0)
         """0 once a file system was met that cannot do it."""
 
-    # --- life cycle ---------------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------------------
 
     def lock(self) -> None:
         """Make the data folder if need be and take it for this process alone. Raises StartError."""
@@ -104,13 +104,13 @@ class FileDisk:
         self._tops = {each.name: None for each in os.scandir(self._root) if each.is_dir()}
         if not self._file_system.usable:
             _log.warning(
-                "Linux %s does not say what syncfs could not write (5.8 and newer do): each file is synced singly, "
+                "Linux %s does not report write errors of syncfs (5.8 and newer do): each file is synced singly, "
                 "which is slower where many partitions are written at once",
                 self._file_system.release,
             )
 
     def _check_root(self) -> None:
-        """ESTALE if the path of the data folder leads to another one, or nowhere, or somebody else has locked it."""
+        """ESTALE if the data folder was removed or replaced, or another process has locked it."""
         try:
             found = os.stat(self._root)
         except (FileNotFoundError, NotADirectoryError):
@@ -160,7 +160,7 @@ class FileDisk:
         return await self._writers.run(self._commit_all, writes, sync)
 
     def _commit_all(self, writes: Sequence[Write], sync: bool) -> list[OSError | None]:
-        """Some at a time: the files of a commit are open until it is durable, and all threads share the descriptors."""
+        """In slices: the files of a commit are open until it is durable, and all threads share the descriptors."""
         errors: list[OSError | None] = []
         for start in range(0, len(writes), self._files_at_once):
             errors += self._commit(writes[start : start + self._files_at_once], sync)
@@ -207,7 +207,7 @@ class FileDisk:
                 try:
                     os.ftruncate(file.descriptor, write.position)
                 except OSError:
-                    pass  # the first error is the one to report; recovery cuts what is left
+                    pass  # the first error is reported; recovery truncates the rest
                 self._files.give_back(file)
                 if write.create:
                     self._remove(write.path)  # or the next attempt to create it would find it there
@@ -407,7 +407,7 @@ class FileDisk:
         self._files.forget(path)
 
     async def sync_folder(self, folder: str) -> None:
-        """Those who ask while the same folder's sync has not begun yet share it: partitions opened at a start do."""
+        """Calls for the same folder share a sync that has not begun yet, as when partitions are opened at a start."""
         waiting = self._folder_syncs.get(folder)
         if waiting is None or waiting.done():
             work = self._writers.run(self._sync_folder, folder)
@@ -415,7 +415,7 @@ class FileDisk:
         await asyncio.shield(waiting)
 
     def _sync_folder(self, folder: str) -> None:
-        self._folder_syncs.pop(folder, None)  # who comes from here on is not covered any more
+        self._folder_syncs.pop(folder, None)  # calls from here on need a sync of their own
         _sync_folder(self._files.absolute(folder))
 
 
@@ -469,7 +469,7 @@ def _write_all(descriptor: int, buffers: Sequence[bytes | memoryview], position:
         part = waiting[first : first + _IOV_MAX]
         written = os.pwritev(descriptor, part, position, flags)
         if written == 0 and any(part):
-            raise OSError(errno.EIO, "the device takes no more bytes and says no reason")
+            raise OSError(errno.EIO, "the device takes no more bytes and gives no reason")
         position += written
         while first < len(waiting) and written >= len(waiting[first]):
             written -= len(waiting[first])
@@ -512,11 +512,11 @@ def _make_folders(folder: str, changed: list[str]) -> None:
 
 
 def _sign(descriptor: int) -> None:
-    """Say in the lock file who holds it; a full disk is no reason not to."""
+    """Write the process id into the lock file; a full disk is no error."""
     try:
         os.pwrite(descriptor, f"{os.getpid()}\n".ljust(16).encode(), 0)
     except OSError as error:
-        _log.debug("the lock file does not say who holds it: %s", error)
+        _log.debug("the process id could not be written to the lock file: %s", error)
 
 
 def _os_boot() -> str:

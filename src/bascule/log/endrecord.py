@@ -1,11 +1,11 @@
 """What is on record about the end of one log: how far it had promised its records, and whether it is sure of that.
 
-Theory of operation: the record begins with what was stored before this start (`known`). While the log is open it speaks
-for itself (`Holder`), and what it says is taken over in the background.
+Theory of operation: the record begins with what was stored before this start (`known`). While the log is open its own
+ends count (`Holder`), and are copied to the record in the background.
 
-What makes a log shorter lawfully (a cut where logs parted, a deletion) lowers its promised end first, synced, so that
-an interrupted cut is not taken for damage. Apart from that a promised end only goes up: a log that was found short
-stays short on record until it has its records again, or has caught up with a leader that rightly lacks them (`vouch`).
+A truncation or a deletion lowers the promised end first, synced, so that an interrupted one is not taken for damage.
+Apart from that a promised end only goes up: a log that was found short stays short on record until it has its records
+again, or has caught up with a leader that does not have them either (`verify`).
 """
 
 import logging
@@ -32,7 +32,7 @@ class Holder(Protocol):
     def committed_end(self) -> int: ...
 
     def clean_end(self) -> CleanEnd | None:
-        """Where a clean shutdown leaves it; None if it cannot vouch for its end."""
+        """Where a clean shutdown leaves it; None if its end is not sure."""
 
 
 class Ledger(Protocol):
@@ -46,16 +46,16 @@ class Ledger(Protocol):
     def cached(self) -> CachedEnds: ...
 
     def changed(self, record: "EndRecord") -> None:
-        """Its log has promised or shown more: it is asked how much, and that is stored soon."""
+        """Its log has promised or exposed more: the new ends are read from the log and stored soon."""
 
     def due(self, record: "EndRecord") -> None:
-        """It is not stored as it is, and will be soon."""
+        """It has changed, and is stored soon."""
 
     async def store(self) -> None:
         """Everything that was due is durable on return. Raises OSError."""
 
     async def store_cached(self) -> None:
-        """What was noted in the cached ends is there on return, or the next start does not believe them."""
+        """Noted ends are in the file of cached ends on return, or the next start ignores that file."""
 
     async def forget(self, folders: Iterable[str]) -> None:
         """These logs are about to be deleted. Durable on return. Raises OSError."""
@@ -68,18 +68,18 @@ class EndRecord:
         "_ledger",
         "_verified_end",
         "clean",
-        "cutting",
         "exact",
+        "exposed",
         "folder",
         "holder",
         "named",
         "number",
         "promised",
-        "shown",
         "stale",
         "suspect",
         "tail",
         "torn_from",
+        "truncating",
     )
 
     def __init__(self, ledger: "Ledger | None", folder: str, number: int = 0) -> None:
@@ -88,29 +88,29 @@ class EndRecord:
         self.folder = folder
         self.number = number
         self.named = False
-        """In the file, so that the number alone will do."""
-        self.promised = self.shown = 0
+        """The file has the folder of this number."""
+        self.promised = self.exposed = 0
         self.suspect = False
         self.stale = False
-        """The last promises before a power loss may be missing on record, and nobody has vouched for the log since."""
+        """The last promises before a power loss may not be on record, and the log was not verified since."""
         self.exact = False
-        """What is on record is what was promised, up to the last moment before this start."""
+        """The promised end on record is exact: it has every promise before this start."""
         self.clean: CleanEnd | None = None
-        self.cutting = False
+        self.truncating = False
         self.holder: Holder | None = None
         self.tail = Tail.SURE
         self.torn_from: int | None = None
-        """A power loss may have torn a hole here into a write that was not promised: until it is healed, cut off or
-        given up nothing from here on goes on record as promised."""
+        """A power loss may have torn a hole here into a write that was not promised: until it is healed, truncated or
+        found on no replica, nothing from here on is recorded as promised."""
         self._verified_end: int | None = None
 
     def known(self) -> Known:
         complete = self._ledger is None or self._ledger.was_complete
         exact = self.exact and not self.stale
-        return Known(self.promised, self.shown, self.suspect, self.clean, complete, exact)
+        return Known(self.promised, self.exposed, self.suspect, self.clean, complete, exact)
 
     def taken_by(self, holder: Holder) -> None:
-        """The log is open: from now on it speaks for itself."""
+        """The log is open: from now on its own ends count."""
         self.holder, self.clean = holder, None
         self.changed()
 
@@ -120,26 +120,26 @@ class EndRecord:
 
     def rose(self) -> None:
         """The log has promised more."""
-        self.cutting = False  # a cut that failed and was given up
+        self.truncating = False  # a truncation that failed
         if self._verified_end is not None:
             self._check_verified()
         self.changed()
 
     def changed(self) -> None:
-        """The log has promised or shown more."""
+        """The log has promised or exposed more."""
         if self._ledger is not None:
             self._ledger.changed(self)
 
     def take_over(self) -> bool:
-        """Take what the log says; whether that is news."""
+        """Copy the ends of the log; whether they changed."""
         holder = self.holder
         if holder is None:
             return False
-        promised = self.promised if self.cutting else max(self.promised, self._sure_end(holder))
-        shown = max(self.shown, holder.committed_end)
-        if (promised, shown) == (self.promised, self.shown):
+        promised = self.promised if self.truncating else max(self.promised, self._sure_end(holder))
+        exposed = max(self.exposed, holder.committed_end)
+        if (promised, exposed) == (self.promised, self.exposed):
             return False
-        self.promised, self.shown = promised, shown
+        self.promised, self.exposed = promised, exposed
         return True
 
     def _sure_end(self, holder: Holder) -> int:
@@ -147,25 +147,25 @@ class EndRecord:
 
     @property
     def sure(self) -> bool:
-        """Whether everything the log has and had promised is accounted for."""
+        """Whether nothing that the log had promised can be missing, and everything in it counts as promised."""
         return self.tail is Tail.SURE and self.torn_from is None
 
     def hole_closed(self) -> None:
-        """It is healed, or nobody has what is missing: what is behind it counts."""
+        """The hole is healed, or no replica has the missing records: the records behind it count as promised."""
         if self.torn_from is not None:
             self.torn_from = None
             self.changed()
 
     async def found(self, promised: int, suspect: bool) -> None:
-        """A start found this out about the log, and is about to remove what it has it from. Durable on return."""
+        """A start found this in the files of the log, and is about to remove them. Durable on return."""
         self.promised = max(self.promised, promised)
         self.suspect = self.suspect or suspect
         self._cache(self.promised)
         await self._store()
 
     def mark_suspect(self) -> None:
-        """Whether the log has all that it had promised is not known. On record soon, and until somebody vouches for it:
-        a clean shutdown does not."""
+        """The log may lack records that it had promised. On record soon, and until the log is verified: a clean
+        shutdown does not change that."""
         if self.tail is Tail.SURE:
             self.tail = Tail.SUSPECT
         self.suspect = True
@@ -173,22 +173,22 @@ class EndRecord:
             self._ledger.due(self)
 
     def found_stale(self) -> None:
-        """What the log promised in the last moments before this start is not known. On record soon, and until somebody
-        vouches for it."""
+        """The last promises of the log before this start are not known. On record soon, and until the log is
+        verified."""
         self.stale = True
         if self._ledger is not None:
             self._ledger.due(self)
 
     async def lower(self, end: int) -> None:
-        """The log is about to be cut, at `end` or later. Durable on return."""
-        self.cutting = True
+        """The log is about to be truncated, to `end` or later. Durable on return."""
+        self.truncating = True
         if end < self.promised:
             self.promised = end
             await self._store()
         await self.forget_above(end)
 
     async def forget_above(self, end: int) -> None:
-        """The log is about to lose what it never promised, or will not have promised any more."""
+        """Records from `end` on are about to be removed: they were not promised, or the promise was lowered."""
         if self._ledger is not None:
             self._cache(end)
             await self._ledger.store_cached()
@@ -197,16 +197,16 @@ class EndRecord:
         if self._ledger is not None:
             self._ledger.cached.note(self.number, end)
 
-    def was_cut(self) -> None:
-        """It ends where it says."""
-        self.cutting = False
+    def truncated(self) -> None:
+        """The truncation is over: the ends of the log count again."""
+        self.truncating = False
         if self.torn_from is not None and self.holder is not None and self.holder.end <= self.torn_from:
             self.torn_from = None
         self.changed()
 
     def verify(self) -> None:
-        """The log has caught up with a leader, or leads: what it lacks, it lacks rightly. That counts once all it has
-        now is promised; then it is sure of its end again."""
+        """The log has caught up with a leader, or leads: it lacks nothing that was committed. Its tail is SURE again
+        once everything it has now is promised."""
         if self.tail is not Tail.SURE and self._verified_end is None and self.holder is not None:
             self._verified_end = self.holder.end
             self._check_verified()
@@ -222,15 +222,15 @@ class EndRecord:
             self._ledger.due(self)
 
     async def fell_short(self, promised: int) -> None:
-        """Something beside the log's own files says that it had promised everything below. Durable on return."""
+        """Another file shows that the log had promised everything below. Durable on return."""
         end = self.holder.promised_end if self.holder is not None else 0
         _log.error("%s: ends at offset %d, but everything below %d was promised", self.folder, end, promised)
         self.tail = Tail.SHORT
         await self.found(promised, suspect=False)
 
     def reset(self) -> None:
-        """The log begins anew, with nothing."""
-        self.promised = self.shown = 0
+        """The log begins again, empty."""
+        self.promised = self.exposed = 0
         self.suspect, self.stale, self.clean = False, False, None
         self._cache(0)
 

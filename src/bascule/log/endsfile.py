@@ -1,7 +1,7 @@
 """The bytes of the file of promised ends: batches of entries, each batch with its CRC; later entries win.
 
-A batch that is not whole at the very end is one that was being written. One that is not whole before others is damage:
-what the others say counts, and the file does not count as complete.
+An incomplete batch at the very end was being written at a crash. A bad batch before others is damage: the others are
+read, and the file does not count as complete.
 """
 
 import struct
@@ -12,12 +12,12 @@ from bascule.wire import kernels
 
 _BATCH = struct.Struct("<4sII")  # magic, length, CRC of what follows
 _MAGIC = b"BSPE"
-_ENTRY = struct.Struct("<BBIqq")  # kind, flags, number of the log, promised end, shown end
+_ENTRY = struct.Struct("<BBIqq")  # kind, flags, number of the log, promised end, exposed end
 _SUSPECT, _STALE = 1, 2  # flags
 _NAME = struct.Struct("<H")
 _BEGIN, _LOG, _SET, _DROP = 1, 2, 3, 4
-"""The first entry of a file, which says whether it is complete, and its generation; a log with its name; a log by
-number; a log is gone."""
+"""The first entry of a file, with its generation and whether it is complete; a log with its folder; a log by number; a
+log was deleted."""
 
 
 class Stored(NamedTuple):
@@ -25,7 +25,7 @@ class Stored(NamedTuple):
 
     number: int
     promised: int
-    shown: int
+    exposed: int
     suspect: bool
     stale: bool
 
@@ -50,7 +50,7 @@ def encode_begin(complete: bool, generation: int) -> bytes:
 def encode_log(stored: Stored, folder: str | None) -> bytes:
     """With its folder the first time it is in a file; by its number alone after that."""
     flags = _SUSPECT * stored.suspect | _STALE * stored.stale
-    entry = _ENTRY.pack(_SET if folder is None else _LOG, flags, stored.number, stored.promised, stored.shown)
+    entry = _ENTRY.pack(_SET if folder is None else _LOG, flags, stored.number, stored.promised, stored.exposed)
     if folder is None:
         return entry
     name = folder.encode()
@@ -89,7 +89,7 @@ def decode(content: bytes) -> Contents:
 
 def _take_batch(found: Contents, content: bytes, position: int, end: int, names: dict[int, str]) -> None:
     while position < end:
-        kind, flags, number, promised, shown = _ENTRY.unpack_from(content, position)
+        kind, flags, number, promised, exposed = _ENTRY.unpack_from(content, position)
         position += _ENTRY.size
         if kind == _LOG:
             (length,) = _NAME.unpack_from(content, position)
@@ -100,7 +100,7 @@ def _take_batch(found: Contents, content: bytes, position: int, end: int, names:
         elif kind == _DROP:
             found.logs.pop(names.pop(number, ""), None)
         elif number in names:
-            stored = Stored(number, promised, shown, bool(flags & _SUSPECT), bool(flags & _STALE))
+            stored = Stored(number, promised, exposed, bool(flags & _SUSPECT), bool(flags & _STALE))
             found.logs[names[number]] = stored
 
 

@@ -1,4 +1,4 @@
-"""Why a log takes no writes, in the words an operator reads: what happened, what it means, what to do."""
+"""Why a log takes no writes, for an operator: what happened, what it means, what to do."""
 
 import errno
 

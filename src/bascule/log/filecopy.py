@@ -14,8 +14,8 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 async def rewrite(disk: Disk, path: str, ranges: list[tuple[int, int]], durable: bool) -> None:
-    """Put a synced copy of these ranges of the file in its place, atomically. If what they hold is not known to be
-    `durable` it may be in memory alone."""
+    """Put a synced copy of these ranges of the file in its place, atomically. If they are not known to be `durable`
+    they may be in the page cache only."""
     copy = Copy(disk, path)
     await copy.begin()
     for start, end in ranges:
@@ -38,8 +38,8 @@ class Copy:
         await commit_one(self._disk, Write(self.path, 0, [], create=True, new_folder=new_folder), sync=False)
 
     async def take(self, start: int, end: int, durable: bool) -> None:
-        """These bytes of the file come next, as two reads agree on them: what was read wrongly would be damage here.
-        Raises OSError if they are not all there: what comes after them would stand in the wrong place."""
+        """Add these bytes of the file, once two reads agree on them: a wrong read would become damage in the copy.
+        Raises OSError if some are missing: the bytes after them would be in the wrong place."""
 
         async def read(position: int, length: int, fresh: bool = False) -> bytes:
             return await self._disk.read(self._source, position, length, fresh and durable)

@@ -1,21 +1,20 @@
-"""One damaged stretch, filled with what a peer has of it.
+"""One damaged stretch, filled with the records of a peer.
 
-The stretch stands between two offsets. A peer whose log has the very record that follows it in ours has the same log up
-to there (leaders only append, and an epoch and an offset name one record), so what it has between the two offsets is
-what was here. The peer is asked for that record before and after the stretch itself. Where nothing follows, the records
-must be of the epoch our last one had, and end where our log ends: all of them or none, for a part with nothing valid
-behind it would be a torn tail to the next start. A peer that has other records there, or fewer, may have what was here
-all the same: that is known when something follows, and until then nothing is given up.
+The stretch lies between two offsets. A peer that has the same record after the stretch has the same log up to there
+(leaders only append, and an epoch and an offset name one record), so its records between the two offsets are the
+missing ones. The peer is asked for that record before and after the stretch itself. Where nothing follows, the records
+must have the epoch of our last one, and end where our log ends: all of them or none, because the next start would take
+a part of them, with nothing valid after it, for a torn tail. A peer with other records there, or fewer, may still have
+the missing ones: that is known once a record follows, and until then nothing is given up.
 
-A peer that does not go as far as that record is not known to have the same log, but may have what is missing here. A
-record of the epoch that the one after the stretch has is, at its offset, the same in every log that has one: there was
-one leader who wrote it, behind the same log. So the peer's records up to its last one of that epoch are the missing
-ones, of whatever epochs they are.
+A peer whose log ends before that record is not known to have the same log, but may have the missing records. A record
+with the epoch of the one after the stretch is, at its offset, the same in every log: one leader wrote it, after the
+same log. So the peer's records up to its last one of that epoch are the missing ones, of whatever epochs they are.
 
 A peer may be damaged too, elsewhere or at the same place. Then any later record that both have shows that the logs are
-the same, and what the peer has of a stretch is taken piece by piece. What stays missing is marked by a filler, shaped
-like a record that does not verify, so that every scan finds what stands on both sides of it; other peers are asked for
-it next. So replicas with different holes get whole from each other.
+the same, and the peer's records of a stretch are taken piece by piece. Missing pieces are marked by a filler, which has
+the form of a record and does not verify, so that every scan finds the records on both sides of it; other peers are
+asked for them next. So replicas with different holes repair each other.
 """
 
 import logging
@@ -40,13 +39,13 @@ Raises PeerLacks if the peer's log is damaged there."""
 PROOFS = 64
 """Records of ours that a damaged peer is asked for, until it has one."""
 REFUSALS = 256
-"""How often a damaged peer is asked for smaller pieces of one stretch: what is left is left to the next attempt."""
+"""How often a damaged peer is asked for smaller pieces of one stretch; the next attempt asks for the rest."""
 _WHOLE = 0
 _FILLER_BODY = bytes(limits.MIN_RECORD_PAYLOAD_BYTES - limits.RECORD_TRAILER_BYTES) + TRAILER_TAG.ljust(
     limits.RECORD_TRAILER_BYTES, b"\0"
 )
 FILLER = b"\xff" + len(_FILLER_BODY).to_bytes(FRAME_PREFIX_BYTES - 1, "big") + _FILLER_BODY
-"""Says where it ends, and verifies nowhere."""
+"""Has a valid length and trailer, and never verifies."""
 
 
 class Fill:
@@ -75,9 +74,9 @@ class Fill:
         self._in_hole = False
         self._copied = False
         self._by_epoch = False
-        """Its records are known by their epoch: what it does not have says nothing."""
+        """Its records are known by their epoch: a missing one does not show that there was none."""
         self.lacking = ""
-        """What the peer said that it does not have either."""
+        """What the peer reported as missing in its log too."""
 
     @property
     def whole(self) -> bool:
@@ -88,7 +87,7 @@ class Fill:
         return self.whole or self._records > 0
 
     async def run(self) -> bool:
-        """False if the segment cannot be made anew with this: nothing marks the end of the log, or the peer's log has
+        """False if the segment cannot be rebuilt from this: nothing marks the end of the log, or the peer's log has
         changed meanwhile."""
         stretch = self._stretch
         if stretch.follows is None:
@@ -96,7 +95,9 @@ class Fill:
             same_epoch = self._last_epoch == self._segment.promised.last_epoch
             usable = self.whole and self._end == stretch.end_offset and same_epoch
             if self._records and not usable:
-                raise PeerError(f"what it has from offset {stretch.first_offset} on is not known to be it yet")
+                raise PeerError(
+                    f"its records from offset {stretch.first_offset} on are not known to be the missing ones yet"
+                )
             return usable
         proof = await self._proof()
         if proof is not None:
@@ -124,7 +125,7 @@ class Fill:
                 stretch.first_offset,
                 stretch.end_offset - 1,
                 "" if self.whole else ", as far as it has them",
-                f"the damaged bytes are set aside as {aside}" if aside else "nothing of them was left",
+                f"the damaged bytes are in {aside}" if aside else "no damaged bytes were left",
             )
 
     async def _is_filler(self) -> bool:
@@ -203,7 +204,7 @@ class Fill:
         return added_end
 
     async def _keep(self) -> None:
-        """As it is: it is damage for the next scan too."""
+        """Copy the stretch as it is: the next scan finds the damage again."""
         start, end = self._stretch.start, self._stretch.end
         length = 0 if self._segment.missing else await self._segment.file_size()
         if start < end <= length:

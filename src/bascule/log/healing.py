@@ -1,4 +1,4 @@
-"""What becomes of damaged records when other replicas are asked for them."""
+"""The outcome of asking other replicas for damaged records."""
 
 from collections.abc import Awaitable, Callable
 from enum import Enum
@@ -7,7 +7,7 @@ from bascule.log.segment import Segment
 
 
 class Healing(Enum):
-    """What became of damage."""
+    """The outcome for one damaged segment."""
 
     HEALED = "healed"
     LOST = "lost"
@@ -17,5 +17,5 @@ class Healing(Enum):
 
 
 OnDamage = Callable[[Segment, bool], Awaitable[Healing]]
-"""Asked by readers that stand before damage in that segment, and whether they wait for what becomes of it. If the
-records come back the segment is retired."""
+"""Called by readers that meet damage in that segment; the flag says whether they wait for the outcome. If the records
+come back the segment is retired."""

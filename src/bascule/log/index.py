@@ -5,10 +5,10 @@ segment and then one for the first record after every INDEX_INTERVAL_BYTES. All 
 to entry, so one binary search serves all three. A lookup gives the last entry at or before its target; a
 kernel walks on from there.
 
-The active segment's entries live in memory, as one bytearray. When a segment is sealed they are written to
-its `.index` file, followed by a footer that says what the segment holds and how long it must be. The file is
-only a shortcut: a footer that is missing, wrong or disagrees with the segment, or entries whose CRC is wrong
-(checked at their first use), mean that the segment is scanned and the index made anew, with the same answers.
+The active segment's entries are in memory, as one bytearray. When a segment is sealed they are written to
+its `.index` file, followed by a footer with what the segment holds and how long it must be. The file can always be
+rebuilt: if the footer is missing, wrong or disagrees with the segment, or the CRC of the entries is wrong (checked at
+their first use), the segment is scanned and the index made again, with the same answers.
 """
 
 import errno
@@ -58,14 +58,14 @@ class MemoryIndex:
         self._since = limits.INDEX_INTERVAL_BYTES  # the first record always gets an entry
 
     def add(self, records: bytes | memoryview, position: int) -> None:
-        """These records stand at this position of the file, right after the ones before."""
+        """These records are at this position of the file, right after the ones before."""
         entries, self._since = kernels.index_records(records, position, self._since, limits.INDEX_INTERVAL_BYTES)
         self.entries += entries
 
     async def floor(self, field: int, target: int) -> Entry | None:
         return floor_in(self.entries, field, target)
 
-    def cut(self, position: int) -> None:
+    def truncate(self, position: int) -> None:
         """Forget the entries at and past this position; the next record gets one at once."""
         keep = _count_at_most(self.entries, POSITION, position - 1)
         del self.entries[keep * ENTRY.size :]

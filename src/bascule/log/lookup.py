@@ -1,7 +1,7 @@
 """Finding records by offset or time: the index gives a place to start, verified chunks the answer.
 
-Timestamps strictly increase within a partition, so a time is looked up like an offset. What is damaged is stepped over
-here: `timestamps` knows what a consumer may miss by that.
+Timestamps strictly increase within a partition, so a time is looked up like an offset. Damage is skipped here:
+`timestamps` handles what a consumer may miss by that.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ _READS_A_TURN = 2
 
 
 def yielding(read: Read) -> Read:
-    """The same, for whoever may read many times: what is in the page cache is read without waiting for anything, and
-    others must have their turn."""
+    """The same, for callers that read many times: reads from the page cache never wait, so that other tasks get a turn
+    only by yielding."""
     reads = 0
 
     async def read_in_turn(position: int, length: int, fresh: bool = False) -> bytes:
@@ -48,7 +48,7 @@ async def floor_position(segments: SegmentList, segment: Segment, field: int, ta
         raise _read_error(segment.index_path, error) from error
     try:
         entry = await segment.index.floor(field, target)
-    except OSError:  # it is only a shortcut: the next one to use it makes it anew if it is not whole
+    except OSError:  # the next lookup verifies the index, and makes it again if it is not whole
         segment.index_verified = False
         return 0
     if entry is None or await _stands_there(segment, entry):
@@ -68,15 +68,15 @@ async def _verify_index(segments: SegmentList, segment: Segment) -> None:
     scan = await scan_segment(segments.disk, segment.path, segment.base, segment.promised.size)
     if segment.index is not index:
         return  # another reader was faster
-    _log.warning("%s: its entries are not what was written; made anew from its segment", index.path)
+    _log.warning("%s: its entries are damaged; the index is made again from its segment", index.path)
     segment.index, segment.index_verified = scan.index, True
     await segments.disk.remove(index.path)
     segments.store_index(segment)
 
 
 async def _stands_there(segment: Segment, entry: Entry) -> bool:
-    """Whether the record the index speaks of is where it says. A bit of the index may flip long after it was
-    verified, and a reader led astray would leave records out without a word; the start of the segment is never wrong.
+    """Whether the record of this index entry is at its position. A bit of the index may flip long after it was
+    verified, and a reader would silently skip records; the start of the segment is always a correct position.
     """
     try:
         record = await read_record(segment.read, entry.position, segment.appended.size)
@@ -88,11 +88,11 @@ async def _stands_there(segment: Segment, entry: Entry) -> bool:
 
 
 async def read_verified(segment: Segment, position: int, max_bytes: int, size: int) -> Chunk | None:
-    """Whole records at or after `position`; damage on the way is said, the first time anybody meets it."""
+    """Whole records at or after `position`; damage on the way is logged the first time it is met."""
     known = len(segment.damage)
     read = yielding(segment.read)
     try:
-        # What waits for the disk is in memory, whatever became of the file before it.
+        # Records that wait for the disk are in memory, whatever happened to the file.
         stored = segment.promised.size
         chunk = None
         if position < stored < size:
@@ -110,7 +110,7 @@ async def read_verified(segment: Segment, position: int, max_bytes: int, size: i
 
 
 async def _say_damage(segment: Segment, known: int) -> None:
-    """What was found since `known` stretches were. Not of a file that was cut or replaced while it was read."""
+    """Log the stretches after the first `known`. Not of a file that was truncated or replaced while it was read."""
     found = list(segment.damage.items())[known:]
     for start, end in found:
         if segment.retired or end > segment.appended.size:

@@ -1,14 +1,13 @@
 """Whether the files of a log are still where they were put.
 
 Theory of operation: a file that was removed or moved can be written, synced and read as long as it is open: no call
-on it fails, acks go on, and nothing of it is there at the next start. Only its path shows it. So from time to time,
-outside the commit path, the path of the log's folder and of its newest segment are looked at: is it there, is it the
-file that is open under that name, is it as long as it was promised to be? If the entries of the folder have changed
-since all segments were found, these are looked at too, some at a time.
+on it fails, acks go on, and its records are missing at the next start. Only its path shows it. So from time to time,
+outside the commit path, the paths of the log's folder and of its newest segment are checked: is it there, is it the
+file that is open under that name, is it at least as long as was promised? If the entries of the folder have changed
+since all segments were found, these are checked too, some at a time.
 
-A file that is gone, or another one in its place, ends the log's writing (`Appender.lose`). One that is there and too
-short is damage. What looks wrong is looked at again while nobody changes the log's files: the log itself replaces and
-removes some.
+If a file is gone or replaced, the log takes no writes (`Appender.lose`). A file that is too short is damage. A failed
+check is repeated while nothing changes the log's files: the log itself replaces and removes some.
 """
 
 import logging
@@ -26,7 +25,7 @@ _log = logging.getLogger("bascule.log")
 
 
 class FileCheck(NamedTuple):
-    """The paths that are looked at each time, and how long the file at the second one must be."""
+    """The paths to check each time, and how long the file at the second one must be."""
 
     paths: list[str]
     size: int
@@ -45,11 +44,11 @@ class Presence:
 
     @property
     def busy(self) -> bool:
-        """Somebody changes its files now, which may take as long as other brokers take to answer: look again later."""
+        """Its files are being changed, which may take as long as other brokers take to answer: check again later."""
         return self._is_due() and self._segments.changing.locked()
 
     def file_check(self, folder_only: bool = False) -> FileCheck | None:
-        """None if there is nothing to see."""
+        """None if there is nothing to check now."""
         segments = self._segments
         if not self._is_due() or segments.changing.locked():
             return None
@@ -59,12 +58,12 @@ class Presence:
         return FileCheck([segments.folder, newest.path], newest.promised.size)
 
     def _is_due(self) -> bool:
-        """It has files, and they are its own business: not of a log that failed or ended."""
+        """It has files, and has not failed, nor was it closed or deleted."""
         segments = self._segments
         return segments.has_folder and self._appender.failed is None and segments.waiters.ended is None
 
     def is_sound(self, file_check: FileCheck, seen: list[Seen | None]) -> bool:
-        """Whether all is as it was. If not, that may be the log's own doing: `verify` finds out."""
+        """Whether nothing has changed. If something has, the log itself may have changed it: `verify` checks that."""
         folder = seen[0]
         if folder is not None and self._identity is None:
             # The first time after the log was opened: all its files were found then.
@@ -106,7 +105,7 @@ class Presence:
                 await segments.on_damage(segment, False)
 
     def _some(self) -> tuple[list[Segment], bool]:
-        """Those at which the search has arrived, the newest as the last; and whether nothing is left out before it."""
+        """The next segments of the search, the newest as the last; and whether none between them is left out."""
         there = [segment for segment in self._segments if _has_file(segment)]
         some = [segment for segment in there if segment.base >= self._next_base][: limits.SEGMENTS_LOOKED_AT]
         to_the_end = not there or not some or some[-1] is there[-1]
@@ -118,14 +117,14 @@ class Presence:
             self._sweep_version = version
         if next_base is None:
             self._next_base = 0
-            # What changed while the search was under way may have been behind it.
+            # A change during the search may be in a segment that was checked before it.
             self._version = version if version == self._sweep_version else 0
         else:
             self._next_base = next_base
 
     async def find_again(self, heals: bool) -> None:
-        """Before a log that failed goes on, while nobody else changes it: are its files there? What is not there is
-        damage if other replicas have it (`heals`); else LogError. Raises OSError too."""
+        """Before a failed log is opened again, with `changing` held: are its files there? Missing files are damage if
+        other replicas have their records (`heals`); else LogError. Raises OSError too."""
         segments = self._segments
         there = [segment for segment in segments if _has_file(segment)]
         folder, *files = await segments.disk.look(
@@ -135,7 +134,7 @@ class Presence:
         if (missing or (folder is None and segments.has_folder)) and not heals:
             raise LogError(str(self._appender.failed))
         if not all(seen is None or seen.same for seen in files) or missing:
-            await segments.disk.forget(segments.folder)  # what is open under these names is something else
+            await segments.disk.forget(segments.folder)  # the open files are not those at these paths
         for segment in missing:
             segment.missing = True
             segment.damage = {0: segment.promised.size}
@@ -155,7 +154,7 @@ class Presence:
         self._version = self._next_base = 0
 
     async def _note_short(self, segment: Segment) -> None:
-        """Its file is shorter than it should be: what is missing is damage, and nothing more is written behind it."""
+        """Its file is too short: the missing bytes are damage, and nothing more is written to this file."""
         scan = await scan_segment(self._segments.disk, segment.path, segment.base, segment.promised.size)
         if not scan.bad or segment.retired:
             return

@@ -1,27 +1,27 @@
 """The promised ends: how far every log of a broker had promised its records, on record in one file beside the logs.
 
-Theory of operation: after a crash a log is cut where its valid records end. Whether what was cut off had been promised
-the log itself cannot say, so this file does: for each log the end it had promised, and the end below which records were
-committed or shown. It is written in the background, at most `PROMISED_ENDS_DELAY_S` and one write behind, and never by
-the group commit; while nothing is promised nothing is written. A start compares: a log that ends before its promised
-end is damaged.
+Theory of operation: after a crash a log is truncated where its valid records end. The log itself does not show whether
+the removed records had been promised. This file does: it has the promised end of each log, and the end below which
+records were committed or exposed. It is written in the background, at most `PROMISED_ENDS_DELAY_S` and one write
+behind, and never by the group commit; while nothing is promised nothing is written. A start compares: a log that ends
+before its promised end is damaged.
 
-What is on record about one log, and when that goes down, is `endrecord`'s business, the bytes of the file `endsfile`'s.
-Entries are appended, later ones win. When the file has grown to a multiple of what it must hold, and at every start, it
-is written anew beside the old one, which it then replaces.
+The record of one log, and when its end goes down, is in `endrecord`; the bytes of the file are in `endsfile`. Entries
+are appended, later ones win. When the file has grown to a multiple of what it must hold, and at every start, it is
+written again beside the old one, which it then replaces.
 
-Beside it the ends are in the page cache as they are (`cachedends`): a process that was killed leaves them exact. After
-a power loss they are gone, and each log is *stale* on record until somebody vouches for it: it may have promised more.
+The current ends are also in the page cache (`cachedends`): exact after a killed process, gone after a power loss. Then
+each log is *stale* on record until it is verified: it may have promised more.
 
-Where the file is torn or missing a start knows less, and nothing else is lost. Of each replicated log it finds it
-remembers so until somebody vouches for that; a clean shutdown does not. Under `os` the background writes are not
-synced, as nothing is; lowering is.
+If the file is torn or missing a start knows less, and nothing else is lost. Each replicated log that it finds is
+suspect on record until it is verified; a clean shutdown does not change that. Under `os` the background writes are not
+synced; lowering an end is.
 
 An assertion that fails where the file is written ends the process: logs would go on to promise, and the next start
-would take what they lost for what they never had.
+would take lost records for ones that were never promised.
 
-Known to be imperfect: a record that was promised within the last delay before a power loss, and was damaged or cut off
-while the broker was down, cannot be told from one that was never promised.
+Known to be imperfect: a record that was promised within the last delay before a power loss, and was damaged or
+truncated while the broker was down, looks like one that was never promised.
 """
 
 import asyncio
@@ -54,18 +54,18 @@ class PromisedEnds:
         """Whether the start found everything that had been on record."""
         self.cached = CachedEnds(disk)
         self._cached_before: dict[int, int] = {}
-        """As the process before left them, by the names of the logs."""
+        """As the last boot left them, by the names of the logs."""
         self._numbers_before: dict[int, int] = {}
-        """Of those that nobody has asked for yet."""
+        """The numbers of those whose log was not opened yet, by name."""
         self._generation = 0
         self._disk = disk
         self._synced = synced
         self._records: dict[str, EndRecord] = {}
         self._next_number = 1
-        self._changed: dict[EndRecord, None] = {}  # by their logs, which have not been asked yet
+        self._changed: dict[EndRecord, None] = {}  # their logs have new ends, which are not read yet
         self._due: dict[EndRecord, None] = {}  # not in the file as they are
         self._dropped: list[int] = []
-        self._size: int | None = None  # of the file; None = write it anew
+        self._size: int | None = None  # of the file; None = write it again
         self._rewrite_at = 0
         self._writing = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
@@ -78,18 +78,18 @@ class PromisedEnds:
     # --- a start ------------------------------------------------------------------------------------------------
 
     async def load(self, clean: Mapping[str, CleanEnd] | None) -> None:
-        """Read what is on record; `clean` is what the last clean shutdown left, and newer. Writes nothing."""
+        """Read the file; `clean` is from the last clean shutdown, and newer. Writes nothing."""
         size = await self._disk.size(FILE)
         content = await self._content(size) if size else b""
         fresh = size is None and clean is None and not await self._disk.list("streams")
         found = endsfile.decode(content)
         self._take(found)
-        # A clean shutdown speaks for those logs alone that were sure of their ends; what it knew of the others is here.
+        # A clean shutdown has the ends of those logs only that were sure; what is known of the others is here.
         self.was_complete = fresh or (found.complete if clean is None else found.whole)
         if not self.was_complete:
             _log.warning(
-                "%s: missing or damaged: what logs had promised is not known; replicas compare their logs before they "
-                "lead",
+                "%s: missing or damaged: the promised ends of logs are not known; replicas compare their logs before "
+                "they lead",
                 FILE,
             )
         await self._take_cached()
@@ -102,15 +102,15 @@ class PromisedEnds:
         self._generation, self._next_number = found.generation, found.next_number
         for folder, stored in found.logs.items():
             record = self._records[folder] = EndRecord(self, folder, stored.number)
-            record.promised, record.shown = stored.promised, stored.shown
+            record.promised, record.exposed = stored.promised, stored.exposed
             record.suspect, record.stale = stored.suspect, stored.stale
 
     async def _take_cached(self) -> None:
-        """What the process before had promised up to its end, if that is known."""
+        """The promised ends of the last boot, if they are known."""
         cached = await self.cached.read(self._generation)
         records = list(self._records.values())
         if any(each.promised > cached.get(name_of(each.folder), each.promised) for each in records):
-            cached = {}  # a synced end is never ahead: these are not the bytes that were written last
+            cached = {}  # a synced end is never ahead: these are not the last bytes written
         self._cached_before = cached
         for record in records:
             self._take_one_cached(record)
@@ -122,7 +122,7 @@ class PromisedEnds:
             record.promised, record.exact = end, True
 
     async def _content(self, size: int) -> bytes:
-        """What is not whole is so twice: else it was read wrongly."""
+        """A file that is not whole is read again: the first read may have been wrong."""
 
         async def read(position: int, length: int, fresh: bool = False) -> bytes:
             return await self._disk.read(FILE, position, length, fresh)
@@ -180,7 +180,7 @@ class PromisedEnds:
             self._wake(limits.PROMISED_ENDS_DELAY_S)
 
     async def store_cached(self) -> None:
-        """What was noted in the cached ends is there on return, or the next start does not believe them."""
+        """Noted ends are in the file of cached ends on return, or the next start ignores that file."""
         with self._sound():
             await self.cached.store()
         if self.cached.failed is not None:
@@ -189,7 +189,7 @@ class PromisedEnds:
     async def store(self) -> None:
         """Everything that was due is durable on return. Raises OSError."""
         async with self._writing:
-            if self._due or self._dropped or self.cached.failed is not None:  # else whoever wrote before us has done it
+            if self._due or self._dropped or self.cached.failed is not None:  # else another write has stored it
                 await self._write(sync=True)
 
     async def forget(self, folders: Iterable[str]) -> None:
@@ -206,7 +206,7 @@ class PromisedEnds:
             await self.store()
 
     def keep_streams(self, folders: Mapping[str, None]) -> None:
-        """Only logs below these folders are still of interest; and the metadata's."""
+        """Drop the records of all other logs, but for that of the metadata."""
         for number in self._numbers_before.values():
             self.cached.note(number, 0)
         self._numbers_before = {}
@@ -218,8 +218,8 @@ class PromisedEnds:
                 self._due.pop(record, None)
 
     def clean_ends(self, data: bool = True) -> dict[str, CleanEnd]:
-        """What a clean shutdown leaves behind: of logs that were not opened, what they were left with before. Without
-        `data` of the metadata's log alone."""
+        """The ends for a clean shutdown: those of logs that were not opened are from the one before. Without `data` the
+        end of the log of the metadata alone."""
         found = {
             folder: record.holder.clean_end() if record.holder is not None else record.clean
             for folder, record in self._records.items()
@@ -228,7 +228,7 @@ class PromisedEnds:
         return {folder: end for folder, end in found.items() if end is not None}
 
     async def close(self) -> None:
-        """Everything is on record as it is now. Raises OSError."""
+        """Store the present ends. Raises OSError."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -253,7 +253,7 @@ class PromisedEnds:
             async with self._writing:
                 await self._write(self._synced)
             self._said = False
-        except Exception as error:  # any but those of the disk are ours; nobody else would write it again
+        except Exception as error:  # any but those of the disk are bugs; the file is still to be written
             delay_s = _RETRY_S
             if not (self._said or self._ended):
                 ours = None if isinstance(error, OSError) else error
@@ -303,7 +303,7 @@ class PromisedEnds:
             return
         due, dropped = list(self._due), self._dropped
         self._due, self._dropped = {}, []
-        size, self._size = self._size, None  # if this fails the file is not written again, but anew
+        size, self._size = self._size, None  # if this fails the whole file is written again
         try:
             batch = endsfile.encode_batch([*map(endsfile.encode_drop, dropped), *await _encoded(due)])
             await commit_one(self._disk, Write(FILE, size, [batch]), sync)
@@ -318,7 +318,7 @@ class PromisedEnds:
         due, dropped = self._due, self._dropped
         self._due, self._dropped = {}, []
         self._size = None
-        records = [each for each in self._records.values() if each.promised or each.shown or each.suspect]
+        records = [each for each in self._records.values() if each.promised or each.exposed or each.suspect]
         for record in self._records.values():
             record.named = False
         try:
@@ -341,7 +341,7 @@ async def _encoded(records: list[EndRecord]) -> list[bytes]:
     """Their entries, made in slices: there may be ten thousand."""
     entries = []
     for count, record in enumerate(records, 1):
-        stored = Stored(record.number, record.promised, record.shown, record.suspect, record.stale)
+        stored = Stored(record.number, record.promised, record.exposed, record.suspect, record.stale)
         entries.append(endsfile.encode_log(stored, None if record.named else record.folder))
         record.named = True
         if count % _SLICE == 0:

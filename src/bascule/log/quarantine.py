@@ -1,8 +1,8 @@
 """Where bytes go that the log cannot use and must not destroy: `quarantine/` in the data folder.
 
-Each piece is a file named by when, which partition, which segment and where in it. The whole folder is
-bounded; when it is full the oldest pieces leave first, and that is said. What cannot be set aside (the disk
-is full, say) is an error: bytes that might be the only copy are not cut away before a copy of them is
+Each piece is a file named by the time, the partition, the segment and the position in it. The whole folder is
+bounded; when it is full the oldest pieces are removed, and that is logged. If a piece cannot be copied (the disk
+is full, say) that is an error: bytes that might be the only copy are not truncated before a copy of them is
 durable.
 """
 
@@ -27,12 +27,12 @@ class Quarantine:
         self._limit_bytes = limits.QUARANTINE_BYTES if limit_bytes is None else limit_bytes
 
     async def keep(self, source: str, start: int, end: int) -> str | None:
-        """Copy these bytes of a file aside, durably. Gives the copy's path; None if they are all zero or
+        """Copy these bytes of a file to quarantine, durably. Gives the copy's path; None if they are all zero or
         none.
         """
 
         async def read(position: int, length: int, fresh: bool = False) -> bytes:
-            return await self._disk.read(source, position, length)  # memory may be all that has them
+            return await self._disk.read(source, position, length)  # they may be in the page cache only
 
         pieces = [
             await agreed(read, position, min(limits.RECOVERY_READ_BYTES, end - position))

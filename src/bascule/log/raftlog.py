@@ -2,9 +2,9 @@
 
 Theory of operation: this is a command log (see `commandlog`) whose commands are *saves*. A save is what one Ready asks
 to persist, in one record: the hard state, a snapshot from the leader, entries that take the place of everything stored
-from their first index on. One record has one CRC, so a save is there whole or not at all; a torn one at the end
-was never confirmed and is cut, if nothing says that it was: how many were confirmed is on record (`promised`), and a
-clean shutdown leaves the exact number. Replaying the saves gives the state.
+from their first index on. One record has one CRC, so a save is there whole or not at all. A torn one at the end was
+never confirmed and is truncated, unless it is on record that it was: the number of confirmed saves is (`promised`), and
+a clean shutdown leaves the exact number. Replaying the saves gives the state.
 
 Compaction, and the arrival of a snapshot, write the whole present state as a checkpoint (temporary file, sync, rename,
 folder sync) and begin a new file; the checkpoint before it and the saves since stay, so that one damaged checkpoint
@@ -39,9 +39,9 @@ class RaftStorage:
         self._folder = folder
         self._record = record or EndRecord(None, folder)
         self._remedy = (
-            "what this server voted for or confirmed may be forgotten, so it does not start on it: restore the folder "
-            f"{folder} from a copy made since it was last written, or, if the other servers are a majority, move it "
-            "away and start again: the server comes back as a new one and gets everything from the others"
+            "votes or entries that this server confirmed may be missing, so it does not start on it: restore the "
+            f"folder {folder} from a copy made since it was last written, or, if the other servers are a majority, "
+            "move it away and start again: the server comes back as a new one and gets everything from the others"
         )
         self._records = CommandLog(disk, folder, self._remedy)
         self._saves = 0
@@ -53,12 +53,12 @@ class RaftStorage:
 
     @property
     def paths(self) -> list[str]:
-        """That must be there: the folder, and the file that grows, if there is one."""
+        """The paths that must exist: the folder, and the file that grows, if there is one."""
         growing = self._records.growing
         return [self._folder] if growing is None else [self._folder, growing]
 
     def lose(self, reason: str) -> None:
-        """What is saved now would not be found again: nothing is, until `found`."""
+        """The next start would not find a save of now: saves are refused until `found`."""
         self._lost = reason
 
     def found(self) -> None:
@@ -144,7 +144,7 @@ class RaftStorage:
         self._checkpointed = self._saves
 
     def _check(self, entries: list[Entry], snapshot: Snapshot | None) -> None:
-        """A gap would be found at the next start only, when it is too late."""
+        """Otherwise a gap would be found at the next start only."""
         base, end = (snapshot.index, snapshot.index) if snapshot else (self._snapshot.index, self._end)
         if entries and not base < entries[0].index <= end + 1:
             raise ValueError(f"{self._folder}: entry {entries[0].index} cannot follow {base} to {end}")

@@ -1,14 +1,14 @@
 """Readers: byte ranges of a log, as subscribers receive them.
 
-Theory of operation: a reader stands at a place in a segment. `read` takes the next stretch of the file, one
+Theory of operation: a reader has a position in a segment. `read` takes the next stretch of the file, one
 kernel call verifies it, and the bytes go out as they are: no record becomes a Python object. Offsets may have
-gaps (holes left by damage, compaction); a reader does not mind. Damage met on the way is reported once,
-stepped over and never served. At the visible end `read` gives None, and `wait` sleeps until there is more.
+gaps (holes left by damage, compaction), which a reader skips. Damage met on the way is logged once,
+skipped and never served. At the visible end `read` gives None, and `wait` sleeps until there is more.
 
-Where other replicas exist (`on_damage` is set) a reader that stands before damage waits while the records are fetched
-from them. Damage that a replica out of reach may have whole is never stepped over: a consumer that waited long enough
-is told so, for what is left out without a word counts as never stored. A reader that feeds a replica does not wait at
-all, for others are fed by the same hand.
+Where other replicas exist (`on_damage` is set) a reader that meets damage waits while the records are fetched
+from them. Damage is never skipped while an unreachable replica may have the records: a consumer gets an error after a
+while, because it would take skipped records for ones that were never stored. A reader that feeds a replica does not
+wait at all, because other replicas are fed by the same task.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _POLL_S = 0.1
 
 
 async def heal(segments: SegmentList, segment: Segment, wait: bool = True) -> Healing:
-    """HEALED exactly if the segment is retired: who looks again for any other reason finds the same, for ever."""
+    """HEALED exactly if the segment is retired: otherwise a reader that tries again would loop for ever."""
     segments.note_damage(segment)
     healing = Healing.LOST if segments.on_damage is None else await segments.on_damage(segment, wait)
     if segment.retired:
@@ -38,7 +38,7 @@ async def heal(segments: SegmentList, segment: Segment, wait: bool = True) -> He
 
 
 async def healed_or_lost(segments: SegmentList, segment: Segment) -> Healing:
-    """For consumers: what became of the damage, once that is known. Unavailable if it takes too long."""
+    """For consumers: the outcome, once that is known. Unavailable if it takes too long."""
     loop = asyncio.get_running_loop()
     until = loop.time() + limits.DAMAGE_PATIENCE_S
     while (healing := await heal(segments, segment)) is Healing.UNKNOWN:
@@ -52,18 +52,18 @@ async def healed_or_lost(segments: SegmentList, segment: Segment) -> Healing:
 
 
 class Reader:
-    """From an offset up. `next_offset` is where it stands; `count` is how many records the last read gave, and
+    """From an offset up. `next_offset` is its position; `count` is how many records the last read gave, and
     `given_end` the offset after the last of them: lower than `next_offset` before a hole.
 
     With `uncommitted` it sees everything that was appended, promised and committed or not: replicas are fed from that.
-    Without `heals` it steps over damage at once; `skipped` says whether offsets from its place on may be lost there.
+    Without `heals` it skips damage at once; `skipped` says whether records from its position on may be lost there.
     """
 
     def __init__(self, segments: SegmentList, start: int, uncommitted: bool = False, heals: bool = True) -> None:
         self._uncommitted = uncommitted
         self._heals = heals
         self.crosses = False
-        """Whether it goes on past damage that may still be healed; for who does not hand on what it reads."""
+        """Whether it goes on past damage that may still be healed; for callers that do not pass the records on."""
         self.skipped = False
         self.next_offset = self.given_end = start
         self.count = 0
@@ -90,7 +90,7 @@ class Reader:
             if segment.retired or segment.appended.size < size:
                 continue  # its end is another one now, and so is ours
             if (chunk.position if chunk else size) > self._position:
-                # Who begins in the middle of a segment may meet damage that lies before its place, and misses nothing.
+                # A reader that begins in the middle of a segment may meet damage before its offset, and misses nothing.
                 misses = chunk is None or chunk.first_offset > self.next_offset
                 self.skipped = self.skipped or misses
                 healing = await self._healing(segment, misses)
@@ -154,13 +154,13 @@ class Reader:
         return fitting.data
 
     async def wait(self) -> Wake:
-        """Until it is worth reading again, or the log is closed or deleted. Others may wake us for reasons of theirs:
-        "data" is a hint, no promise."""
+        """Until it is worth reading again, or the log is closed or deleted. It may wake up too early: "data" is a
+        hint."""
         waiters = self._segments.waiters
         if waiters.ended is None and self.next_offset >= self._limit(None):
             await waiters.wait()
         else:
-            await asyncio.sleep(0)  # who asks again and again must not be alone
+            await asyncio.sleep(0)  # a caller that loops must let other tasks run
         return waiters.ended or "data"
 
 

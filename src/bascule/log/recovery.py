@@ -1,34 +1,33 @@
-"""Recovery: what a partition's folder holds after a stop of any kind, made good.
+"""Recovery: the folder of a partition after a stop of any kind, with torn and damaged records handled.
 
 Theory of operation: only the last segment was being written, so only it is scanned; a sealed one is scanned
-if its index is missing or says another size than the file has. A bad stretch with no valid record after it is
-cut: a torn tail, the rest of a write that was never promised, unless there is evidence that it was. With a valid
-record after it, it is damage: the stretch is left out of a new copy of the segment, which takes the old one's place.
-Both are set aside first unless they are all zero. The offsets of a damaged stretch are a hole that is never filled
-again from here: later offsets are in use, and readers step over it.
+if its index is missing or has another size than the file. A bad stretch with no valid record after it is a torn tail,
+the rest of a write that was never promised, unless there is evidence that it was: it is truncated. With a valid record
+after it, it is damage: the stretch is left out of a new copy of the segment, which takes the old one's place. Both go
+to quarantine first unless they are all zero. The offsets of a damaged stretch are a hole that this replica alone never
+fills: later offsets are in use, and readers skip it.
 
-Evidence is what is on record (`promised`, `cleanshutdown`) and what lies in the folder: an index that goes on where its
-segment ends, one whose segment is missing, the file of epochs of a log without segments. A log that ends before that is
-SHORT. Where it is the only replica its next segment begins behind the missing offsets, so that these are never given
-to other records. Before evidence is removed from the folder it is put on record (`Unrecorded`), and so is that
-something is about to be torn off: a start that is interrupted there must not leave the next one sure.
+Evidence is on record (`promised`, `cleanshutdown`) or in the folder: an index of more records than its segment has, an
+index without its segment, the file of epochs of a log without segments. A log that ends before that is SHORT. If it is
+the only replica its next segment begins after the missing offsets, so that these are never given to other records.
+Before evidence is removed from the folder it is put on record (`Unrecorded`). So is it that a torn tail is about to be
+truncated: if this start is interrupted, the next one must not take the log for SURE.
 
-Where other replicas exist damage stays where it is, noted in the segment, until `refill` puts a peer's records in its
-place: so it is found again by whatever start comes next. A segment that ends before the next one begins lacks records
-too, and is noted the same way, with a stretch of no bytes at its end; if the first segment is missing an empty one
-takes its place. (A segment is named by the end of the one before it, so holes between segments are never lawful.)
+Where other replicas exist damage stays in place, noted in the segment, until `refill` puts a peer's records there: so
+the next start finds it again. A segment that ends before the next one begins lacks records too, and is noted the same
+way, with a stretch of no bytes at its end; if the first segment is missing an empty one takes its place. (A segment is
+named by the end of the one before it, so a hole between segments is always damage.)
 
-What is scanned is read from the device, not from memory: after a failed sync memory shows bytes that the device does
-not have and never gets, and a process that died then must not hand them on as recovered.
+Scanned bytes are read from the device, not from the page cache: after a failed sync the page cache has bytes that the
+device does not have and never gets, and these must not count as recovered.
 
 A power loss may keep later pages of a write that was never promised and lose earlier ones. With a valid record after
-the hole that looks like damage; but where nothing says that the missing records were promised, nothing behind them
-counts as promised either (`EndRecord.torn_from`). If another replica has them they are healed. If all that are in sync
-or eligible say that they lack them, a replica that is to lead cuts its log there first (`node.repair`).
+the hole that looks like damage. But unless it is on record that the missing records were promised, nothing after them
+counts as promised either (`EndRecord.torn_from`). If another replica has them they are healed. If all in-sync and
+eligible replicas answer that they lack them, a replica that is to lead truncates its log there first (`node.repair`).
 
-Known to be imperfect: where that cannot be known, because one of those is away or there is no other replica, what
-follows the hole is kept, for it may have been promised in the last moments, and offsets that nobody was told of name
-nothing from then on.
+Known to be imperfect: if one of those cannot be asked, or there is no other replica, the records after the hole stay,
+because they may have been promised right before the power loss; the offsets in the hole are then never used.
 
 Afterwards every segment is valid records back to back, every sealed one has an index, and all of it is
 synced. A clean log costs a list, a footer per sealed segment, and one pass of a kernel over the last segment.
@@ -48,7 +47,7 @@ from bascule.log.tail import Known, Tail, judge
 from bascule.ports import Clock, Disk, Write
 
 EPOCHS_FILE = "epochs"
-"""Beside the segments: which leader wrote what; the node keeps it."""
+"""Beside the segments: the leader epoch history, which the node writes."""
 _NAME = re.compile(rf"([0-9]{{{NAME_DIGITS}}})\.(log|index)")
 _log = logging.getLogger("bascule.log")
 
@@ -63,7 +62,7 @@ class Unrecorded(Exception):
 
 
 async def recover(disk: Disk, clock: Clock, folder: str, replicated: bool, record: EndRecord) -> list[Segment]:
-    """The segments of the folder, made good. What is known about their end is in `record.tail` then."""
+    """The recovered segments of the folder. What is known about their end is in `record.tail` then."""
     while True:
         known = record.known()
 
@@ -96,10 +95,10 @@ class Recovery:
         self._indexes: dict[str, None] = {}
         self._orphans: list[int] = []
         self._evidence = 0
-        """Files of this folder speak of records up to here."""
+        """Files of this folder show that there were records up to here."""
         self._torn = False
         self._repaired = False
-        """The last segment is not as it was found."""
+        """The last segment was changed."""
         self.tail = Tail.SURE
         self.torn_from: int | None = None
 
@@ -121,7 +120,7 @@ class Recovery:
         if self._replicated and segments and segments[0].base > 0:
             segments.insert(0, await self._make_empty(0))
         self._judge_end(segments)
-        end = max(self._known.promised, self._known.shown)
+        end = max(self._known.promised, self._known.exposed)
         if not self._replicated and end > (segments[-1].appended.end if segments else 0):
             segments.append(await self._make_empty(end))
         self._note_gaps(segments)
@@ -129,7 +128,7 @@ class Recovery:
         return segments
 
     async def _sort_files(self, names: list[str]) -> list[int]:
-        """The bases of the segments; what else lies here is dealt with."""
+        """The bases of the segments; handles all other files."""
         present = dict.fromkeys(names)
         bases = []
         epochs = False
@@ -152,7 +151,7 @@ class Recovery:
             else:
                 epochs = True
         if epochs and not bases:
-            self._evidence = max(self._evidence, 1)  # it is written after the first promise, and removed before a cut
+            self._evidence = max(self._evidence, 1)  # written after the first promise, removed before a truncation
         return bases
 
     async def _take_orphan(self, base: int, path: str) -> None:
@@ -164,7 +163,7 @@ class Recovery:
         _log.error("%s: an index without its segment, which had the offsets %d to %d", path, base, end - 1)
 
     def _check_recorded(self, end: int) -> None:
-        """The log ends there; whatever says otherwise is on record before it goes."""
+        """The log ends there. Evidence of a later end must be on record before it is removed."""
         known = self._known
         suspect = self._torn and self._replicated and not (known.suspect or known.exact) and known.clean is None
         if suspect or end < self._evidence > known.promised:
@@ -194,7 +193,9 @@ class Recovery:
             same = same and (self._repaired or mark.size == clean.size) and (not all(crcs) or crcs[0] == crcs[1])
             if not same:
                 self.tail = Tail.SUSPECT
-                _log.error("%s: not the file that the last clean shutdown left, though as long", last.path)
+                _log.error(
+                    "%s: not the file that the last clean shutdown left, though it ends at the same offset", last.path
+                )
 
     async def _recover(self, base: int, limit: int | None) -> Segment:
         path = segment_path(self._folder, base)
@@ -213,18 +214,18 @@ class Recovery:
         if limit is None:
             self._torn = scan.torn_at is not None
             if self._replicated and self._known.complete and self._known.clean is None:
-                self.torn_from = scan.hole_from(max(self._known.promised, self._known.shown))
+                self.torn_from = scan.hole_from(max(self._known.promised, self._known.exposed))
             self._check_recorded(scan.end)
         if index in self._indexes:
             await self._disk.remove(index)
         self._repaired = bool(scan.bad)
-        if scan.bad:  # what was evicted is synced; what is repaired has changed
+        if scan.bad:  # an evicted file is synced; a repaired one has changed
             scan = await self._repair(path, scan, limit)
             self._unsynced.append(Write(path, scan.size, []))
         return scan.segment(self._disk, self._folder)
 
     async def _make_empty(self, base: int) -> Segment:
-        """Where the next record, or one from another replica, goes."""
+        """For the next record, or one from another replica."""
         segment = Segment(self._disk, self._folder, base)
         await commit_one(self._disk, Write(segment.path, 0, [], create=True), sync=True)
         segment.exists = True
@@ -234,11 +235,11 @@ class Recovery:
         path = index_path(self._folder, base)
         found = await read_footer(self._disk, path)
         if found is None:
-            _log.warning("%s: missing or not whole; scanning its segment to make it anew", path)
+            _log.warning("%s: missing or not whole; scanning its segment to make it again", path)
             return None
         footer, index = found
         if footer.base != base or footer.size != size or footer.end > limit:
-            _log.warning("%s: disagrees with its segment (%d bytes); scanning that to make it anew", path, size)
+            _log.warning("%s: disagrees with its segment (%d bytes); scanning that to make it again", path, size)
             return None
         return Segment.recovered(self._disk, self._folder, footer, index, verified=False)
 
@@ -254,7 +255,7 @@ class Recovery:
                 kind,
                 end - start,
                 start,
-                "another replica may have them" if stays else f"set aside as {copy}" if copy else "they are all zero",
+                "another replica may have them" if stays else f"moved to {copy}" if copy else "they are all zero",
             )
         if self._replicated or not scan.damaged:
             size = scan.torn_at
@@ -274,7 +275,7 @@ class Recovery:
         await self._disk.remove(segment.path)
 
     async def _make_durable(self, segments: list[Segment]) -> None:
-        """What a killed process wrote may be in the page cache only, entries of its folders too."""
+        """Bytes and folder entries that a killed process wrote may be in the page cache only."""
         if self._unsynced:
             for error in await self._disk.commit(self._unsynced, sync=True):
                 if error is not None:
@@ -303,8 +304,8 @@ class Recovery:
 
 
 async def sync_parents(disk: Disk, folder: str, segments: list[Segment], synced: dict[str, None]) -> None:
-    """Of a log with one segment, which the process before this one may have made and not synced. Once for all
-    partitions that have the same parents: what this process makes it syncs as it goes."""
+    """Of a log with one segment, which the last boot may have made and not synced. Once for all partitions with the
+    same parents: this process syncs the folders that it makes."""
     while len(segments) == 1 and folder:
         folder = folder.rpartition("/")[0]
         if folder not in synced:

@@ -1,11 +1,11 @@
-"""Refilling: a damaged stretch of a segment gets the records back that another replica has.
+"""Refilling: a damaged stretch of a segment is replaced by the records of another replica.
 
-Theory of operation: the stretch stands between two offsets, and a peer whose log is known to be the same is asked for
-what it has between them (`fill` says how that is known, and what becomes of what the peer lacks too).
+Theory of operation: the stretch lies between two offsets, and a peer whose log is known to be the same is asked for
+its records between them (`fill` has how that is known, and what happens to records that the peer lacks too).
 
 The good bytes before the stretch, the peer's records and the good bytes after it make a new file, synced, which takes
-the segment's place atomically; the bad bytes are set aside first. So the cost of one bad record is one segment copied,
-however long the log is, and nothing but bad bytes ever leaves the log. Readers look up their place again.
+the segment's place atomically; the bad bytes go to quarantine first. So the cost of one bad record is one segment
+copied, however long the log is, and nothing but bad bytes is ever removed. Readers look up their position again.
 
 A segment is filled only with offsets from its own base up to the next one's: each stretch of a log belongs to one file.
 """
@@ -27,14 +27,14 @@ from bascule.log.stretch import Stretch, stretch_of
 @dataclass(slots=True)
 class Found:
     segment: Segment
-    """The one that has the file now, whatever interrupts a refill."""
+    """The one that has the file now, also if the refill is interrupted."""
 
 
 async def refill(log: CommitLog, segment: Segment, fetch: Fetch) -> bool:
-    """Heal what is known to be damaged in this segment with a peer's records, as far as it has them. True if that was
-    anything: the segment is another one then, which may still lack something. False if the peer is no help: it has
-    another log, or a shorter one. Raises PeerLacks if it is damaged where we are, PeerError if it cannot be asked,
-    LogError for trouble of our own."""
+    """Heal what is known to be damaged in this segment with a peer's records, as far as it has them. True if it had
+    any: the segment was replaced then, and may still lack records. False if the peer cannot help: it has another log,
+    or a shorter one. Raises PeerLacks if its log is damaged at the same place, PeerError if it cannot be asked,
+    LogError for errors of our own disk."""
     try:
         async with log.segments.changing:
             if segment.retired or not segment.damage:
@@ -53,14 +53,14 @@ async def refill(log: CommitLog, segment: Segment, fetch: Fetch) -> bool:
 
 
 async def _heal(log: CommitLog, segment: Segment, fetch: Fetch, found: Found) -> None:
-    """Puts another segment, with more in it, in its place, if the peer can help."""
+    """Replaces the segment by one with more records, if the peer can help."""
     if not segment.missing and await segment.file_size() < segment.promised.size:
-        # All that is missing at its end is one stretch, wherever readers met it.
+        # Everything missing at its end is one stretch, wherever readers met it.
         scan = await scan_segment(log.segments.disk, segment.path, segment.base, segment.promised.size)
         segment.damage = {**segment.damage, **dict(scan.bad)}
     stretches = [await stretch_of(log.segments, segment, *edges) for edges in _joined(segment.damage)]
     copy = Copy(log.segments.disk, segment.path)
-    await copy.begin(new_folder=not log.segments.has_folder)  # a folder that was taken away is not made again unnoticed
+    await copy.begin(new_folder=not log.segments.has_folder)  # a removed folder is not made again unnoticed
     try:
         fills = await _copied(log, copy, stretches, segment, fetch)
         if not fills:
@@ -81,7 +81,7 @@ async def _heal(log: CommitLog, segment: Segment, fetch: Fetch, found: Found) ->
 
 
 async def _copied(log: CommitLog, copy: Copy, stretches: list[Stretch], segment: Segment, fetch: Fetch) -> list[Fill]:
-    """What belongs there is in the copy, synced, as far as the peer has it; nothing if it is no help."""
+    """Write the whole segment to the copy, synced, as far as the peer has the records; [] if it cannot help."""
     position, usable = 0, True
     fills: list[Fill] = []
     for stretch in stretches:
@@ -97,13 +97,13 @@ async def _copied(log: CommitLog, copy: Copy, stretches: list[Stretch], segment:
         return []
     await copy.take(position, segment.promised.size, durable=segment.promised.size <= segment.synced.size)
     if copy.size > limits.MAX_SEGMENT_BYTES:
-        raise LogError(f"{segment.path}: would be too large with what it lacks")
+        raise LogError(f"{segment.path}: would be too large with the missing records")
     await copy.sync()
     return fills
 
 
 async def to_the_end(work: Coroutine[object, object, None]) -> None:
-    """Whoever waits for this may be cancelled, and the work is done all the same before that shows."""
+    """Finish the work even if the caller is cancelled; the CancelledError is raised after that."""
     task = asyncio.get_running_loop().create_task(work)
     cancelled = False
     while not task.done():
@@ -119,7 +119,7 @@ async def to_the_end(work: Coroutine[object, object, None]) -> None:
 
 
 def _joined(damage: dict[int, int]) -> list[tuple[int, int]]:
-    """Stretches that touch or overlap are one: readers that came from different places noted them."""
+    """Stretches that touch or overlap are joined: readers from different positions noted them."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(damage.items()):
         if joined and start <= joined[-1][1]:

@@ -1,4 +1,4 @@
-"""How a segment's files go, in an order that leaves nothing behind that looks like damage."""
+"""Removal of a segment's files, in an order that never looks like damage to an interrupted start."""
 
 import logging
 
@@ -11,18 +11,18 @@ _log = logging.getLogger("bascule.log")
 
 
 async def set_aside(disk: Disk, quarantine: Quarantine, segment: Segment, position: int) -> bool:
-    """Keep what stands in the file from here on; whether anything does."""
+    """Copy the bytes of the file from here on to quarantine; whether there are any."""
     size = await disk.size(segment.path) or 0
     if size <= position:
         return False
     copy = await quarantine.keep(segment.path, position, size)
     if copy is not None:
-        _log.warning("%s: %d bytes past position %d set aside as %s", segment.path, size - position, position, copy)
+        _log.warning("%s: %d bytes past position %d moved to %s", segment.path, size - position, position, copy)
     return True
 
 
 async def remove_index(disk: Disk, segment: Segment) -> None:
-    """Durably, before the segment is cut: an index that speaks of more than there is, is evidence of damage."""
+    """Durably, before the segment is truncated: an index of more records than the segment has shows damage."""
     await disk.remove(segment.index_path)
     await _sync_folder(disk, segment)
 
@@ -37,11 +37,11 @@ async def _sync_folder(disk: Disk, segment: Segment) -> None:
     try:
         await disk.sync_folder(segment.path.rpartition("/")[0])
     except FileNotFoundError:
-        pass  # the first file of all, and it was never made
+        pass  # the folder was never made
 
 
 async def remove_folder(disk: Disk, folder: str) -> None:
-    """Durably, and under another name first: a start that finds half of the files would take it for damage."""
+    """Durably, and renamed first: a start would take half of the files for damage."""
     parent, gone = folder.rpartition("/")[0], folder + DELETED_SUFFIX
     try:
         await disk.rename(folder, gone)

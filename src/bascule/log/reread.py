@@ -1,10 +1,10 @@
 """Reads that are repeated: bytes that do not verify are damage only if the disk gives them twice.
 
-A cable, a controller or memory may turn a bit on the way, once, while the device has the right bytes. Who takes that
-for damage cuts off or replaces records that are there. So what does not verify is read again, past the page cache,
-until it verifies or two reads agree; and bytes that nobody verifies, because they are copied as they are, are read
-until two reads agree. If no two of them do nothing is known about what is stored: that is an error of the disk (EIO),
-tried again like any other, and never damage.
+A cable, a controller or memory may flip a bit on the way, once, while the device has the right bytes. If that were
+taken for damage, valid records would be truncated or replaced. So bytes that do not verify are read again, past the
+page cache, until they verify or two reads agree; bytes that are copied without verification are read until two reads
+agree. If no two reads do, the stored bytes are not known: that is an error of the disk (EIO), tried again like any
+other, and never damage.
 """
 
 import errno
@@ -22,11 +22,11 @@ _log = logging.getLogger("bascule.log")
 class Read(Protocol):
     def __call__(self, position: int, length: int, fresh: bool = False) -> Awaitable[bytes]:
         """Perhaps fewer bytes than asked, none only where the file ends, which may be too early. `fresh`: not from the
-        page cache, as far as what that holds is known to be on the device."""
+        page cache, where its bytes are known to be on the device."""
 
 
 async def agreed(read: Read, position: int, length: int, data: bytes | None = None) -> bytes:
-    """What two reads agree on; `data` is what one gave already. OSError if no two of them do."""
+    """The bytes that two reads agree on; `data` is from an earlier read. OSError if no two of them do."""
     seen = [] if data is None else [data]
     for _ in range(limits.READ_TRIES):
         again = await read(position, length, fresh=bool(seen))
@@ -39,7 +39,7 @@ async def agreed(read: Read, position: int, length: int, data: bytes | None = No
 
 
 def steady(read: Read) -> Read:
-    """The same, for whoever draws conclusions from bytes that do not verify."""
+    """The same, for decisions that depend on bytes that do not verify."""
 
     async def read_twice(position: int, length: int, fresh: bool = False) -> bytes:
         return await agreed(read, position, length)
@@ -48,7 +48,7 @@ def steady(read: Read) -> Read:
 
 
 async def read_verified(disk: Disk, path: str, position: int, length: int, verify: Callable[[bytes], T]) -> T | None:
-    """What `verify` makes of these bytes of the file; None if they do not verify, twice the same. Raises OSError."""
+    """The result of `verify` for these bytes of the file; None if two reads agree and do not verify. Raises OSError."""
     seen: list[bytes] = []
     for _ in range(limits.READ_TRIES):
         data = await disk.read(path, position, length, fresh=bool(seen))

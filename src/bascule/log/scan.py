@@ -15,7 +15,7 @@ from bascule.wire import kernels
 
 @dataclass(slots=True)
 class Scan:
-    """What a pass over a segment file found, and where it stands while it runs."""
+    """What a pass over a segment file found, and its position while it runs."""
 
     base: int
     size: int
@@ -30,7 +30,7 @@ class Scan:
     bad: list[tuple[int, int]] = field(default_factory=list)
     """Stretches that hold no valid record, as (start, end)."""
     bad_from: list[int] = field(default_factory=list)
-    """Of each the first offset that a record in it can have had."""
+    """Of each, the lowest offset that a record in it can have had."""
 
     @property
     def torn_at(self) -> int | None:

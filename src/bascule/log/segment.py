@@ -1,13 +1,12 @@
 """A segment: records back to back in one file, named by a lower bound of its offsets.
 
 Theory of operation: bytes pass three marks. *Appended*: in memory, in `_tail`, waiting for the disk. *Promised*: on
-the disk as firmly as the sync mode promises; only these are read by consumers. *Synced*: surely durable; the same as
-promised under `group`. A mark says how long the file is there and what the last record before it was, so that cutting
-back to a mark needs no scan.
+the disk as the sync mode demands; consumers read only these. *Synced*: durable; the same as promised under `group`. A
+mark has the length of the file there and its last record, so that a truncation to a mark needs no scan.
 
-`damage` remembers the bad stretches that readers met, so that each is searched and reported once. `retired` is set
-when the file is removed or rewritten: a reader that stands in it must look up its place again. `missing` says that
-somebody took the file away: all of it is damage.
+`damage` has the bad stretches that readers met, so that each is searched and logged once. `retired` is set when the
+file is removed or rewritten: a reader in it must look up its position again. `missing` means that the file was
+removed by someone else: all of it is damage.
 """
 
 from bisect import bisect_left, bisect_right
@@ -109,7 +108,7 @@ class Segment:
         return segment
 
     def belongs_to(self, disk: Disk) -> None:
-        """It was recovered by way of another one."""
+        """It was recovered by a `Disk` of another thread."""
         self._disk = disk
         if isinstance(self.index, FileIndex):
             self.index.belongs_to(disk)
@@ -119,12 +118,12 @@ class Segment:
         return self.appended.size == 0
 
     def begins_at_or_after(self, offset: int) -> bool:
-        """Whether nothing in it, damaged or not, has a smaller offset."""
+        """Whether no record in it, damaged or not, has a smaller offset."""
         return self.base >= offset or (self.first_offset >= offset and not self.damage)
 
     @property
     def index_due(self) -> bool:
-        """A damaged segment gets none: so the next start scans it, and knows."""
+        """A damaged segment gets no index, so that the next start scans it and finds the damage."""
         return self.synced.size == self.appended.size and not self.damage
 
     # --- growing ------------------------------------------------------------------------------------------
@@ -158,10 +157,10 @@ class Segment:
         del self._tail_starts[: self._taken]
         self._taken = 0
 
-    def cut_to(self, mark: Mark) -> None:
-        """Forget everything past `mark`; the caller cuts the file."""
-        assert isinstance(self.index, MemoryIndex), "a sealed segment is not cut in place"
-        self.index.cut(mark.size)
+    def truncate_to(self, mark: Mark) -> None:
+        """Forget everything past `mark`; the caller truncates the file."""
+        assert isinstance(self.index, MemoryIndex), "a sealed segment is not truncated in place"
+        self.index.truncate(mark.size)
         self._tail, self._tail_starts, self._taken = [], [], 0
         self.appended = mark
         self.promised = min(self.promised, mark)
@@ -199,7 +198,7 @@ class Segment:
 
     async def read(self, position: int, length: int, fresh: bool = False) -> bytes:
         """Bytes at `position`, perhaps fewer than asked; at least one if the segment and its file go on there. `fresh`:
-        not from the page cache, unless that may be all that has them."""
+        not from the page cache, unless the bytes may be there only."""
         if position < self.promised.size or not self._tail:
             length = max(min(length, self.promised.size - position), 0)
             if self.missing:

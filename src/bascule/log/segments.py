@@ -1,11 +1,11 @@
-"""A partition's segments in order, and how far they go: a log as it is read, searched and looked after.
+"""A partition's segments in order, and the ends of the log.
 
 Positions are exclusive ends, in this order:
 
 start <= visible_end <= promised_end <= end
 
-The appender moves `end` and `promised_end`, the node `visible_end` (the high watermark). Readers that have come to the
-visible end are among the `waiters`.
+The appender moves `end` and `promised_end`, the node `visible_end` (the high watermark). Readers at the visible end
+are in `waiters`.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class SegmentList(Sequence[Segment]):
     def __init__(
         self, disk: Disk, folder: str, on_damage: OnDamage | None, store_index: Callable[[Segment], None]
     ) -> None:
-        """`store_index` is told of a sealed segment whose index was made anew, in memory."""
+        """`store_index` is called for a sealed segment whose index was made again, in memory."""
         self.disk = disk
         self.folder = folder
         self.on_damage = on_damage
@@ -35,9 +35,9 @@ class SegmentList(Sequence[Segment]):
         self.damaged: dict[Segment, None] = {}
         """Segments that are known to lack records which another replica may have."""
         self.has_folder = False
-        """Its folder is on the disk; if it is not any more somebody else took it away."""
+        """Its folder was made; if it is missing someone else removed it."""
         self.changing = asyncio.Lock()
-        """Held by whoever replaces, cuts or removes files that are there."""
+        """Held by whatever replaces, truncates or removes existing files."""
         self._segments: list[Segment] = []
         self._bases: list[int] = []
 
@@ -85,12 +85,12 @@ class SegmentList(Sequence[Segment]):
 
     @property
     def last_record(self) -> Mark:
-        """Where the last record there is ends. A segment may hold none: it is new, or was cut back to its beginning, or
-        nothing in it can be read."""
+        """Where the last record ends. A segment may hold none: it is new, or was truncated to its beginning, or nothing
+        in it can be read."""
         return next((each.appended for each in reversed(self._segments) if each.first_offset >= 0), _NO_RECORD)
 
     def lacks(self, start: int, end: int) -> bool:
-        """Whether whole stretches between two segments are missing that have such offsets."""
+        """Whether records with such offsets are missing between two segments."""
         for segment in self.damaged:
             following = self.after(segment)
             if following is not None and max(start, segment.appended.end) < min(end, following.base):
@@ -115,7 +115,7 @@ class SegmentList(Sequence[Segment]):
         self._bases.pop()
 
     def replace(self, segment: Segment, fresh: Segment) -> None:
-        """Another file has its place now; `fresh` may be the same."""
+        """Put `fresh`, which may be the same, in its place."""
         number = self._segments.index(segment)
         assert fresh.base == segment.base, "a segment keeps its first offset"
         if fresh is not segment:

@@ -19,7 +19,7 @@ class Stretch(NamedTuple):
     follows: Chunk | None
     """The first good record after it, wherever that is; None if it is the last of the log."""
     epoch: int
-    """Of the record after it, 0 if there is none: a peer that has a record of this epoch here has what was here."""
+    """Of the record after it, 0 if there is none: a peer with a record of this epoch here has the missing ones."""
 
 
 async def stretch_of(segments: SegmentList, segment: Segment, start: int, end: int) -> Stretch:

@@ -1,11 +1,11 @@
 """Group commit: one disk round at a time for everything that every partition appended meanwhile.
 
 Theory of operation: a log that got records enlists. If no round runs one starts at the next turn of the event loop;
-otherwise the log waits for the next. A round takes what every enlisted log has waiting, hands all of it to the disk at
-once, and tells each log how its part went. So the longer a sync takes the more it covers, and its price is shared. A
+otherwise the log waits for the next. A round takes the waiting records of every enlisted log, writes all of them at
+once, and reports the result to each log. So the longer a sync takes the more it covers, and its cost is shared. A
 second round beside the first was tried, in lock step and with random arrivals at 1 to 200 partitions: no gain beyond
-noise. Where a round covers many logs they are told some at a time, in their order, and the event loop is let go in
-between; the next round begins when all know.
+noise. The results of a round with many logs are reported in slices, in order, and other tasks run in between; the next
+round begins after the last.
 
 A log that raises when it is asked or told has a bug, for errors of the disk are told to it: it fails for good, and the
 round goes on for the others.
@@ -39,7 +39,7 @@ class SyncMode(NamedTuple):
 
     @property
     def syncs(self) -> bool:
-        """Whether what is written is ever synced, at the latest by a clean stop."""
+        """Whether written records are ever synced, at the latest by a clean shutdown."""
         return not self.relaxed or self.interval_ns > 0
 
     def __str__(self) -> str:
@@ -50,10 +50,10 @@ GROUP = SyncMode("group")
 
 
 class Member(Protocol):
-    """What a log shows to the scheduler."""
+    """A log, as the scheduler sees it."""
 
     def take(self) -> list[Write]:
-        """Everything that waits; `settle` follows with one answer for each."""
+        """Everything that waits; `settle` follows with one result for each."""
 
     def settle(self, errors: list[OSError | None]) -> None: ...
 
@@ -76,10 +76,10 @@ class SyncScheduler:
         on_told: Callable[[], None],
         on_fatal: Callable[[str], None],
     ) -> None:
-        """`on_pressure` is told True when so much waits for the disk that whoever brings it should stop, and False when
-        it may go on. `on_told` is called when a round is over and logs have been told, some or all, before the next one
-        begins. Not for acks to publishers: the disk should not wait while these leave. `on_fatal` ends the process: a
-        round that fails by anything but the disk leaves logs behind that wait for it for good."""
+        """`on_pressure` is called with True when so much waits for the disk that publishers should pause, and with
+        False when they may go on. `on_told` is called after each slice of results of a round, before the next round
+        begins. Not for acks to publishers: the disk should not wait while these are sent. `on_fatal` ends the process:
+        after a round that fails by anything but the disk, logs would wait for it for ever."""
         self.mode = mode
         self.waiting_bytes = 0
         self._on_pressure = on_pressure
@@ -87,9 +87,9 @@ class SyncScheduler:
         self._on_fatal = on_fatal
         self._pressed = False
         self.synced_folders: dict[str, None] = {}
-        """What this process found when it started, and has made durable."""
+        """Folders that were there when this process started, and that it has synced."""
         self.stored: dict[Member, None] = {}
-        """Logs that had something stored. Whoever looks after their files takes them out."""
+        """Logs that had records stored. The check of their files (`presence`) takes them out."""
         self.rounds = 0
         self.last_round_ns = 0
         self._disk = disk
@@ -103,7 +103,7 @@ class SyncScheduler:
     # --- what logs call -----------------------------------------------------------------------------------
 
     def reserve(self, count: int) -> None:
-        """Room for that many bytes until `release`; raises LogError if the disk is too far behind."""
+        """Count that many waiting bytes until `release`; raises LogError if the disk is too far behind."""
         if self.waiting_bytes + count > limits.MAX_UNSYNCED_BYTES:
             raise LogError(
                 f"{self.waiting_bytes} bytes wait for the disk already, and {limits.MAX_UNSYNCED_BYTES} is the most: "

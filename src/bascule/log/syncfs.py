@@ -1,8 +1,8 @@
 """One sync for everything that is dirty on the file system of the data folder.
 
-The kernel keeps one count of write-back errors for the file system, and tells each descriptor once that it has moved.
-Whoever calls first is told, whosesoever bytes were lost: so a commit that wrote before a sync that failed, and syncs
-after it, has failed too.
+The kernel has one counter of write-back errors for the file system, and reports a change to each descriptor once. All
+commits share one descriptor, so the first call gets the error, whichever commit lost its bytes: a commit that wrote
+before a sync that failed, and syncs after it, has failed too.
 
 Before Linux 5.8 `syncfs` reports no write-back errors at all. There it is not used: each file is synced singly.
 """
@@ -18,7 +18,7 @@ _REPORTS_ERRORS_FROM = (5, 8)
 
 
 def reports_errors(release: str) -> bool:
-    """Whether `syncfs` says what could not be written, by the kernel's release."""
+    """Whether `syncfs` reports write-back errors, by the kernel's release."""
     found = re.match(r"(\d+)\.(\d+)", release)
     return found is not None and (int(found[1]), int(found[2])) >= _REPORTS_ERRORS_FROM
 
@@ -31,7 +31,7 @@ class FileSystemSync:
         """How often it failed. To be noted before the first write that a sync is to cover."""
         self._root = root
         self._descriptor = -1
-        """One for the disk's whole life: an error that came before it was opened is not reported to it."""
+        """One as long as the disk is open: an error before it was opened is not reported to it."""
         self._lock = Lock()
 
     def run(self, failures_before: int) -> None:
@@ -45,7 +45,7 @@ class FileSystemSync:
                 self.failures += 1
                 raise
             if self.failures != failures_before:
-                text = "a sync of the whole file system failed meanwhile, and may have lost this"
+                text = "a sync of the whole file system failed meanwhile, and may have lost these bytes"
                 raise OSError(errno.EIO, text, self._root)
 
     def _sync(self) -> None:

@@ -1,16 +1,16 @@
-"""A few threads that do blocking work for the event loop, at the least price a hop can have.
+"""A few threads that do blocking work for the event loop, with as little overhead as possible.
 
 The executor of the standard library puts two kinds of future, a condition and a work item around every call; a group
-commit is one call per batch, and at a few messages a batch that price is what a publisher waits for. Here a hop is
-one queue entry there and one ring of a bell back, and the waiting task goes on in that very turn of the loop: a future
-of the standard library would have it wait for the next one.
+commit is one call per batch, and at a few messages a batch a publisher waits for that overhead. Here a hop is one
+queue entry to the thread and one write to an eventfd back, and the waiting task goes on in the same turn of the loop: a
+future of the standard library would have it wait for the next one.
 
-The bell is an eventfd that the loop watches, rung without letting go of the interpreter. The standard library's
-`call_soon_threadsafe` lets go of it while it wakes the loop, and then the thread wants it back, for a few microseconds,
-while the loop is at work.
+The loop watches the eventfd (`_Bell`), which is written with the GIL held. The standard library's
+`call_soon_threadsafe` releases the GIL while it wakes the loop, and then the thread takes it back, for a few
+microseconds, while the loop is running.
 
-Hops that end together, as those of a thousand partitions that are opened, go on some at a time, in the order in which
-they ended: in between everybody else has a turn.
+Hops that end together, as those of a thousand partitions that are opened, go on in slices, in the order in which they
+ended: in between other tasks run.
 """
 
 import asyncio
@@ -76,8 +76,8 @@ class Threads:
 
 
 class _Hop(asyncio.Future[_Result]):
-    """A future for one task, which goes on as soon as it is done. It is done by the loop and by no other task, so that
-    no task runs inside another."""
+    """A future for one task, which goes on at once when it is done. Only the loop sets it done, so that no task runs
+    inside another."""
 
     _wake: Callable[["_Hop[_Result]"], object] | None = None
     _context: Context | None = None
@@ -89,7 +89,7 @@ class _Hop(asyncio.Future[_Result]):
         self._wake, self._context = callback, context
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """By another task: the one that waits goes on at the next turn."""
+        """By another task: the waiting one goes on at the next turn."""
         cancelled = super().cancel(msg)
         if cancelled:
             self.get_loop().call_soon(self.wake)
@@ -112,29 +112,29 @@ def _finish(done: "_Hop[Any]", result: object, error: BaseException | None) -> N
 
 
 class _Bell:
-    """Tells the loop that hops are over. It lives as long as the threads, so that whoever rings holds no descriptor
-    that may be another file's by now. Where there is no eventfd the loop's own way does it."""
+    """Informs the loop that hops are over. It stays open as long as the threads, so that no thread writes to a
+    descriptor that is another file by now. Without eventfd `call_soon_threadsafe` is used."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._descriptor = -1
         self._over: deque[tuple[_Hop[Any], object, BaseException | None]] = deque()
         self._rest: asyncio.Handle | None = None
-        """The next turn, which goes on with those that were too many for this one."""
+        """The next turn, for the hops that did not fit into this slice."""
 
     def hang_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """`loop` hears it from now on."""
+        """`loop` watches it from now on."""
         if loop is self._loop or _ring is None:
             return
         if self._descriptor < 0:
             self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._loop = loop
         loop.add_reader(self._descriptor, self._heard)
-        # What an earlier loop has left is dealt with by this one: its turn may never come there.
+        # Hops that an earlier loop has left are finished by this one: that loop may not run again.
         self._rest = loop.call_soon(self._finish_some) if self._over else None
 
     def take_down(self) -> None:
-        """The threads have ended. Whoever still waits goes on at the next turn."""
+        """The threads have ended. Tasks that still wait go on at the next turn."""
         if self._rest is not None:
             self._rest.cancel()
             self._rest = None
@@ -160,7 +160,7 @@ class _Bell:
             os.eventfd_read(self._descriptor)
         except BlockingIOError:  # another loop was faster
             return
-        if self._rest is None:  # else they wait behind those that came before
+        if self._rest is None:  # else they wait for those before them
             self._finish_some()
 
     def _finish_some(self) -> None:
@@ -185,7 +185,7 @@ def _finish_in_loop(done: _Hop[Any], result: object, error: BaseException | None
 
 
 def _find_ring() -> Callable[[int, int], object] | None:
-    """`eventfd_write` of the C library, called with the interpreter held: it never blocks."""
+    """`eventfd_write` of the C library, called with the GIL held: it never blocks."""
     ring = getattr(ctypes.PyDLL(None), "eventfd_write", None) if hasattr(os, "eventfd") else None
     if ring is not None:
         ring.argtypes = (ctypes.c_int, ctypes.c_uint64)

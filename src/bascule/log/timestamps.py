@@ -1,10 +1,10 @@
 """Times as positions: which records of a log are earlier than a time, and which are not.
 
 A time falls between two records: all up to the one are earlier, all from the other on are not. If offsets are missing
-between these two because of damage, the records that stood there may belong to either side. So damage there is treated
-as a reader treats it: a consumer waits while it is healed from other replicas, and is told so if one that may have the
-records cannot be asked. What is lost for good belongs to neither side. Damage elsewhere is no concern of a look-up: the
-reader that starts there meets it if it lies on its way.
+between these two because of damage, the missing records may belong to either side. So damage there is treated as a
+reader treats it: a consumer waits while it is healed from other replicas, and gets an error if one that may have the
+records cannot be asked. Records that are lost for good belong to neither side. A look-up ignores damage elsewhere: the
+reader that starts there handles it.
 """
 
 from typing import NamedTuple
@@ -29,8 +29,8 @@ class Division(NamedTuple):
 
 
 async def offset_at_or_after(segments: SegmentList, timestamp: int) -> int:
-    """The first record written at that time or later; the end of all if there is none. Unavailable if that cannot be
-    told now."""
+    """The first record written at that time or later; the log end if there is none. Unavailable if that is not known
+    now."""
     return (await _healed_division(segments, timestamp)).first_later
 
 
@@ -40,7 +40,7 @@ async def offset_at_or_before(segments: SegmentList, timestamp: int) -> int | No
 
 
 async def end_before(segments: SegmentList, timestamp: int) -> int:
-    """The offset after the last record that is known to be earlier: what is damaged behind it may not be. Never waits
+    """The offset after the last record that is known to be earlier: damaged records after it may not be. Never waits
     for other replicas."""
     last = (await _division(segments, timestamp)).last_earlier
     return segments.start if last is None else last + 1
@@ -54,7 +54,7 @@ async def _healed_division(segments: SegmentList, timestamp: int) -> Division:
 
 
 async def _any_healed(segments: SegmentList, division: Division) -> bool:
-    """Whether records came back that may stand between the two; returns when what is still missing is lost."""
+    """Whether records between the two were healed; returns when all that are still missing are lost."""
     start = 0 if division.last_earlier is None else division.last_earlier + 1
     if start >= division.first_later:
         return False
@@ -74,7 +74,7 @@ async def _division(segments: SegmentList, timestamp: int) -> Division:
 
 
 async def _divide(segments: SegmentList, timestamp: int) -> Division | None:
-    """None if files were replaced or cut meanwhile: it must be looked up again."""
+    """None if files were replaced or truncated meanwhile: it must be looked up again."""
     if not segments:
         return Division(None, segments.end)
     # What is appended from now on comes after all of this.

@@ -1,7 +1,7 @@
-"""Truncation: a log made shorter, because another leader's log parted from it, or because a write failed.
+"""Truncation: the end of a log is removed, because it differs from the leader's log, or because a write failed.
 
-Whatever leaves the log is set aside first. The promised end on record is lowered before anything is cut, so that a
-crash in between is not taken for damage; indexes go before what they speak of (`removal`).
+The removed bytes go to quarantine first. The promised end on record is lowered before anything is truncated, so that a
+crash in between is not taken for damage; an index is removed before its records (`removal`).
 """
 
 from bascule.log.appender import Appender
@@ -27,44 +27,44 @@ class Truncation:
         self._quarantine = quarantine
         self._disk = segments.disk
 
-    async def cut(self, end: int) -> None:
-        """Every record from offset `end` on. Raises OSError: how far it has come by then is where the log ends."""
+    async def run(self, end: int) -> None:
+        """Remove every record from offset `end` on. Raises OSError: the log then ends where the truncation got to."""
         assert self._segments.changing.locked(), "somebody else may change these files"
         await self._appender.flushed()
         await self._lower_record(end)
-        await self._cut_segments(end)
-        self._record.was_cut()
+        await self._truncate_segments(end)
+        self._record.truncated()
 
     async def _lower_record(self, end: int) -> None:
-        """What is on record about the log's end is durable on return, before anything is cut."""
+        """The record of the log's end is durable on return, before anything is truncated."""
         if await _takes_promised(self._segments, end):
             self._record.mark_suspect()
             await self._record.found(0, suspect=True)
         await self._record.lower(_least_end(self._segments, end))
 
-    async def _cut_segments(self, end: int) -> None:
+    async def _truncate_segments(self, end: int) -> None:
         segments = self._segments
         shorter = end < segments.end
         while segments and (segments[-1].begins_at_or_after(end) or (shorter and segments[-1].first_offset < 0)):
-            segment = segments[-1]  # one without a readable record goes too: at the end nobody could say what it held
+            segment = segments[-1]  # one without a readable record goes too: its offsets are not known
             await self._appender.seal(segment)
             await set_aside(self._disk, self._quarantine, segment, 0)
             await remove_index(self._disk, segment)
             await self._disk.remove(segment.path)
             segments.drop_last()
-            # Now: should the disk fail before the rest, it has ended there all the same.
-            self._appender.cut_back(segment.base)
+            # Now: if the disk fails before the rest, the log ends there already.
+            self._appender.truncated(segment.base)
             await remove_files(self._disk, segment)
         if segments and segments[-1].appended.end > end:
-            await self._cut_within(segments[-1], end)
-        # There may be a hole before it; whoever has the records of that sends them again.
-        self._appender.cut_back(min(end, segments[-1].appended.end if segments else 0))
+            await self._truncate_within(segments[-1], end)
+        # There may be a hole before it; a leader that has its records sends them again.
+        self._appender.truncated(min(end, segments[-1].appended.end if segments else 0))
 
-    async def _cut_within(self, segment: Segment, end: int) -> None:
-        position = await _cut_position(self._segments, segment, end)
+    async def _truncate_within(self, segment: Segment, end: int) -> None:
+        position = await _truncation_position(self._segments, segment, end)
         if position is None:
             return
-        await self._appender.seal(segment)  # an index that comes later would speak of what is cut
+        await self._appender.seal(segment)  # an index written later would have the removed records
         await set_aside(self._disk, self._quarantine, segment, position)
         await remove_index(self._disk, segment)
         await self._disk.truncate(segment.path, position)
@@ -74,7 +74,7 @@ class Truncation:
         self._segments.note_damage(self._segments[-1])
 
     async def drop_unpromised(self) -> None:
-        """After a failed write: whatever it may have left in the files. Raises OSError."""
+        """After a failed write: remove whatever it may have left in the files. Raises OSError."""
         assert self._segments.changing.locked(), "somebody else may change these files"
         segments = self._segments
         while segments and segments[-1].promised.size == 0 and not _marks_damage(segments, segments[-1]):
@@ -83,7 +83,7 @@ class Truncation:
             segments.drop_last()
         for segment in segments:
             if segment.synced.size < segment.promised.size and not segment.missing:
-                # Relaxed: promised, but the pages may be lost. The file may be too short, which is damage by now.
+                # Relaxed: promised, but the pages may be lost. A file that is too short is noted as damage by now.
                 size = min(segment.promised.size, await segment.file_size())
                 await rewrite(self._disk, segment.path, [(0, size)], durable=False)
                 segment.synced = segment.promised
@@ -95,18 +95,18 @@ class Truncation:
 
 
 async def _takes_promised(segments: SegmentList, end: int) -> bool:
-    """Whether a cut at `end` takes damage along that may have held records below it."""
+    """Whether a truncation to `end` removes damage that may have held records below `end`."""
     if not segments or end >= segments[-1].appended.end or not any(segment.damage for segment in segments):
         return False
     last = _last_before(segments, end)
     if last is None or last.appended.end <= end:
         return end > (0 if last is None else last.appended.end)
-    position = await _cut_position(segments, last, end)
+    position = await _truncation_position(segments, last, end)
     return position in last.damage and await end_before(last, position) < end
 
 
 def _least_end(segments: SegmentList, end: int) -> int:
-    """Where a cut at `end` leaves a log at least: there may be a hole before it."""
+    """The least end of the log after a truncation to `end`: there may be a hole before it."""
     last = _last_before(segments, end)
     if last is None:
         return 0
@@ -114,22 +114,22 @@ def _least_end(segments: SegmentList, end: int) -> int:
 
 
 def _last_before(segments: SegmentList, end: int) -> Segment | None:
-    """The last segment that keeps something after a cut at `end`."""
+    """The last segment that keeps records after a truncation to `end`."""
     return next(
         (each for each in reversed(segments) if each.first_offset >= 0 and not each.begins_at_or_after(end)), None
     )
 
 
 def _marks_damage(segments: SegmentList, segment: Segment) -> bool:
-    """Whether an empty segment shows, by its damage or its name, that there were records which are missing now."""
+    """Whether an empty segment shows, by its damage or its name, that records are missing."""
     before = segments.before(segment)
     end = 0 if before is None else before.appended.end
     return bool(segment.damage) or end < segment.base <= segments.end
 
 
-async def _cut_position(segments: SegmentList, segment: Segment, end: int) -> int | None:
+async def _truncation_position(segments: SegmentList, segment: Segment, end: int) -> int | None:
     """Where in its file the records from offset `end` on begin, with a damaged stretch right before them: at the end of
-    a log nobody could say what it held. None if there is no such record."""
+    a log its offsets would not be known. None if there is no such record."""
     found = await seek(segments, segment, OFFSET, end)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Those who wait for a log to change. A waiter costs one future and nothing while the log is idle."""
+"""The readers that wait for a log to change. A waiter costs one future, and nothing while the log is idle."""
 
 import asyncio
 from typing import Literal
@@ -24,7 +24,7 @@ class Waiters:
                     future.set_result(None)
 
     def end(self, how: Ended) -> None:
-        """The log is no more; everybody wakes and nobody waits again."""
+        """The log is closed or deleted: all waiters wake up, and later ones do not wait."""
         self.ended = how
         self.wake()
 

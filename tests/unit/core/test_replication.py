@@ -228,7 +228,7 @@ def test_the_history_answers_with_the_largest_epoch_up_to_the_asked_one() -> Non
     assert history.end_of(4, 30) == (2, 10)
     assert history.end_of(5, 30) == (5, 20)
     assert history.end_of(9, 30) == (7, 30)
-    history.cut(15)
+    history.truncate(15)
     assert history.entries == [(2, 0), (5, 10)]
 
 
@@ -264,7 +264,7 @@ class Log:
         other = Log()
         other.records = self.records[:end]
         other.epochs = EpochHistory(self.epochs.entries)
-        other.epochs.cut(end)
+        other.epochs.truncate(end)
         return other
 
     def answer(self, position: Position, leader_epoch: int, hw_end: int, limit: int) -> Answer:
@@ -297,7 +297,7 @@ def catch_up(log: Log, leader: Log, leader_epoch: int, committed: int, limit: in
                         position += 5 + int.from_bytes(records[position + 1 : position + 5], "big")
                         log.records.append(records[start:position])
                     assert log.end == next_offset
-                case f.Cut(end):
+                case f.Truncate(end):
                     agreed = next(
                         (
                             n
@@ -308,7 +308,7 @@ def catch_up(log: Log, leader: Log, leader_epoch: int, committed: int, limit: in
                     )
                     assert end >= min(agreed, committed), "a committed record was truncated"
                     del log.records[end:]
-                    assert machine.step(f.WasCut(end)) == []
+                    assert machine.step(f.Truncated(end)) == []
                 case f.Distrust(reason):
                     raise AssertionError(reason)
     raise AssertionError("the logs never came to agree")
@@ -389,8 +389,8 @@ def test_an_answer_about_an_earlier_log_truncates_nothing() -> None:
         log.write(2, b"ours")
     machine = f.Follower(1, 0, Epoch(5), log.epochs, 3, 3, 0)
     parted = Answer(1, 0, Kind.DIVERGED, 5, 1, 4, 3, 2, 2, 1, b"")
-    assert machine.step(f.Answered(parted)) == [f.Cut(1)]
-    machine.step(f.WasCut(1))
+    assert machine.step(f.Answered(parted)) == [f.Truncate(1)]
+    machine.step(f.Truncated(1))
     leader = Log()
     leader.write(2, b"ours")
     for _ in range(3):

@@ -478,7 +478,7 @@ def test_truncating_sets_the_suffix_aside_and_writing_goes_on_from_there() -> No
         await bench.store([b"new"])
         assert await bench.read_all() == [*numbered(0, end), (end, b"new")]
         assert [path for path in disk.paths() if path.startswith("quarantine/")]
-        with pytest.raises(ValueError, match="cannot cut"):
+        with pytest.raises(ValueError, match="not truncated to"):
             await log.truncate(end)
         await log.flushed()
         disk.crash()
@@ -550,13 +550,13 @@ def test_a_truncation_that_the_disk_fails_at_any_step_leaves_a_log_that_is_what_
             before = disk.steps
             disk.fail_at(disk.steps + step)
             try:
-                await bench.log.truncate(2, shown_too=True)
+                await bench.log.truncate(2, exposed_too=True)
             except OSError:
                 pass
             whole = disk.steps < before + step
             assert await bench.read_all() == numbered(0, bench.log.end), f"failed at step {step}"
             disk.heal()
-            await bench.log.truncate(2, shown_too=True)
+            await bench.log.truncate(2, exposed_too=True)
             await bench.store(bodies(2, 3))
             assert await bench.read_all() == numbered(0, 5), f"failed at step {step}"
             disk.crash()

@@ -496,7 +496,7 @@ def test_where_syncfs_reports_nothing_each_file_is_synced_and_that_is_said(
     disk = FileDisk(tmp_path / "old")
     disk._file_system = FileSystemSync(str(tmp_path / "old"), "4.19.0")
     disk.lock()
-    assert "Linux 4.19.0 does not say what syncfs could not write" in caplog.text
+    assert "Linux 4.19.0 does not report write errors of syncfs" in caplog.text
     single: list[int] = []
     monkeypatch.setattr(os, "fdatasync", single.append)
     monkeypatch.setattr(disk._file_system, "_sync", lambda: pytest.fail("syncfs"))

@@ -10,8 +10,8 @@ from bascule.log.endsfile import (
     whole_batches_end,
 )
 
-FIRST = Stored(1, promised=10, shown=8, suspect=False, stale=False)
-SECOND = Stored(2, promised=20, shown=0, suspect=True, stale=True)
+FIRST = Stored(1, promised=10, exposed=8, suspect=False, stale=False)
+SECOND = Stored(2, promised=20, exposed=0, suspect=True, stale=True)
 BEGIN = encode_batch([encode_begin(True, 7), encode_log(FIRST, "streams/a@1/0"), encode_log(SECOND, "raft")])
 
 
@@ -22,7 +22,7 @@ def test_what_was_written_is_read() -> None:
 
 
 def test_later_entries_win_and_need_the_number_alone() -> None:
-    grown = FIRST._replace(promised=11, shown=11)
+    grown = FIRST._replace(promised=11, exposed=11)
     assert decode(BEGIN + encode_batch([encode_log(grown, None)])).logs["streams/a@1/0"] == grown
 
 

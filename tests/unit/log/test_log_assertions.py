@@ -96,7 +96,7 @@ def test_it_is_neither_opened_again_nor_truncated(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(LogError, match=PLANTED):
             await first.log.reopen()
         with pytest.raises(LogError, match=PLANTED):
-            await first.log.truncate(0, shown_too=True)
+            await first.log.truncate(0, exposed_too=True)
         assert disk.paths() == before.paths()
         assert first.log.failed is not None
         await first.log.delete()
@@ -145,7 +145,7 @@ def test_a_record_of_promises_that_fails_is_never_written_again_and_says_so() ->
         await asyncio.sleep(60)
         assert disk.content(promised.FILE) == before, "nothing is tried again"
         with pytest.raises(OSError, match="not written after a failed assertion"):
-            await bench.log.truncate(0, shown_too=True)
+            await bench.log.truncate(0, exposed_too=True)
         assert [number for number, _ in await bench.read_all()] == [0, 1, 2], "and nothing is cut without it"
         with pytest.raises(OSError, match="not written after a failed assertion"):
             await ends.close()

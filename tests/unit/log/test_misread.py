@@ -110,7 +110,7 @@ def test_an_index_that_is_read_wrongly_once_is_not_made_anew(caplog: pytest.LogC
 
     with caplog.at_level(logging.WARNING):
         run(scenario())
-    assert "made anew" not in caplog.text
+    assert "made again" not in caplog.text
 
 
 def _once(wanted: str, after: int = 0, at: int = 0) -> Callable[[str, bytes], bytes]:

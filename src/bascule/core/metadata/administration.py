@@ -1,8 +1,8 @@
-"""What the commands of an administrator do to the streams and brokers, each decided from the state it meets.
+"""What the commands of an administrator do to the streams and brokers.
 
-What must never happen: a partition whose last replica in sync or eligible is dropped, or replaced by one that lacks
-committed messages, unless the command names that partition and so somebody has accepted the loss. `check` refuses such
-commands, also when they only became so between the proposal and their turn. All of them may be applied twice.
+A partition must never lose its last in-sync or eligible replica, nor get a leader that lacks committed messages, unless
+the command names that partition: then an administrator has accepted the loss. `check` refuses other such commands, when
+they are proposed and again when they are applied. All commands may be applied twice.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ Streams = Mapping[str, Stream]
 
 
 def check(streams: Streams, command: AdminCommand) -> None:
-    """Raise what the administrator is told if this cannot be done now."""
+    """Raise the error for the administrator if this cannot be done now."""
     match command:
         case RemoveBroker(broker, _, elected):
             named = {(at.stream, at.partition) for at in elected if at.replica not in ("", broker)}
@@ -81,8 +81,8 @@ def apply(streams: Streams, brokers: Brokers, index: int, command: AdminCommand)
 
 
 def hand_away(streams: Streams, broker: str, avoid: tuple[str, ...], index: int) -> Changed:
-    """Everything it leads goes to others in sync, as far as there are any; it stays in sync itself. None goes to one
-    that is eligible only: the leader lives, and has what was not committed yet."""
+    """Everything it leads goes to other in-sync replicas, where there are any; it stays in sync itself. No leadership
+    goes to an eligible leader: the present one is alive, and has messages that are not committed yet."""
     leaders_of = count_leaders(streams)
     changed: Changed = {}
     for name in sorted(streams):
@@ -96,8 +96,8 @@ def hand_away(streams: Streams, broker: str, avoid: tuple[str, ...], index: int)
 
 
 def last_copies(streams: Streams, broker: str) -> list[tuple[str, int]]:
-    """Partitions with nobody but this broker in sync or eligible; or with nobody at all, for then any replica may have
-    the most of what is left."""
+    """Partitions with no in-sync or eligible replica but this broker; or with none at all, because then any replica may
+    have the most messages."""
     return [
         (name, item.id)
         for name in sorted(streams)

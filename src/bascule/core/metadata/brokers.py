@@ -1,7 +1,7 @@
-"""What administrators decided about single brokers: who drains, who is on the way out, who was removed. Values only.
+"""What administrators decided about brokers: which drain, which are being removed, which were removed. Values only.
 
-Membership itself is Raft's. A removed broker is remembered with its incarnation, so that the same life is told when it
-comes back, while a new one under the old name may join.
+Membership itself is in Raft. A removed broker is stored with its incarnation: that incarnation is refused when it comes
+back, while a new one of the same id may join.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from bascule.wire.pb import internal_pb2 as pb
 class Brokers:
     draining: tuple[str, ...] = ()
     removing: tuple[str, ...] = ()
-    """On the way out; they drain too."""
+    """Being removed; they drain too."""
     removed: tuple[tuple[str, str], ...] = ()
     """(id, incarnation), the newest last."""
 

@@ -69,16 +69,16 @@ class IsrChange:
     leader: str
     leader_epoch: int
     epoch: int
-    """Of the partition as the leader knew it: a change that comes late, after another one, is not made."""
+    """The partition epoch that the leader knew: if the partition has changed since, the command is refused."""
 
 
 @layout(pb.SHRINK_ISR, "shrinkISROp")
 @dataclass(frozen=True, slots=True)
 class ShrinkIsr(IsrChange):
-    """The replica no longer keeps up. Of one that is not in sync: that it shall not be, whatever was asked before."""
+    """The replica lags. If it is not in sync this refuses earlier requests to let it in."""
 
     lacks: bool = False
-    """It has lost something that it had promised, so that it is not eligible either."""
+    """It has lost records that it had promised, so it is not eligible either."""
 
 
 @layout(pb.EXPAND_ISR, "expandISROp")
@@ -90,7 +90,7 @@ class ExpandIsr(IsrChange):
 @layout(pb.BROKER_DIED, "brokerOp")
 @dataclass(frozen=True, slots=True)
 class BrokerDied:
-    """Everything it led gets another leader among those `alive`, and it leaves every in-sync set that has another
+    """Each partition it led gets another leader among those `alive`, and it leaves every in-sync set that has another
     member."""
 
     broker: str
@@ -100,7 +100,8 @@ class BrokerDied:
 @layout(pb.HAND_OVER, "brokerOp")
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """A broker about to stop gives its leaderships away and leaves the in-sync sets: nobody is to wait for it."""
+    """A broker about to stop hands its leaderships over and leaves the in-sync sets, so that commits do not wait for
+    it."""
 
     broker: str
     alive: tuple[str, ...] = ()
@@ -109,7 +110,7 @@ class HandOver:
 @layout(pb.DISK_LOST, "brokerOp")
 @dataclass(frozen=True, slots=True)
 class DiskLost:
-    """A broker that lost its disk is in sync with nothing, whatever it was before, or was about to be."""
+    """A broker that lost its disk leaves all in-sync sets, and earlier requests to let it in are refused."""
 
     broker: str
     alive: tuple[str, ...] = ()
@@ -118,7 +119,7 @@ class DiskLost:
 @layout(pb.CHANGE_LEADER, "changeLeaderOp")
 @dataclass(frozen=True, slots=True)
 class ChangeLeader:
-    """A leader that cannot go on under its epoch, because its log lost what others may have, steps down."""
+    """A leader steps down: its log lost records that followers may have, so it must not write under its epoch."""
 
     stream: str
     partition: int
@@ -145,14 +146,15 @@ class BrokerStarted:
 @layout(pb.GIVE_WAY, "giveWayOp")
 @dataclass(frozen=True, slots=True)
 class GiveWay(IsrChange):
-    """The leader lets the replica lead: one that has more, or one whose disk works. Or itself, under a new epoch, for
-    it has forgotten records of this one that others may have."""
+    """The leader hands leadership over to the replica, which has more records, or a disk that works. Or to itself,
+    under a new epoch, because it has lost records of this epoch that others may have."""
 
 
 @layout(pb.DRAIN_BROKER, "adminOp")
 @dataclass(frozen=True, slots=True)
 class DrainBroker:
-    """It leads nothing that another in sync can lead, and stays a follower. Brokers to `avoid` get nothing."""
+    """It leads nothing that another in-sync replica can lead, and stays a follower. Brokers to `avoid` get no
+    leadership."""
 
     broker: str
     avoid: tuple[str, ...] = ()
@@ -161,7 +163,7 @@ class DrainBroker:
 @layout(pb.UNDRAIN_BROKER, "adminOp")
 @dataclass(frozen=True, slots=True)
 class UndrainBroker:
-    """It may lead and hold as any other again; a removal that has begun is called off."""
+    """It may lead and get replicas again; a removal that has begun is cancelled."""
 
     broker: str
 
@@ -187,8 +189,8 @@ class BeginRemoval:
 @layout(pb.REMOVE_BROKER, "adminOp", elected="replicas")
 @dataclass(frozen=True, slots=True)
 class RemoveBroker:
-    """It holds nothing any more. Where it was the last in sync `elected` names who leads instead, and what that one
-    lacks is lost."""
+    """It holds no replica any more. Where it was the last in-sync replica `elected` names the next leader, and messages
+    that this one lacks are lost."""
 
     broker: str
     incarnation: str
@@ -198,8 +200,8 @@ class RemoveBroker:
 @layout(pb.ELECT_LEADER, "adminOp", at="replicas", isr="inSync")
 @dataclass(frozen=True, slots=True)
 class ElectLeader:
-    """A replica that may lack something leads from here on, alone in sync: what it lacks is lost. `isr` and `eligible`
-    are as the administrator saw them when accepting that."""
+    """Unclean election: this replica leads, alone in sync; messages that it lacks are lost. `isr` and `eligible` are as
+    the administrator saw them when accepting that."""
 
     at: At
     isr: tuple[str, ...]
@@ -224,11 +226,11 @@ Command = (
 
 
 def operation_of(command: Command) -> Operation:
-    """Which change somebody asked for it is, so that it is made once."""
+    """The operation that a client asked for, so that it is applied once."""
     return cast(Operation, getattr(command, "operation", UNASKED))
 
 
 def with_alive(command: Command, alive: tuple[str, ...]) -> Command:
-    """For the controller, which knows who is: any command that may have to name another leader has a field for it."""
+    """For the controller, which knows who is alive: every command that may elect another leader has this field."""
     named: Any = command
     return cast(Command, replace(named, alive=alive)) if hasattr(command, "alive") else command

@@ -1,19 +1,19 @@
-"""Who is in sync with a partition, who is eligible to lead it, and what becomes of both when a replica leaves or comes.
+"""The in-sync set and the eligible leaders of a partition, and how both change when a replica leaves or comes.
 
-*In sync* (the ISR) is who is in sync now. Nothing is committed while these are fewer than the stream's minimum. The
-last member stays listed, alive or not: it names whom to wait for.
+*In sync* (the ISR): nothing is committed while the set is smaller than the min ISR of the stream. The last member stays
+in the set, alive or not: the partition waits for it.
 
-*Eligible* is who is not in sync and still has everything that was committed: its leaving took the ISR below the
-minimum, or it left while the ISR was below. Nothing is committed from then on until the ISR has reached the minimum
-again, and with that the eligible are forgotten. Never eligible is who may lack something: a lost disk, a suspect log,
-one that gave way. The idea is Kafka's (KIP-966, eligible leader replicas).
+*Eligible*: not in sync, but with everything that was committed. The replica left when, or after, the ISR fell below the
+minimum; nothing is committed from then on until the ISR has reached the minimum again, and then the eligible set is
+cleared. A replica that may lack committed messages is never eligible: after a lost disk, with a suspect log, or if it
+handed leadership over. The idea is Kafka's (KIP-966, eligible leader replicas).
 
-What holds after every command: whoever is in sync or eligible has everything that was ever committed, as long as it
-keeps what it promised; the leader is in sync; nobody is in both sets; nobody is eligible while the ISR has its minimum.
-A leader that has not heard yet that its set shrank commits with the larger one, so with nothing that the set lacks.
+After every command: each in-sync or eligible replica has everything that was ever committed, if it has what it
+promised; the leader is in sync; no replica is in both sets; the eligible set is empty while the ISR has its minimum. A
+leader that does not know yet that its set shrank commits with the larger one, which includes the smaller one.
 
-So a leader is elected from the ISR, else from the eligible, which is then alone in sync; else nobody leads until an
-administrator accepts the loss.
+So a leader is elected from the ISR, else from the eligible set, and is then alone in sync; else the partition has no
+leader until an administrator accepts the loss.
 """
 
 from collections import Counter
@@ -29,25 +29,25 @@ class Departure(Enum):
     """In which state a replica leaves the in-sync set."""
 
     WHOLE = "whole"
-    """With everything it promised: dead, stopped, silent, too slow, or its disk takes nothing more."""
+    """With everything it promised: dead, stopped, too slow, or its disk takes no writes."""
     UNCLEAN = "unclean"
-    """After a start that may have lost something, though nothing is known to be missing (relaxed sync)."""
+    """After an unclean stop under relaxed sync: promised records may be missing, though none is known to be."""
     SUSPECT = "suspect"
-    """Something it promised is missing, or damaged."""
+    """A promised record is missing or damaged, or may be."""
     LOST = "lost"
-    """With nothing: its disk was lost, or it is no replica any more."""
+    """Without records: its disk was lost, or it is no replica any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What decides who leads instead."""
+    """What the choice of another leader depends on."""
 
     index: int
     """Of the command: the new epoch."""
     alive: Sequence[str] = ()
-    """Who may lead; () = everybody."""
+    """The brokers that may lead; () = all."""
     draining: Sequence[str] = ()
-    """Who leads only if nobody else can."""
+    """Brokers that lead only if no other can."""
 
     @property
     def epoch(self) -> Epoch:
@@ -66,15 +66,15 @@ def leave(
 ) -> Partition:
     """This partition without `broker` in sync; the same object if nothing changes. `least` is the stream's minimum.
 
-    A new leader is the living member of the ISR with the fewest leaderships, one that drains only if there is no other;
-    where none lives, an eligible one. Where there is neither, a leader that is whole stays, under a new epoch, for it
-    may come back: what it wrote last, and lost, may have reached replicas under the old one.
+    The new leader is the live member of the ISR with the fewest leaderships, a draining one only if there is no other;
+    if none is alive, an eligible one. If there is neither, a leader that is whole stays, under a new epoch, because it
+    may come back: records that it wrote last, and lost, may have reached replicas under the old epoch.
     """
     whole = how is Departure.WHOLE
     rest = tuple([each for each in item.isr if each != broker])
     eligible = tuple([each for each in item.eligible if each != broker])
     if broker not in item.isr:
-        # What was asked for it before, in a better state, comes too late now.
+        # The new epoch refuses requests that were made for its earlier state.
         return item if whole else item._replace(eligible=eligible, epoch=now.epoch)
     left = (broker,) if whole else ()
     if item.leader != broker:
@@ -90,28 +90,30 @@ def leave(
 
 
 def _absent_successors(rest: tuple[str, ...], eligible: tuple[str, ...], how: Departure, least: int) -> tuple[str, ...]:
-    """Who is named leader although it is away, because it has what the one that leaves may lack. Where one replica is
-    enough to commit the one that leaves may be all there ever is: it stays, and compares its log before it leads."""
+    """Replicas that may be named leader although they are not alive, because they have what the leaving one may lack.
+    With a min ISR of 1 the leaving one may be the only complete replica: it stays, and compares its log before it
+    leads."""
     if how is Departure.LOST or (how is Departure.SUSPECT and least > 1):
         return rest or eligible
     return ()
 
 
 def enter(item: Partition, broker: str, least: int, now: Circumstances) -> Partition:
-    """It has caught up: everything its leader had when it was elected, and everything committed, is promised there."""
+    """It has caught up: it has promised everything its leader had when elected, and everything committed."""
     isr = (*(each for each in item.isr if each != broker), broker)
     return _with_sets(item, isr, item.eligible, least, now)
 
 
 def give_way(item: Partition, replica: str, least: int, now: Circumstances) -> Partition:
-    """The leader lets `replica` lead, which has more; its own log is suspect. Or it leads on, under a new epoch."""
+    """The leader hands leadership over to `replica`, which has more records, and leaves the sets. Or it goes on
+    leading, under a new epoch."""
     others = tuple(each for each in item.isr if each not in (item.leader, replica))
     eligible = tuple(each for each in item.eligible if each != item.leader)
     return _with_sets(item, (replica, *others), eligible, least, now, replica, now.epoch)
 
 
 def elect_uncleanly(item: Partition, leader: str, epoch: Epoch) -> Partition:
-    """It leads whatever it lacks: alone in sync, for what the others have more was given up."""
+    """It leads whatever it lacks: alone in sync, because additional messages of the others were given up."""
     replicas = item.replicas if leader in item.replicas else (*item.replicas, leader)
     return item._replace(
         replicas=replicas,

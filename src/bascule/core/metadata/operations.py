@@ -1,13 +1,13 @@
-"""Which changes were made already, so that asking twice makes them once.
+"""Which changes were made already, so that a request that is sent twice is applied once.
 
-A controller may die between making a change and saying so. Whoever waits for the answer asks the next controller, with
-the same operation: its id, and the index the asker had seen when it began. What was made under an id is answered from
-here. What was not is made only if nothing happened to that name since that index: a copy of a request that comes out
-of the network late must not bring back a stream that was deleted since, nor delete one that was made anew. Who still
-waits then looks again and asks anew; behind a late copy nobody waits.
+A controller may die between making a change and answering. The client then asks the next controller, with the same
+operation: its id, and the index that the client had seen when it began. A change that was made under an id is answered
+from here. Another one is made only if that stream was not created or deleted since that index: a late copy of a request
+must neither bring back a stream that was deleted since, nor delete one that was created again. A client that still
+waits gets an error, looks again and sends a new request.
 
-Bounded: the oldest ids and deletions are forgotten. What began before the newest forgotten one cannot be judged any
-more and is refused. All of it follows from the commands alone and is part of the snapshot.
+Bounded: the oldest ids and deletions are forgotten. A request that began before the newest forgotten one is refused,
+because it may have been applied. All of it follows from the commands alone and is part of the snapshot.
 """
 
 from dataclasses import dataclass
@@ -19,11 +19,11 @@ from bascule.wire.pb import internal_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An id of its own for each change somebody asked for; empty for what the cluster does by itself."""
+    """A unique id for each change that a client asked for; empty for changes by the cluster itself."""
 
     id: str = ""
     since: int = 0
-    """The last command the asker had seen when it asked."""
+    """The last command the client had seen when it asked."""
 
     @classmethod
     def from_wire(cls, message: pb.Operation) -> "Operation":
@@ -56,12 +56,12 @@ class Operations:
             )
 
     def check_absent(self, operation: Operation, name: str) -> None:
-        """The asker knows of the last deletion of this stream."""
+        """Raise Outdated unless the client had seen the last deletion of this stream."""
         if operation.id and self._deleted.get(name, 0) > operation.since:
             raise Outdated("the stream was deleted meanwhile; ask again")
 
     def check_present(self, operation: Operation, creation_index: int) -> None:
-        """The asker knows of this very stream, not of an earlier one of its name."""
+        """Raise Outdated unless the client had seen this stream, and not an earlier one of its name."""
         if operation.id and creation_index > operation.since:
             raise Outdated("the stream was created meanwhile; ask again")
 

@@ -1,4 +1,4 @@
-"""Which brokers hold a new partition, which of them leads it, and who leads instead when that one is gone.
+"""Which brokers hold a new partition, which of them leads it, and which one leads after that.
 
 Least loaded first, and the load counts what the same CreateStream has just placed: the partitions *and* the leaders
 of one stream spread over the brokers. Ties go by id, so the choice is the same wherever it is computed.
@@ -69,7 +69,7 @@ Changed = dict[str, dict[int, Partition]]
 
 
 def fail_over(streams: Mapping[str, Stream], broker: str, how: Departure, now: Circumstances) -> Changed:
-    """The partitions that change when `broker` is gone or about to go."""
+    """The partitions that change when `broker` is dead or about to stop."""
     leaders_of = count_leaders(streams)
     changed: Changed = {}
     for name in sorted(streams):
@@ -89,9 +89,9 @@ def broker_started(
     unclean: bool,
     now: Circumstances,
 ) -> Changed:
-    """The partitions that change when `broker` starts. It keeps its place, for it has what it promised, except where it
-    finds its log `suspect`, or after an `unclean` end of its last life everywhere. What it leads it leads under a new
-    epoch. Where it is not in sync the partition has another epoch too: what was asked for its last life is void.
+    """The partitions that change when `broker` starts. It stays in the ISR, because it has what it promised, except
+    where its log is `suspect`, or everywhere if its last stop was `unclean`. It leads under new leader epochs. Where it
+    is not in sync the partition gets a new epoch too, which refuses requests made before this start.
     """
     leaders_of = count_leaders(streams)
     suspected = dict.fromkeys(suspect)

@@ -1,7 +1,7 @@
-"""What the controller makes of an administrator's wish: the command to propose, what to wait for, or why not.
+"""The controller's plan for a request of an administrator: the command to propose, what to wait for, or an error.
 
-Pure: who is a member and who lives is handed in, for Raft and the heartbeats know that and the metadata does not. The
-commands that come out name everything they depend on, so that they apply alike everywhere.
+Pure: members and live brokers are arguments, because Raft and the heartbeats have them and the metadata does not. The
+commands name everything they depend on, so that they apply alike everywhere.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ class Members:
     voters: tuple[str, ...]
     learners: tuple[str, ...] = ()
     alive: tuple[str, ...] = ()
-    """Of all of them, those that live and are not about to stop."""
+    """Those that are alive and not about to stop."""
 
     @property
     def everyone(self) -> tuple[str, ...]:
@@ -35,7 +35,7 @@ class Members:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A partition, and what is to say about it."""
+    """A partition, with a reason."""
 
     stream: str
     partition: int
@@ -66,7 +66,7 @@ def drain(metadata: Metadata, members: Members, broker: str) -> DrainBroker:
 
 
 def not_movable(metadata: Metadata, broker: str, absent: Sequence[str] = ()) -> list[Named]:
-    """What a draining broker leads still because nobody else can, with the reason."""
+    """Partitions that a draining broker still leads because no other can, with the reason."""
     draining = metadata.brokers.draining
     found = []
     for name in sorted(metadata.streams):
@@ -88,7 +88,7 @@ def _why_not_moved(item: Partition, broker: str, draining: Sequence[str]) -> str
 
 
 def due(metadata: Metadata, absent: Sequence[str]) -> list[str]:
-    """Draining brokers that lead something another could lead by now."""
+    """Draining brokers that lead a partition which another could lead by now."""
     draining = metadata.brokers.draining
     if not draining:
         return []
@@ -110,7 +110,7 @@ def successors(item: Partition, broker: str, avoid: Sequence[str]) -> list[str]:
 
 
 def may_remove(metadata: Metadata, members: Members, broker: str) -> None:
-    """Raise why this broker cannot go now."""
+    """Raise an error if this broker cannot be removed now."""
     known(members, broker)
     others = tuple(each for each in members.voters if each != broker)
     if not others:
@@ -130,7 +130,7 @@ def may_remove(metadata: Metadata, members: Members, broker: str) -> None:
 
 
 def begin_removal(metadata: Metadata, members: Members, broker: str) -> BeginRemoval:
-    """Somebody else gets a replica of everything it holds, as far as there are enough others: least loaded first."""
+    """Another broker gets a replica of each partition it holds, where one is free: least loaded first."""
     unfit = {*metadata.brokers.draining, *members.absent, broker}
     fit = [each for each in members.everyone if each not in unfit]
     replicas_of: Counter[str] = Counter(
@@ -148,7 +148,7 @@ def begin_removal(metadata: Metadata, members: Members, broker: str) -> BeginRem
 
 
 def removal_waits(metadata: Metadata, members: Members, broker: str) -> list[Named]:
-    """Partitions it should not leave yet: it lives and is in sync, and others are about to be."""
+    """Partitions it should not leave yet: it is alive and in sync, and others still catch up."""
     if broker not in members.alive:
         return []
     waits = []
@@ -161,7 +161,7 @@ def removal_waits(metadata: Metadata, members: Members, broker: str) -> list[Nam
 
 
 def removal_losses(metadata: Metadata, broker: str) -> list[Named]:
-    """Partitions whose committed messages go with this broker, or may."""
+    """Partitions whose committed messages are lost with this broker, or may be."""
     losses = []
     for name, partition in last_copies(metadata.streams, broker):
         item = metadata.streams[name].partitions[partition]
@@ -185,8 +185,8 @@ def refuse_losses(broker: str, losses: list[Named]) -> None:
 def removal(
     metadata: Metadata, members: Members, broker: str, incarnation: str, losses: Sequence[Named] = ()
 ) -> RemoveBroker:
-    """Where it is the last in sync (`losses`, accepted by the administrator) a replica that lives leads next, or one
-    that may come back, or, if there is no other, an empty one."""
+    """Where it is the last in sync (`losses`, accepted by the administrator) a live replica leads next, or one that may
+    come back, or, if there is no other, an empty one."""
     elected = []
     for loss in losses:
         item = metadata.streams[loss.stream].partitions[loss.partition]
@@ -201,9 +201,9 @@ def removal(
 
 
 def electable(item: Partition, stream: str, alive: Sequence[str], chosen: str = "", waits: bool = False) -> list[str]:
-    """The replicas that could lead although they may lack something. Raises why there is no need, or nobody, or why not
-    the chosen one. There is need where nobody in sync or eligible lives, and where the leader `waits` for others,
-    because it is not sure to have everything itself."""
+    """The replicas that could lead although they may lack messages. Raises an error if no election is needed, no
+    replica is alive, or the chosen one cannot lead. An election is needed if no in-sync or eligible replica is alive,
+    or the leader `waits` for others, because its own log is not verified."""
     name = name_of(stream, item.id)
     for what, members in (("in sync", item.isr), ("eligible to lead", item.eligible)):
         there = [each for each in members if each in alive]
@@ -233,13 +233,13 @@ class Health:
 
 
 Waiting = Mapping[tuple[str, int], tuple[str, ...]]
-"""By stream and partition, whom the leader named has to hear before it leads."""
+"""By stream and partition, the replicas that the named leader waits for before it leads."""
 
 
 def health(
     metadata: Metadata, alive: Sequence[str], min_isr_of: Callable[[StreamConfig], int], waiting: Waiting | None = None
 ) -> Health:
-    """A member of an in-sync set that is away is not in sync, whatever the metadata says until it has noticed."""
+    """A member of an in-sync set that is not alive counts as not in sync, also before the metadata has changed."""
     under, offline, below = [], [], []
     for name in sorted(metadata.streams):
         stream = metadata.streams[name]

@@ -183,9 +183,9 @@ class Metadata:
         match command:
             case ShrinkIsr(replica=replica, lacks=lacks):
                 how = Departure.SUSPECT if lacks else Departure.WHOLE
-                # Nobody else comes to lead by that: how much each leads is not counted.
+                # This elects no leader, so leaderships are not counted.
                 moved = leave(item, replica, how, least, self._now(), Counter())
-                # It shall not be in sync, whatever was asked before: that comes too late now.
+                # The new epoch refuses earlier requests to let it in.
                 moved = moved._replace(epoch=Epoch(self.index))
             case ExpandIsr(replica=replica):
                 moved = enter(item, replica, least, self._now())
@@ -210,7 +210,7 @@ class Metadata:
         return finish(self.snapshotting())
 
     def snapshotting(self) -> Generator[None, None, bytes]:
-        """In slices: of what there is when it begins, whatever is applied meanwhile."""
+        """In slices: the state when it begins, whatever is applied meanwhile."""
         message = pb.MetadataSnapshot(index=self.index, operations=self.operations.to_wire())
         self.brokers.to_wire(message)
         for stream in [self.streams[name] for name in sorted(self.streams)]:
@@ -240,7 +240,7 @@ class Metadata:
 
 
 def difference(before: Metadata, after: Metadata) -> list[Change]:
-    """What changed in between, when a snapshot skips the commands that would have told."""
+    """The changes between the two, for a snapshot that skips their commands."""
     changes: list[Change] = []
     for name in sorted(before.streams):
         now = after.streams.get(name)

@@ -95,7 +95,7 @@ class Partition(NamedTuple):
     unclean_epoch: Epoch = NO_EPOCH
     """The last leader epoch that began with a leader who was not in sync: what was committed before may be gone."""
     eligible: tuple[str, ...] = ()
-    """Not in sync, and with everything that was committed all the same: they may lead if nobody in sync lives."""
+    """Not in sync, but with everything that was committed: they may lead if no in-sync replica is alive."""
 
     @property
     def under_replicated(self) -> bool:
@@ -103,7 +103,7 @@ class Partition(NamedTuple):
 
     @property
     def complete(self) -> tuple[str, ...]:
-        """Who has everything that was committed, as far as the cluster knows."""
+        """The replicas that have everything committed, by the metadata."""
         return (*self.isr, *self.eligible)
 
     @classmethod

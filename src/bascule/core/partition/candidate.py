@@ -1,18 +1,17 @@
-"""Whether a replica that is to lead, and whose log nobody vouches for in this life, may.
+"""Whether a replica that is named leader, and whose log was not verified since this boot, may lead.
 
-It may know how sure it is of the end of its own log, and what the others said about theirs; it asks nobody, and reads
-no clock. The rules:
-- A log that a clean shutdown left as it is leads without asking (that is decided before).
-- One that is sure of its end after its process was killed gives the others a moment.
-- One that is sure of its end after a power loss may still lack what it promised in its last moments: that is not on
-  record, and a file cut between two records does not show it. It is compared with one other in sync or eligible at
-  least, for one damaged replica is what a partition must survive; for the rest of them it waits a while.
-- Any other is compared with the logs of all that are in sync or eligible; one of these that is certain of its own end
-  is enough, for it has everything that was committed. While one is unheard and more than one replica must be in sync,
-  time alone never makes a leader: the one that is away may have acked messages that are missing here.
-- One that is known to lack something asks every replica, for what it lacks may be on any.
-- Where one replica in sync is enough to commit, this one may be all there ever is: it waits a while, and leads.
-- The fullest log leads: by epoch, then by end, as in Raft.
+It knows the state of its own log, and the answers of the others about theirs; it does no I/O and reads no clock. Rules:
+- After a clean shutdown, with an unchanged log, it leads without asking (that is decided before).
+- If its process was killed and the tail is SURE, it waits for the others a moment.
+- If the tail is LIKELY, after a power loss, its last promises may not be on record, and a file truncated between two
+  records does not show it. Its log is compared with at least one other in-sync or eligible replica, because a partition
+  must survive one damaged replica; for the others it waits a while.
+- Any other log is compared with those of all in-sync and eligible replicas. One of these that is certain of its own log
+  is enough: it has everything that was committed. With a min ISR above 1 it does not lead by a timeout while one has
+  not answered: that one may have acked messages that are missing here.
+- If its log is short it asks every replica: any may have the missing records.
+- With a min ISR of 1 this may be the only complete replica: it waits a while, and leads.
+- The log with the highest (epoch, end) leads, as in Raft.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,26 +23,26 @@ from bascule.wire.repair import LogEnd
 PATIENCE_S = 5.0
 """How long a replica waits for others in sync where one is enough to commit."""
 SHORT_PATIENCE_S = 1.0
-"""And for those that are not in sync: they may have more all the same, if this one lost it."""
+"""And for those that are not in sync: they may have records that this one lost."""
 
 
 class Account(NamedTuple):
-    """What a replica says about its own log."""
+    """The answer of a replica about its own log."""
 
     log_end: LogEnd
     certain: bool
-    """It is sure to have everything it promised: by its clean end, or because it has caught up with a leader since."""
+    """It has everything it promised: by the state of its tail, or because it is verified."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
     log_end: LogEnd
     sure: bool
-    """Its log ends as it was left, as far as it can tell."""
+    """Its tail is SURE or LIKELY."""
     exact: bool
-    """And nothing that it promised can be missing: it was the process alone that ended."""
+    """Its tail is SURE: no promised record can be missing."""
     lacks: bool
-    """Its log is known to end before what it had promised."""
+    """Its log is short: it ends before its promised end."""
     complete: tuple[str, ...]
     """The others in sync or eligible."""
     others: tuple[str, ...]
@@ -54,7 +53,7 @@ class Candidate:
 
 class Lead(NamedTuple):
     unheard: tuple[str, ...]
-    """In sync or eligible, and not compared with."""
+    """In-sync or eligible replicas that have not answered."""
 
 
 class GiveWay(NamedTuple):
@@ -63,7 +62,7 @@ class GiveWay(NamedTuple):
 
 class Wait(NamedTuple):
     missing: tuple[str, ...]
-    """Who has to be heard before anybody leads; () if this is a matter of a moment."""
+    """The replicas that must answer before it leads; () if it only waits a moment."""
 
 
 def decide(own: Candidate, told: Mapping[str, Account], waited_s: float) -> Lead | GiveWay | Wait:

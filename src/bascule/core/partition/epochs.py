@@ -1,8 +1,8 @@
-"""Which leader wrote which stretch of a log: the history by which two logs find where they parted.
+"""The leader epoch history of a log, used to find where two logs differ.
 
-Each record carries its leader's epoch. The history keeps where each epoch begins, so that a follower that wrote under
-older leaders can be told how far its log agrees (Kafka's KIP-101, with KIP-279's repeated asking). It is derived from
-the log: where a stored copy is missing or does not fit, it is made anew by reading the records.
+Each record has its leader's epoch. The history has where each epoch begins, so that the leader can answer a follower
+that wrote under older leaders how far its log agrees (Kafka's KIP-101, with the repeated requests of KIP-279). It is
+derived from the log: if a stored copy is missing or does not fit, it is made again from the records.
 """
 
 from bisect import bisect_right
@@ -48,7 +48,7 @@ class EpochHistory:
         end = self._starts[number] if number < len(self._starts) else log_end
         return (self._epochs[number - 1] if number else 0), end
 
-    def cut(self, end: int) -> None:
+    def truncate(self, end: int) -> None:
         """The log now ends there."""
         while self._starts and self._starts[-1] >= end:
             self._epochs.pop()

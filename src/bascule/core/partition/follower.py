@@ -1,15 +1,15 @@
-"""A follower of one partition: keeps a copy of its leader's log, byte for byte.
+"""A follower of one partition: it has a copy of its leader's log, byte for byte.
 
-It may know its own log's ends and epochs and what its leader answers; it touches no file and no socket. Its driver asks
-the leader from `position` on, and carries out the effects.
+It knows the ends and epochs of its own log and the answers of its leader; it touches no file and no socket. Its driver
+fetches from `position` on, and carries out the effects.
 
 Rules:
-- Records are taken as they are, after one kernel call has verified them all; what does not verify is not taken, nor
-  what does not begin where our log ends: the leader sends ahead, and one answer of several may be lost.
-- It never cuts its log without an answer from the leader that says where the logs parted, and never anything it has
-  shown: that was committed, and a leader that lacks it is no leader.
-- Answers of another term than the one it follows are ignored. So are all answers while the log has failed: behind a
-  record that was not stored there must be none that is.
+- Records are appended as they are, after one kernel call has verified them all. Records that do not verify are not
+  taken, nor any that do not begin where our log ends: the leader sends ahead, and one answer of several may be lost.
+- It truncates its log only after an answer of the leader that says where the logs differ, and never below its exposed
+  end: those records were committed, and a leader that lacks them is not valid.
+- Answers of another leader epoch than the one it follows are ignored. So are all answers while the log has failed: no
+  record may be stored after one that was not.
 """
 
 from dataclasses import dataclass
@@ -33,15 +33,15 @@ class Promised:
 
 
 @dataclass(frozen=True, slots=True)
-class WasCut:
-    """The log now ends here, as a Cut asked."""
+class Truncated:
+    """The log now ends here, as a Truncate asked."""
 
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Our own log cannot be written, and ends here now: what it had not promised is gone."""
+    """Our own log cannot be written, and ends here now: records that it had not promised are dropped."""
 
     end: int
 
@@ -53,7 +53,7 @@ class Reopened:
     end: int
 
 
-Event = Answered | Promised | WasCut | Failed | Reopened
+Event = Answered | Promised | Truncated | Failed | Reopened
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """Cut the log back to `end`, aside; then say WasCut."""
+class Truncate:
+    """Truncate the log to `end`, the rest to quarantine; then say Truncated."""
 
     end: int
 
@@ -85,7 +85,7 @@ class Distrust:
     reason: str
 
 
-Effect = Append | Cut | Expose | Distrust
+Effect = Append | Truncate | Expose | Distrust
 
 _WHOLE = 0
 
@@ -105,8 +105,8 @@ class Follower:
         self.end = end
         self.promised_end = promised_end
         self.hw_end = hw_end
-        """What the leader said is committed; we may not have it all yet."""
-        self.cutting = False
+        """The high watermark of the leader; our log may end before it."""
+        self.truncating = False
         self.failed = False
         self._stream_index = stream_index
         self._partition = partition
@@ -132,10 +132,10 @@ class Follower:
                 assert end <= self.end, f"promised up to {end}, appended up to {self.end}"
                 self.promised_end = max(self.promised_end, end)
                 return self._expose()
-            case WasCut(end):
-                assert self.cutting, "a log is truncated because a Cut asked for it"
+            case Truncated(end):
+                assert self.truncating, "a log is truncated because a Truncate asked for it"
                 assert end <= self.end, f"truncated to {end}, which is past {self.end}"
-                self.cutting = False
+                self.truncating = False
                 return self._ends_at(end)
             case Failed(end):
                 assert end <= self.end, f"a log that failed at {end} had ended at {self.end}"
@@ -149,11 +149,11 @@ class Follower:
     def _ends_at(self, end: int) -> list[Effect]:
         self.end = end
         self.promised_end = min(self.promised_end, end)
-        self._epochs.cut(end)
+        self._epochs.truncate(end)
         return []
 
     def _answered(self, answer: Answer) -> list[Effect]:
-        if answer.leader_epoch != self.leader_epoch or self.cutting or self.failed or answer.kind is Kind.REFUSED:
+        if answer.leader_epoch != self.leader_epoch or self.truncating or self.failed or answer.kind is Kind.REFUSED:
             return []
         if answer.kind is Kind.DIVERGED:
             return self._diverged(answer)
@@ -176,35 +176,35 @@ class Follower:
             return [Distrust(f"records from offset {first} on, but the log ends at {self.end}")]
         if epoch < self._epochs.last_epoch or epoch > self.leader_epoch:
             return [Distrust(f"records of epoch {epoch} after {self._epochs.last_epoch} under {self.leader_epoch}")]
-        self._epochs.begin(epoch, self.end)  # also if its leader skipped offsets that had been shown
+        self._epochs.begin(epoch, self.end)  # also if its leader skipped offsets that had been exposed
         self.end = end
         return [Append(records, count, end, last_timestamp, epoch, first)]
 
     def _diverged(self, answer: Answer) -> list[Effect]:
-        """Cut back to where both logs have `answer.epoch`; if they still differ there, the next answer says so."""
+        """Truncate to where both logs have `answer.epoch`; if they still differ there, the next answer says so."""
         if (answer.asked_end, answer.asked_epoch) != (self.end, self._epochs.last_epoch):
             return []  # about another log than the one we have now
         _, own_end = self._epochs.end_of(answer.epoch, self.end)
         end = min(answer.epoch_end, own_end)
         if end >= self.end:
-            return [Distrust(f"told to cut at {end}, but the log ends at {self.end}")]
+            return [Distrust(f"asked to truncate to {end}, but the log ends at {self.end}")]
         if end < self._exposed_end:
-            return [Distrust(f"told to cut at {end}, but everything below {self._exposed_end} was committed")]
-        self.cutting = True
-        return [Cut(end)]
+            return [Distrust(f"asked to truncate to {end}, but everything below {self._exposed_end} was committed")]
+        self.truncating = True
+        return [Truncate(end)]
 
     def _expose(self) -> list[Effect]:
         """Readers of a replica see what is committed and here."""
         reached = min(self.hw_end, self.promised_end)
         if reached <= self._exposed_end:
             return []
-        assert reached <= self.end, f"shown up to {reached}, but the log ends at {self.end}"
+        assert reached <= self.end, f"exposed up to {reached}, but the log ends at {self.end}"
         self._exposed_end = reached
         return [Expose(reached)]
 
 
 def judge(position: Position, epochs: EpochHistory, log_end: int) -> tuple[int, int] | None:
-    """For a leader: None if a follower at that position has a prefix of our log; else the (epoch, end) to cut to."""
+    """For a leader: None if a follower at that position has a prefix of our log; else (epoch, end) to truncate to."""
     if position.end == 0:
         return None
     epoch, end = epochs.end_of(position.last_epoch, log_end)

@@ -1,25 +1,24 @@
-"""How far the replicas of a partition have come: the high watermark, and who counts for it.
+"""The ends of the replicas of a partition: the high watermark, and which replicas count for it.
 
 A replica's *promised* end is what it guarantees to still have after a crash: its synced end under `group`, its written
 end under the relaxed modes. The high watermark is the smallest promised end over the in-sync set, if that set is at
 least min ISR large, and it only goes up.
 
-The set itself is the metadata's business; a leader only asks for changes. Until it knows the outcome it commits with
-the larger set: a replica it wants out still counts, one it wants in counts already. Nothing is then committed that
-some outcome of the request would not have. It knows when the metadata changes the partition, whatever the change is:
-a request is for the state it was made in, and comes too late for any other.
+The set itself is in the metadata; a leader only requests changes. Until it knows the outcome it commits with the larger
+set: a replica that it wants out still counts, one that it wants in counts already. So whatever the outcome, every
+member of the set has everything committed. The outcome is known when the metadata changes the partition, whatever the
+change is: a request is valid for one partition epoch only.
 
 Caught up means: a replica has reached the end the leader had when it answered that replica's previous fetch. Plain
-equality would flap under load, for the leader's end moves on while the answer travels. Into the set comes only who has
-also *promised* what the leader had when it was elected: the last leader may have committed any of that, though this one
-does not know how much.
+equality would flap under load, because the leader's end moves on while the answer is under way. A replica enters the
+set only if it has also *promised* what the leader had when elected: the last leader may have committed any of that.
 
-A follower names a partition when its position there has changed. What it says of others says of this one that it
-stands where it stood; the leader is told so (`heard`) when it looks who lags. While all replicas are in sync it does
-that a few times in the time one may lag, and when one has lagged for that long.
+A follower's report names a partition only if its position there has changed; a report about others means that this one
+is unchanged. The leader takes that into account (`heard`) when it checks which replicas lag. While all replicas are in
+sync it does that a few times in the time one may lag, and when one has lagged for that long.
 
-The set may fall below its minimum; then nothing is committed. A change that was refused is asked for again after a
-pause that grows, so that a leader and a controller that see a replica differently do not fill the metadata with it.
+The set may fall below its minimum; then nothing is committed. A refused change is requested again after a growing
+pause, so that a leader and a controller that disagree about a replica do not fill the metadata with requests.
 """
 
 from collections.abc import Iterable
@@ -27,9 +26,9 @@ from dataclasses import dataclass
 
 ASK_AGAIN_FIRST_NS = 200_000_000
 ASK_AGAIN_MAX_NS = 5_000_000_000
-"""Before a change of the in-sync set that was refused is asked for again."""
+"""The pause before a refused change of the in-sync set is requested again."""
 LOOKS = 4
-"""At who lags, in the time one may lag, if all are in sync."""
+"""Checks for lagging replicas in the time one may lag, if all are in sync."""
 
 
 @dataclass(slots=True)
@@ -42,12 +41,12 @@ class Follower:
     answered_end: int = -1
     """The leader's end at the last answer; -1 before the first."""
     out_at: int = 0
-    """When it was taken out of the set: what it said before says nothing about whether it still lives."""
+    """When it left the set: earlier reports do not show that it is still alive."""
     failing: bool = False
-    """It says that its disk takes nothing more."""
+    """It reported that its disk takes no writes."""
     not_before: int = 0
     pause_ns: int = 0
-    """When a change that was refused is asked for again, and after which pause; 0 if none was."""
+    """When a refused change is requested again, and after which pause; 0 if none was refused."""
 
 
 class InSync:
@@ -73,7 +72,7 @@ class InSync:
         self._joining: dict[str, None] = {}
         self._counted = self._who_counts()
         self._look_at = 0
-        """When it is time to look who lags; unless somebody is not in sync, for then it always is."""
+        """When to check which replicas lag, if all are in sync; else that is always due."""
         assert self_id in self.isr, "a leader is a member of its own in-sync set"
 
     @property
@@ -106,15 +105,15 @@ class InSync:
         return self._advance()
 
     def heard(self, replica: str, leader_end: int, at: int) -> None:
-        """At that time a follower said that it stands where it stood."""
+        """At that time a follower reported that its position is unchanged."""
         follower = self.followers.get(replica)
         if follower is not None and not follower.failing and at > max(follower.fetched_at, follower.out_at):
             risen = self.fetched(replica, follower.end, follower.promised_end, leader_end, at)
-            assert not risen, "it promises what it had promised"
+            assert not risen, "an unchanged position promises no more"
 
     def disk_failing(self, replica: str, promised_end: int, now: int) -> None:
-        """A follower says that its disk takes nothing more. Whether its log agrees with ours was not looked at: what it
-        promises now may be less than it did, but is not believed to be more."""
+        """A follower reports that its disk takes no writes. Its log was not compared with ours, so its promised end may
+        go down by this, but never up."""
         if follower := self.followers.get(replica):
             follower.promised_end = min(promised_end, follower.promised_end)
             follower.failing, follower.caught_up = True, False
@@ -123,9 +122,9 @@ class InSync:
     def changed(
         self, isr: Iterable[str], replicas: Iterable[str] = (), now: int = 0, eligible: Iterable[str] = ()
     ) -> bool:
-        """The metadata says who is in, and, if `replicas` says anything, who holds a copy at all. All that was asked is
-        settled. True if the high watermark rose. Whoever went out has to show itself again: what it said before
-        says nothing about whether it still lives."""
+        """The metadata has this ISR and, unless empty, these `replicas`. All requests are resolved. True if the high
+        watermark rose. A replica that left the set has to fetch again: earlier reports do not show that it is still
+        alive."""
         before, self.isr, self._eligible = self.isr, tuple(isr), tuple(eligible)
         assert self._self_id in self.isr, "a leader is a member of its own in-sync set"
         if held := tuple(replicas):
@@ -153,18 +152,18 @@ class InSync:
     # --- who should be in --------------------------------------------------------------------------------------
 
     def start_watching(self, now: int) -> None:
-        """A new leader knows nothing about anybody: each gets the full time to be heard of."""
+        """A new leader has no reports yet: each follower gets the full lag time to send one."""
         for follower in self.followers.values():
             follower.fetched_at = follower.caught_up_at = now
 
     def due(self, now: int) -> bool:
-        """Whether it is time to look who lags, and who does no more."""
+        """Whether it is time to check which replicas lag, and which have caught up."""
         return now >= self._look_at or self.under_replicated
 
     def lagging(self, now: int, max_lag_ns: int, only: str = "") -> list[str]:
-        """Members to ask out: silent, or not caught up, for too long; with a disk that takes nothing more; or without
-        what they had promised, for their disk lost it: these must not be eligible either. Each is named once per
-        request. After news of one `only` that one is looked at: what is known of the others may be old."""
+        """Members to request out: without a report, or not caught up, for too long; with a disk that takes no writes;
+        or lacking promised records: these must not be eligible either. Each is returned once per request. After a
+        report of one replica `only` that one is checked: what is known of the others may be old."""
         late = [
             replica
             for replica in self.isr
@@ -186,13 +185,13 @@ class InSync:
         return late
 
     def lacks(self, replica: str) -> bool:
-        """It does not have what it had promised: its disk lost it."""
+        """It lacks records that it had promised: its disk lost them."""
         follower = self.followers.get(replica)
         return follower is not None and follower.answered_end >= 0 and follower.promised_end < self.hw_end
 
     def recovered(self, now: int, max_lag_ns: int) -> list[str]:
-        """Replicas to ask in again: heard of, caught up, and with everything promised that is committed, or may have
-        been under the last leader."""
+        """Replicas to request in again: with a recent report, caught up, and with everything promised that is
+        committed, or may have been under the last leader."""
         if not self.under_replicated:
             return []
         needed_end = max(self.hw_end, self._leadership_end)
@@ -212,14 +211,14 @@ class InSync:
         return back
 
     def shrink_failed(self, replica: str, now: int = 0) -> None:
-        """It is still in, or will turn out to be out: it may be asked out again, in a while."""
+        """It is in or out, which the metadata will show: the request may be repeated after a pause."""
         self._leaving.pop(replica, None)
         self._pause(replica, now)
         self._look_at = 0
 
     def expand_failed(self, replica: str, asked: bool, now: int) -> bool:
-        """It is not in sync for the cluster: it may be asked in again, in a while. If nobody was asked it counts no
-        more, and the high watermark may rise: True then; else the metadata says when that is sure."""
+        """It is not in the ISR: the request may be repeated after a pause. If the controller was not `asked` it stops
+        to count, and the high watermark may rise: True then; else it counts until the metadata changes."""
         self._pause(replica, now, grows=asked)
         if asked:
             return False

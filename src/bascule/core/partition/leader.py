@@ -1,18 +1,18 @@
-"""The leader of one partition: gives offsets, decides what is stored, and remembers which acks it owes.
+"""The leader of one partition: assigns offsets, decides what is stored, and has the pending acks.
 
-It may know its own log's end, the in-sync set and the clock readings its events carry; it touches no file and no
+It knows its own log's end, the in-sync set and the clock readings of its events; it touches no file and no
 socket. Events in, effects out, in the order append -> replicate -> (sync, elsewhere) -> acks ->
 expose.
 
 Rules:
 - One decision per batch. Messages that need another answer than "stored" (too large, wrong expected offset) are
   singled out inside the kernel and come back as error acks; they never split a batch.
-- An ack is pending from the moment of the append and paid when its promise holds: LEADER when this broker's log has
-  promised the record, ALL when the whole in-sync set has. A leader on its way out of the cluster pays both when the
-  whole set has: one that is replaced and does not know it yet then pays nothing that its successor lacks.
-- Offsets that were committed or shown are not given again, also if the log lacks their records: it goes on behind them.
-- When the log fails, nothing unpromised is acked as stored: everyone who waits is told UNKNOWN, for that is the truth:
-  followers may have it already, and one of them may lead next.
+- An ack is pending from the append until its condition is met: LEADER when this broker's log has promised the record,
+  ALL when the whole in-sync set has. A leader that is being removed from the cluster sends both when the whole set has:
+  if it was replaced and does not know it yet, it acks nothing that its successor lacks.
+- Offsets that were committed or exposed are not given again, also if the log lacks their records.
+- When the log fails, no record that was not promised is acked as stored. Its publisher gets UNKNOWN, because followers
+  may have the record already, and one of them may lead next.
 
 The shape follows etcd's raft (step in, instructions out) and Kafka's partition leader (high watermark by in-sync set).
 """
@@ -45,7 +45,7 @@ class Promised:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Our own log cannot be written, and ends at `promised_end` now. What lay beyond may be on followers."""
+    """Our own log cannot be written, and ends at `promised_end` now. Followers may have later records."""
 
     promised_end: int
 
@@ -65,7 +65,7 @@ class SetReadonly:
 
 @dataclass(frozen=True, slots=True)
 class SetLeaving:
-    """Whether this broker is on its way out of the cluster: another one is about to lead what it leads."""
+    """Whether this broker is being removed from the cluster: others are about to lead its partitions."""
 
     leaving: bool
 
@@ -92,7 +92,7 @@ class IsrChanged:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkFailed:
-    """A replica we asked out may still be in."""
+    """A request to remove this replica from the ISR failed: it may still be in."""
 
     replica: str
     now: int = 0
@@ -100,8 +100,8 @@ class ShrinkFailed:
 
 @dataclass(frozen=True, slots=True)
 class ExpandFailed:
-    """A replica we wanted in is not: the controller was `asked` and took it out for sure, or there was no use asking,
-    for it is not alive."""
+    """A request to add this replica to the ISR failed: the controller was `asked` and took it out, or was not asked,
+    because the replica is not alive."""
 
     replica: str
     asked: bool
@@ -110,7 +110,7 @@ class ExpandFailed:
 
 @dataclass(frozen=True, slots=True)
 class DiskFailing:
-    """A follower says that its disk takes nothing more."""
+    """A follower reports that its disk takes no writes."""
 
     replica: str
     promised_end: int
@@ -121,7 +121,7 @@ class DiskFailing:
 class Tick:
     now: int
     heard: tuple[tuple[str, int], ...] = ()
-    """Followers, and when each of them last said that it stands where it stood."""
+    """Followers, and when each of them last reported that its position is unchanged."""
 
 
 Event = (
@@ -153,11 +153,11 @@ class Append:
 
 @dataclass(slots=True)
 class Replicate:
-    """What was just appended, if the log took it, is on its way to the followers before it is synced here."""
+    """Send these records, if the log took them, to the followers before they are synced here."""
 
     records: bytes
     first_offset: int
-    """Where the log ended before. The first record is past it if offsets were shown that this log lacks."""
+    """Where the log ended before. The first record is past it if exposed offsets are missing in this log."""
     next_offset: int
 
 
@@ -173,8 +173,8 @@ class Expose(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DropAcks:
-    """Too many acks wait on this broker, most of them of the partition named, perhaps another one: its messages stay
-    stored, but their publishers will not hear of it."""
+    """Too many acks are pending on this broker, most of them of this partition, perhaps another one: its messages stay
+    stored, but their publishers get no ack."""
 
     partition: str
     nbytes: int
@@ -184,7 +184,7 @@ class DropAcks:
 class AskShrink:
     replica: str
     lacks: bool = False
-    """It has lost something it had promised: it is not eligible to lead either."""
+    """It has lost records that it had promised: it is not eligible to lead either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +226,10 @@ class Leader:
         self.in_sync = in_sync
         self.end = end
         self.leadership_end = end
-        """Our end when we became leader. The old leader may have shown any of it: until the high watermark is there,
-        showing ours would let clients see it go back."""
+        """Our end when we became leader. The old leader may have exposed any of it: until the high watermark is there,
+        clients that saw ours would see it go back."""
         self.committed_end = committed_end
-        """What was committed before us, as far as we know. It is past our end only if records were lost or given up."""
+        """The committed end before this leadership, if known. It is past our end only if records were lost."""
         self.last_timestamp = last_timestamp
         self.readonly = False
         self.leaving = False
@@ -237,7 +237,7 @@ class Leader:
         self._tail = record_tail(identity.origin, identity.subject, b"")
 
     def step(self, event: Event) -> list[Effect]:
-        """What comes with every batch has a door of its own, too: `arrived`, `promised` and `fetched`."""
+        """Events of every batch have a method of their own, too: `arrived`, `promised` and `fetched`."""
         match event:
             case Arrived(batch, now):
                 return self.arrived(batch, now)
@@ -278,7 +278,7 @@ class Leader:
 
     @property
     def established(self) -> bool:
-        """Everything we had when we became leader is committed: what we show can only grow."""
+        """Everything we had when we became leader is committed: the high watermark we report only goes up."""
         return self.in_sync.hw_end >= self.leadership_end
 
     def _check_isr(self, now: int, only: str = "") -> list[Effect]:
@@ -289,7 +289,7 @@ class Leader:
         return [AskExpand(replica) for replica in self.in_sync.recovered(now, self.identity.max_lag_ns)]
 
     def arrived(self, batch: bytes, now: int, may_store: bool = True) -> list[Effect]:
-        """A batch that may not be stored is answered all the same."""
+        """A batch that may not be stored is answered too, with errors."""
         if self.readonly:
             return []
         identity = self.identity

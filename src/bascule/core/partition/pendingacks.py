@@ -1,20 +1,20 @@
 """Acks that are pending: of one partition while this broker leads it, and of the whole broker, which has one bound.
 
-An ack waits from the append until its promise holds: for a sync, that is milliseconds; of policy ALL also for the
-in-sync set, and if that is below its minimum there is no end to it. So a partition that commits nothing collects acks
-as long as somebody publishes to it, and what it holds is memory that a client chooses.
+An ack is pending from the append until its condition is met: milliseconds for a sync; under policy ALL it also waits
+for the in-sync set, without end if that is below its minimum. So a partition that commits nothing collects acks as
+long as clients publish to it, and clients decide how much memory that takes.
 
 Rules:
-- One bound for all partitions of a broker. Over it the largest holder loses its oldest acks, first of all one that
-  stands still (the same ack was its oldest a tick ago): who waits there has given up most likely, and acks of
-  partitions that commit are about to be paid. The messages stay stored; their publishers do not hear of it.
-- A holder is a partition, not a client. What a partition holds is known per batch without looking at any ack. Who waits
-  is known by inbox alone, and that is whatever a publisher says: a unary call has one of its own, and a program on NATS
-  may name another one in each message.
-- What waits for a gRPC call that is over is dropped when this becomes known, from partitions that stand still, so much
-  at a time (the acks of others are paid before that would be worth it).
+- One bound for all partitions of a broker. Over it the partition with the most pending bytes loses its oldest acks, a
+  stalled one (the same ack was its oldest a tick ago) before others: its publishers have most likely given up, and acks
+  of partitions that commit are about to be sent. The messages stay stored; their publishers get no ack.
+- Bytes are counted by partition, not by client: per batch, without parsing any ack. The only name of a client is its
+  inbox, and that is whatever a publisher says: a unary call has one of its own, and a program on NATS may name another
+  one in each message.
+- Acks for a gRPC call that is over are dropped from stalled partitions, so many bytes at a time (other partitions send
+  theirs before that would be worth it).
 
-It touches no clock: ticks come from outside.
+It reads no clock: ticks are events.
 """
 
 from collections import deque
@@ -34,7 +34,7 @@ class _Batch:
     leader: bytes
     all: bytes
     round: int = 0
-    """The calls known to be over when it was looked through last."""
+    """`Gone.round` when it was last searched."""
 
 
 class Gone(NamedTuple):
@@ -48,7 +48,7 @@ class Gone(NamedTuple):
 
 
 class PendingAcksBound:
-    """What all partitions led by a broker may hold together."""
+    """The bound of all partitions led by a broker together."""
 
     def __init__(self, most: int = 0) -> None:
         self.most = most or PENDING_ACK_BYTES
@@ -62,14 +62,14 @@ class PendingAcksBound:
         self._holders.pop(holder, None)
 
     def shed(self) -> list[tuple[str, int]]:
-        """Drop so much that there is room for a while: whose acks, and how many bytes of them."""
+        """Drop acks down to three quarters of the bound; gives the partitions and the bytes dropped."""
         dropped = []
         enough = self.most // 4 * 3
         for holder in sorted(self._holders, key=lambda item: (item.stands_still, item.nbytes), reverse=True):
             if self.nbytes <= enough:
                 break
             dropped.append((holder.name, holder.drop_oldest(self.nbytes - enough)))
-        assert self.nbytes <= enough, "what is pending is pending by somebody"
+        assert self.nbytes <= enough, "every pending byte belongs to a partition"
         return dropped
 
     def tick(self) -> None:
@@ -78,7 +78,7 @@ class PendingAcksBound:
             holder.tick()
 
     def forget(self, gone: Gone) -> bool:
-        """Drop what waits for calls that are over. True: there is more to look through."""
+        """Drop acks for calls that are over. True if more are to be searched."""
         room = PENDING_SWEEP_BYTES
         for holder in self._holders:
             if holder.stands_still:
@@ -89,12 +89,12 @@ class PendingAcksBound:
 
 
 class PendingAcks:
-    """What one partition owes. Close it when this broker leads the partition no more."""
+    """The pending acks of one partition. Close it when this broker does not lead the partition any more."""
 
     def __init__(self, name: str, bound: PendingAcksBound) -> None:
         self.name = name
         self.nbytes = 0
-        """With what each batch takes beside its acks."""
+        """With the overhead of each batch."""
         self.stands_still = False
         self._bound = bound
         self._unpromised: deque[_Batch] = deque()
@@ -112,12 +112,12 @@ class PendingAcks:
         return bound.shed() if bound.nbytes > bound.most else []
 
     def wait_for_all(self) -> None:
-        """What was to be paid when our log has promised it is paid when the in-sync set has."""
+        """LEADER acks wait for the in-sync set from now on, too."""
         for batch in self._unpromised:
             batch.leader, batch.all = b"", batch.leader + batch.all
 
     def promised(self, end: int) -> list[bytes]:
-        """Our log has promised everything below `end`: the LEADER acks to pay."""
+        """Our log has promised everything below `end`: gives the LEADER acks to send."""
         payable: list[bytes] = []
         paid = 0
         unpromised = self._unpromised
@@ -134,7 +134,7 @@ class PendingAcks:
         return payable
 
     def committed(self, hw_end: int, payable: list[bytes]) -> None:
-        """Everything below `hw_end` is committed: the ALL acks to pay go behind `payable`."""
+        """Everything below `hw_end` is committed: adds the ALL acks to send to `payable`."""
         paid = 0
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0].end <= hw_end:
@@ -145,7 +145,7 @@ class PendingAcks:
             self._paid(paid)
 
     def failed(self, promised_end: int) -> bytes:
-        """Our log ends at `promised_end` now: the acks of what lay beyond."""
+        """Our log ends at `promised_end` now: gives the acks of all later records."""
         lost: list[bytes] = []
         while self._unpromised and self._unpromised[-1].end > promised_end:
             batch = self._unpromised.pop()
@@ -154,7 +154,7 @@ class PendingAcks:
         return b"".join(reversed(lost))
 
     def tick(self) -> None:
-        """Does the oldest ack that waits for the in-sync set wait still?"""
+        """Note whether the oldest ack that waits for the in-sync set is the same as at the last tick."""
         oldest = self._uncommitted[0] if self._uncommitted else None
         self.stands_still = oldest is not None and oldest is self._oldest
         self._oldest = oldest
@@ -170,9 +170,9 @@ class PendingAcks:
         return before - self.nbytes
 
     def forget(self, gone: Gone, room: int) -> int:
-        """Drop what waits for calls that are over, looking through so many bytes, or a batch more; gives how many."""
+        """Drop acks for calls that are over, searching so many bytes, or a batch more; gives how many."""
         if not self._uncommitted or self._uncommitted[-1].round == gone.round:
-            return 0  # the newest is looked through last
+            return 0  # the newest is searched last
         looked_through = 0
         emptied = False
         for batch in self._uncommitted:
@@ -198,7 +198,7 @@ class PendingAcks:
                 self._paid(PENDING_BATCH_BYTES)
 
     def close(self) -> None:
-        """Nobody will pay them: another one leads, or nobody does."""
+        """They are never sent: this broker does not lead any more."""
         self._unpromised.clear()
         self._uncommitted.clear()
         self._paid(self.nbytes)

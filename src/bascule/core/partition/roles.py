@@ -1,4 +1,4 @@
-"""What one replica of a partition is on its broker, and what it may become.
+"""The roles of a replica on its broker, and the moves between them.
 
 A role is given up before the next one is taken, so that most moves lead to `NONE` or from it: at no moment does a
 replica write under two leader epochs. Its driver (`node.partition.roles`) asserts each move.
@@ -15,9 +15,9 @@ class Role(Enum):
     """It is named leader, and compares its log with the others' first."""
     LEADING = "leading"
     TRUNCATING = "truncating"
-    """Its log is being cut. It has no other role until that is over: a log cut half way agrees with nobody's."""
+    """Its log is being truncated. It has no other role until that is over."""
     FAILED = "failed"
-    """An assertion failed: what is in memory is not believed any more. It has no role until the broker starts again."""
+    """An assertion failed: its state in memory is not trusted any more. It has no role until the broker restarts."""
     ENDED = "ended"
     """It is closed, or its stream is deleted."""
 

@@ -1,12 +1,11 @@
 """Elections: asking for votes, and giving one.
 
-A server that hears no leader first asks whether it would be elected (pre-vote) and raises its term only if so: one that
-was cut off returns without disturbing anybody. Nobody who hears a leader answers at all (the lease that goes with the
-leader's own quorum check), unless the leader itself asked for the election to hand over.
+A server without a leader first asks whether it would be elected (pre-vote) and raises its term only if so: one that was
+partitioned from the others does not disturb them when it returns. A server with a live leader ignores vote requests
+(the lease that belongs to the leader's quorum check), unless the leader itself asked for the election to hand over.
 
-A vote is given once a term, to a candidate whose log has everything this one has. A candidate says in which
-incarnation it counts its voter: a server that lost its state is asked for the vote of an earlier life, which it cannot
-give.
+A vote is given once a term, to a candidate whose log is at least as up to date. A vote request names the incarnation of
+the voter: a server that lost its state has another one, and does not grant a vote that is meant for the earlier one.
 """
 
 from bascule.core.raft.state import Role, State
@@ -41,7 +40,7 @@ class Election:
         if granted and not message.pre:
             state.vote = message.source
             state.elapsed = 0
-        # A pre-vote is granted in the term that was asked about; a refusal tells the asker what time it is.
+        # A pre-vote is granted in the term of the request; a refusal has the present term.
         term = message.term if granted else state.term
         state.send(VoteReply(state.id, message.source, term, granted=granted, pre=message.pre))
 

@@ -1,7 +1,7 @@
 """Following: taking entries, heartbeats and snapshots from the leader of the present term.
 
-Whatever a reply says is stored: the driver sends it only after it has persisted the same Ready. Requests may come twice
-or out of order; each says what it follows, so taking one again changes nothing.
+Entries that a reply confirms are stored: the driver sends it only after it has persisted the same Ready. Requests may
+come twice or out of order; each has its previous index and term, so taking one again changes nothing.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ class Following:
     def on_append(self, message: AppendRequest) -> None:
         state, log = self._state, self._state.log
         if message.prev_index < log.commit:
-            # What is committed agrees with every later leader; only what lies beyond it is news.
+            # Committed entries agree with every later leader; only later ones are new.
             match = log.commit
             entries = tuple(entry for entry in message.entries if entry.index > log.commit)
         elif log.matches(message.prev_index, message.prev_term):
@@ -53,7 +53,7 @@ class Following:
     def on_snapshot(self, message: SnapshotRequest) -> None:
         state, log, part = self._state, self._state.log, message.snapshot
         if part.index <= log.commit or log.matches(part.index, part.term):
-            # Nothing in it is new; what the log has beyond it stays.
+            # Nothing in it is new; later entries of the log stay.
             log.commit_to(part.index)
             self.forget_snapshot()
             state.send(AppendReply(state.id, message.source, state.term, log.commit, incarnation=state.incarnation))

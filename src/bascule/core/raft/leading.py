@@ -123,7 +123,7 @@ class Leadership:
             self._hand_over_due = True
 
     def caught_up(self, server: str) -> bool:
-        """Whether it has everything that is committed, and is heard from: the moment to make a learner a voter."""
+        """Whether it has everything committed, and answers: the moment to make a learner a voter."""
         progress = self.progress.get(server)
         return progress is not None and progress.active and progress.match >= self._state.log.commit
 
@@ -152,7 +152,7 @@ class Leadership:
             self._check_quorum()
 
     def _check_quorum(self) -> None:
-        """A leader that does not hear a quorum may have a successor already: it stops."""
+        """A leader without answers of a quorum may have a successor already: it steps down."""
         state = self._state
         heard = {server for server, progress in self.progress.items() if progress.active}
         for progress in self.progress.values():
@@ -198,7 +198,7 @@ class Leadership:
         self._state.log.append(entries)
 
     def _meet_members(self) -> None:
-        """One Progress for every other member, a fresh one for a new life of a server."""
+        """One Progress for every other member, a new one for a new incarnation."""
         state, membership = self._state, self._state.membership
         known, self.progress = self.progress, {}
         for server in membership.everyone:

@@ -1,9 +1,9 @@
 """The Raft log in memory: the entries since a little before the last snapshot, the memberships they carry, and how far
 they are persisted, committed and applied.
 
-A membership is in force from the moment its entry is in the log, committed or not, and until the entry is cut (Ongaro's
-thesis, 4.1). So which servers a quorum is counted from never depends on how much of the log was applied, or on a
-commit index that is not persisted at once.
+A membership is in force from the moment its entry is in the log, committed or not, and until the entry is removed
+(Ongaro's thesis, 4.1). So which servers a quorum is counted from never depends on how much of the log was applied, or
+on a commit index that is not persisted at once.
 
 Entries that a snapshot covers stay for a while (`base` is the last one gone), because a follower a little behind is
 better helped by entries than by a snapshot. Terms never go down along the log: look-ups by term are binary searches.
@@ -119,7 +119,7 @@ class RaftLog:
 
     def merge(self, entries: tuple[Entry, ...]) -> None:
         """From the leader, following an entry both have: only what is new or different here is taken. A late copy of
-        an old request must not cut what came after it."""
+        an old request must not truncate what came after it."""
         for position, entry in enumerate(entries):
             if not self.matches(entry.index, entry.term):
                 self.append(list(entries[position:]))

@@ -7,15 +7,15 @@ in that order; `advance()` says it was done. Nothing a peer could rely on leaves
 persisted: messages are part of the same Ready as the entries and the hard state they follow from, and a leader counts
 its own copy of an entry only when it is persisted.
 
-Beyond the paper's core: pre-vote (a server that was cut off does not disturb on return), check-quorum (a leader that
-hears no quorum steps down) with the matching lease (followers that hear a leader ignore elections), read-index
-reads, pipelined appends with fast backtrack, snapshots in chunks, learners, membership changes of one voter (or from
-one voter to three) only after a commit in the own term, leadership transfer, and incarnations: a server that lost its
-state starts with `HardState(incarnation=<a fresh token>)`, and neither votes nor campaigns nor counts until the
-membership names it so.
+Beyond the paper's core: pre-vote (a server that was partitioned does not disturb on return), check-quorum (a leader
+without answers of a quorum steps down) with the matching lease (followers of a live leader ignore elections),
+read-index reads, pipelined appends with fast backtrack, snapshots in chunks, learners, membership changes of one voter
+(or from one voter to three) only after a commit in the own term, leadership transfer, and incarnations: a server that
+lost its state starts with `HardState(incarnation=<a fresh token>)`, and neither votes nor campaigns nor counts until
+the membership names it so.
 
 Known to be imperfect: the log since the last snapshot is held in memory, the driver compacts it; a server that is
-removed is not told so here, and asks for votes in vain (the controller tells it, see `node.administration`).
+removed is not informed here, and asks for votes in vain (the controller informs it, see `node.administration`).
 """
 
 from collections.abc import Callable
@@ -141,7 +141,7 @@ class Raft:
         elif state.may_campaign and (state.elapsed >= state.timeout or state.membership.voters == (state.id,)):
             self._election.campaign()
         elif state.elapsed >= state.timeout:
-            state.leader = ""  # who may not campaign, a learner or one that was removed, hears nobody either
+            state.leader = ""  # also for a learner or a removed server, which may not campaign
         self._settle()
 
     def bound_messages(self, most_bytes: int) -> None:
@@ -285,7 +285,7 @@ class Raft:
         return True
 
     def _older_term(self, message: Message) -> None:
-        """Tell a sender that time has moved on, so that it stops: a leader cut off, or a candidate."""
+        """Send the present term to an old leader or a candidate, so that it steps down."""
         state = self._state
         if isinstance(message, _FROM_LEADER):
             state.send(AppendReply(self.id, message.source, state.term, 0, True, incarnation=state.incarnation))

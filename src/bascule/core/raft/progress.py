@@ -22,7 +22,7 @@ class Stage(Enum):
 class Progress:
     def __init__(self, next_index: int, incarnation: str) -> None:
         self.incarnation = incarnation
-        """Of the follower this is about; what another life of it says does not count."""
+        """Of the follower; replies of another incarnation are ignored."""
         self.match = 0
         self.next = next_index
         self.stage = Stage.PROBE
@@ -32,7 +32,7 @@ class Progress:
         """The newest round of heartbeats it answered."""
         self.commit_sent = 0
         self.verify = False
-        """Ask whether what was sent has arrived: the last request of a burst may be lost with nobody to notice."""
+        """Ask whether sent entries have arrived: the loss of the last request of a burst would not be noticed."""
         self.snapshot: Snapshot | None = None
         self.snapshot_offset = 0
         self._stalled_ticks = 0
@@ -79,10 +79,10 @@ class Progress:
         return news
 
     def rejected(self, prev_index: int, hint: int) -> None:
-        """`hint` is the last index at which the logs may agree. Rejections of requests long overtaken say nothing.
+        """`hint` is the last index at which the logs may agree. Rejections of old requests are ignored.
 
-        One of a request right after what it had confirmed is the word of a follower whose file lost its end: it gets
-        that again. If it was only late, its next answer says so; to count on less than it has is never wrong.
+        If a follower rejects a request right after the entries it had confirmed, its file has lost its end: these are
+        sent again. If the rejection was only late, the next reply corrects that; a match that is too low is safe.
         """
         if self.stage is Stage.REPLICATE and prev_index >= self.match:
             self._become(Stage.PROBE)
@@ -94,13 +94,13 @@ class Progress:
             self._paused = False
 
     def heard(self) -> None:
-        """After a silence it is tried again at once."""
+        """The first reply after a silence: requests are sent again at once."""
         if not self.active and self.stage is not Stage.REPLICATE:
             self._paused = False
         self.active = True
 
     def heartbeat_answered(self, round_number: int) -> None:
-        """It lives. If nothing else has moved since its last answer, a request was lost, and is tried again."""
+        """It is alive. If its position is unchanged since the last answer, a request was lost, and is sent again."""
         if round_number <= self.round:
             return
         self.round = round_number
@@ -118,8 +118,8 @@ class Progress:
         self.snapshot_offset = 0
 
     def chunk_received(self, index: int, received: int) -> None:
-        """Forward, or back to the beginning if the follower forgot what it had. Anything else is a copy of an answer
-        that was heard: to send again for each of those would keep them coming for ever."""
+        """Forward, or back to the beginning if the follower has dropped its chunks. Anything else is a copy of an
+        earlier reply: sending a chunk for each of those would never end."""
         if self.snapshot is None or index != self.snapshot.index:
             return
         if received > self.snapshot_offset or (not received and self.snapshot_offset):
@@ -128,7 +128,7 @@ class Progress:
             self._paused = False
 
     def tick(self) -> None:
-        """A snapshot nobody takes is given up, so that it does not hold memory for a server that is gone."""
+        """A stalled snapshot is given up, so that it does not hold memory for a server that is gone."""
         if self.stage is Stage.SNAPSHOT:
             self._stalled_ticks += 1
             if self._stalled_ticks >= limits.RAFT_SNAPSHOT_STALL_TICKS:

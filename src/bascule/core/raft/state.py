@@ -1,6 +1,6 @@
-"""What one Raft server knows whatever its role: its term, its vote, its log, who leads, and the time since it heard so.
+"""The state of a Raft server in any role: its term, vote, log and leader, and the ticks since its last message.
 
-The rest of the machine works on this: `election`, `following` and `leading` each hold what only that role needs.
+The rest of the machine works on this: `election`, `following` and `leading` each have what only that role needs.
 """
 
 from collections.abc import Callable
@@ -48,13 +48,13 @@ class State:
         self.role = Role.FOLLOWER
         self.leader = ""
         self.elapsed = 0
-        """Ticks since it heard from a leader, voted or began to campaign."""
+        """Ticks since a message of a leader, its vote or the begin of its campaign."""
         self.timeout = 0
         self.needed = False
-        """No voter as far as it knows, but asked for its vote by one whose log is behind its own."""
+        """No voter by its own log, but a candidate whose log is behind its own asked for its vote."""
         self.outbox: list[Message] = []
         self.max_message_bytes = 0
-        """That the network takes at a time; 0 if nothing is known of a bound."""
+        """The largest message of the network; 0 if that is not known."""
         self._random = random
         self.reset_timeout()
 
@@ -68,14 +68,14 @@ class State:
 
     @property
     def is_voter(self) -> bool:
-        """In this life. A server that lost its state is not the voter its id was."""
+        """In this incarnation. A server that lost its state is not a voter because its id was one."""
         return self.membership.is_voter(self.id, self.incarnation)
 
     @property
     def may_campaign(self) -> bool:
-        """Also one that an uncommitted membership leaves out (thesis, 4.2.2), and one that others count on without its
-        having heard of it yet: theirs may be the only logs that can win. They do not count their own vote, and hand
-        over when they have committed."""
+        """Also one that an uncommitted membership leaves out (thesis, 4.2.2), and one that is a voter by a membership
+        it does not have yet: theirs may be the only logs that can win. They do not count their own vote, and hand over
+        when they have committed."""
         if self.is_voter or self.needed:
             return True
         log = self.log
@@ -85,8 +85,8 @@ class State:
 
     @property
     def hears_leader(self) -> bool:
-        """The lease: while a leader is heard, no other election is taken part in. A leader hears itself; it steps down
-        when it does not hear a quorum."""
+        """The lease: for an election timeout after the leader's last message this server takes part in no election. A
+        leader has its own lease; it steps down without answers of a quorum."""
         return self.role is Role.LEADER or (bool(self.leader) and self.elapsed < self.config.election_ticks)
 
     def follow(self, term: int, leader: str) -> None:
@@ -105,7 +105,7 @@ class State:
         self.timeout = self._random(self.config.election_ticks, 2 * self.config.election_ticks - 1)
 
     def send(self, message: Message) -> None:
-        """Bounded: while the disk stands still peers go on asking, and what is lost they ask again."""
+        """Bounded: while the disk is stalled peers go on sending requests; they repeat those without a reply."""
         if len(self.outbox) < limits.RAFT_OUTBOX_MESSAGES:
             self.outbox.append(message)
 

@@ -1,24 +1,24 @@
-"""The leading side of replication: the conversation with one broker that follows partitions we lead.
+"""The leading side of replication: requests from, and responses to, one broker that follows partitions we lead.
 
-It may know the ends, epochs and high watermarks of the partitions led here, what the follower asked for, and the clock
-readings its events carry; it touches no socket and reads no log. Its driver tells the leaders of partitions what the
-follower has, reads from logs, and sends.
+It knows the ends, epochs and high watermarks of the partitions led here, the requests of the follower, and the clock
+readings of its events; it touches no socket and reads no log. Its driver passes the follower's positions to the leaders
+of partitions, reads from logs, and sends.
 
 Rules:
-- A request tells where the follower stands; from then on it is sent what it lacks as it comes, without asking: records
-  when they are appended, before they are synced here, and a new high watermark with the next records, or alone a little
-  later. After records nothing is sent until a request says that they were taken, which a follower says when it has
-  synced them; what comes meanwhile leaves in one response.
-- Records that are new are buffered until then, within bounds; what a follower lacks beyond these is read from the log.
-- Responses are numbered. A follower that misses one asks for everything in full, and is sent again what lies beyond its
-  end. A number is used up also if its response does not leave.
-- Requests are counted too: while none is missing, a partition that is not named stands where it stood. A leader that
-  misses one leaves out a number, and is told everything.
-- What counts is said in the follower's newest session, by a request newer than all before. An earlier session counts
-  again only after the newest has been silent for long: that was a copy of its folder, started by mistake.
-- What a follower says of many partitions at once is taken some at a time; what it says next waits for that, or, if too
-  much waits, counts as lost.
-- A response takes some of every partition with news, at least one record each, and begins where the last one stopped,
+- A request has the positions of the follower. From then on new records are sent without being asked for: when they are
+  appended, before they are synced here. A new high watermark is sent with the next records, or alone a little later.
+  After records nothing is sent until a request confirms them, which a follower sends when it has synced them; records
+  that come meanwhile are sent in one response.
+- New records are buffered until then, within bounds; others that the follower lacks are read from the log.
+- Responses are numbered. A follower that misses one sends a full request, and gets everything after its end again. A
+  number is used also if its response is not sent.
+- Requests are counted too: while none is missing, positions that are not named are unchanged. A leader that misses one
+  skips a response number, so that the follower sends a full request.
+- Only the newest session of the follower counts, and in it requests newer than all before. An earlier session is
+  accepted again only after the newest was silent for long: that was a copy of its folder, started by mistake.
+- A request with many partitions is handled in slices; later requests wait for that, and are dropped, as if lost, if
+  too many wait.
+- A response has records of every partition with news, at least one record each, and begins where the last one stopped,
   so that no partition starves.
 """
 
@@ -42,12 +42,12 @@ from bascule.limits import (
 from bascule.wire.replication import Answer, FetchRequest, Kind, Position
 
 IDLE_RESPONSE_S = 1.0
-"""After this long without a response there is an empty one, so that a follower knows we live."""
+"""After this long without a response an empty one is sent, so that the follower knows that we are alive."""
 WATERMARK_ALONE_S = 0.005
 """A new high watermark alone waits this long for records to travel with."""
 SILENCE_S = 10.0
-"""An earlier session that speaks on is believed when the newest one has been silent for so long. What a dead one had
-still on its way has arrived long before. And for who is silent nothing is buffered."""
+"""Requests of an earlier session are accepted when the newest one has sent none for so long: late requests of a dead
+session have arrived long before. Nothing is buffered for a follower that is silent for so long."""
 
 
 class LedPartition(Protocol):
@@ -67,7 +67,7 @@ class LedPartition(Protocol):
 
     @property
     def records_end(self) -> int:
-        """Where its log ends for a follower: the last offsets may be lost for good, and come to nobody."""
+        """The log end for a follower: the last offsets may be lost for good, and are never sent."""
 
 
 class Timer(Enum):
@@ -83,11 +83,11 @@ class Started(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request of a member of the cluster, well-formed, and meant for this session of ours."""
+    """A request of a member of the cluster, well-formed, and for this session of ours."""
 
     request: FetchRequest
     heard_at: int
-    """In ns, by the clock that followers are judged by."""
+    """In ns, by the clock that the lag of followers is measured with."""
     now: float
 
 
@@ -137,7 +137,7 @@ class WasRead(NamedTuple):
     """The offset after the last of them."""
     epoch: int
     read_end: int
-    """Where the reading stands: past `end` if what follows cannot be read."""
+    """The position of the reader: past `end` if the next records cannot be read."""
     cursor: object
 
 
@@ -153,7 +153,7 @@ Event = Appended | Asked | News | Due | Elapsed | TakeMore | WasRead | ReadFaile
 
 
 class Fetched(NamedTuple):
-    """Tell the leader of this partition: the follower has everything below `end`, and promises everything below
+    """For the leader of this partition: the follower has everything below `end`, and promises everything below
     `promised_end`."""
 
     key: Key
@@ -163,7 +163,7 @@ class Fetched(NamedTuple):
 
 
 class DiskFailing(NamedTuple):
-    """Tell the leader of this partition: the follower's disk takes nothing more."""
+    """For the leader of this partition: the follower's disk takes no writes."""
 
     key: Key
     promised_end: int
@@ -218,7 +218,7 @@ _SEND_SOON, _TAKE_SOON = SendSoon(), TakeSoon()
 
 @dataclass(slots=True)
 class _Response:
-    """One that is put together."""
+    """A response under construction."""
 
     answers: list[Answer]
     keys: list[Key]
@@ -230,7 +230,7 @@ class _Response:
 
 class Feed:
     def __init__(self, find: Callable[[Key], LedPartition | None]) -> None:
-        """`find` gives what is led here, and nothing else."""
+        """`find` gives a partition that is led here, else None."""
         self._find = find
         self._progress: dict[Key, Progress] = {}
         self._use = BufferUse()
@@ -241,7 +241,7 @@ class Feed:
         self._unread: dict[Key, None] = {}
         """Partitions with records that could not be read."""
         self._at_once: list[Answer] = []
-        # What the follower says.
+        # Requests of the follower.
         self._session = 0
         self._past_sessions: dict[int, int] = {}
         """With the last request of each."""
@@ -250,10 +250,10 @@ class Feed:
         self._next_position = 0
         self._request_id = self._full_id = self._reports = 0
         self._missed = False
-        """A report got lost, and everything has not been named since."""
+        """A report was lost, and no full request has come since."""
         self.heard_at = 0
-        """When the last request came that has been taken, by the clock that followers are judged by."""
-        # What it is sent.
+        """When the last request came that has been handled, by the clock that the lag of followers is measured with."""
+        # Responses to it.
         self._number = self._taken = self._awaited = 0
         """Of the last response sent, of the last one that arrived, and of the last one with records."""
         self._response: _Response | None = None
@@ -271,12 +271,12 @@ class Feed:
         return self._missed
 
     def knows(self, key: Key, epoch: int) -> bool:
-        """Whether the follower stands, in this epoch, where we think it stands."""
+        """Whether the position of the follower in this epoch is known."""
         progress = self._progress.get(key)
         return progress is not None and not self._missed and progress.position.leader_epoch == epoch
 
     def step(self, event: Event) -> list[Effect]:
-        """What comes with every batch has an entry of its own, too: `appended`, `asked`, `has_news` and `due`."""
+        """Events of every batch have a method of their own, too: `appended`, `asked`, `has_news` and `due`."""
         match event:
             case Appended(key, records, first_offset, next_offset):
                 return self.appended(key, records, first_offset, next_offset)
@@ -327,7 +327,7 @@ class Feed:
         return self._consider()
 
     def _consider(self) -> list[Effect]:
-        """Whether something is sent now, or a little later, or nothing as yet."""
+        """Send now, or a little later, or not yet."""
         if self._taken < self._awaited:
             return []
         if self._records_wait or self._at_once:
@@ -347,7 +347,7 @@ class Feed:
 
     def asked(self, request: FetchRequest, heard_at: int, now: float) -> list[Effect]:
         if request.full or len(self._requests) >= FEED_WAITING_REQUESTS:
-            # What waits says less than what comes now; or it is too much, and then it counts as lost.
+            # A full request replaces those that wait; if too many wait they are dropped, as if lost.
             while len(self._requests) > 1:
                 self._requests.pop()
         self._requests.append((request, heard_at))
@@ -377,13 +377,13 @@ class Feed:
         return effects
 
     def _begins(self, request: FetchRequest, now: float, effects: list[Effect]) -> bool:
-        """Whether this request counts: it is not late, nor here already."""
+        """Whether this request counts: it is neither late nor a copy."""
         if request.session != self._session:
             if self._is_over(request, now):
-                return False  # late, of a session that ended: what it promised may be gone
+                return False  # late, of a session that ended: records it promised may be lost
             self._begin(request.session)
         elif request.request_id <= self._request_id:
-            return False  # late, or twice: a newer one is here
+            return False  # late, or a copy
         self._request_id, self._asked_at = request.request_id, now
         if request.full:
             self._start_over()
@@ -396,7 +396,7 @@ class Feed:
         return True
 
     def _miss(self) -> list[Effect]:
-        """A report got lost. With a number left out the follower misses a response, and names everything."""
+        """A report was lost. The skipped number looks like a lost response to the follower: it sends a full request."""
         if self._missed:
             return []
         self._missed = True
@@ -408,7 +408,7 @@ class Feed:
         return last is not None and (request.request_id <= last or now < self._asked_at + SILENCE_S)
 
     def _begin(self, session: int) -> None:
-        """The follower has started anew."""
+        """The follower has restarted."""
         self._past_sessions.pop(session, None)
         if self._session:
             self._past_sessions[self._session] = self._request_id
@@ -419,7 +419,7 @@ class Feed:
         self._start_over()
 
     def _start_over(self) -> None:
-        """Nothing that was sent before is taken any more, and the next response is the first one."""
+        """The follower takes no earlier response any more, and the next one is number 1."""
         self._progress, self._use = {}, BufferUse()
         self._news, self._at_once, self._records_wait = {}, [], False
         self._unread, self._missed = {}, False
@@ -468,12 +468,12 @@ class Feed:
         if left_s <= 0:
             left_s = IDLE_RESPONSE_S
             if self._taken >= self._awaited:
-                # What could not be read before may have been healed by now.
+                # Records that could not be read before may have been healed by now.
                 unread, self._unread = self._unread, {}
                 self._news.update((key, None) for key in unread if self._lacks_records(key))
                 effects += self._send_soon()
         if now - self._asked_at >= SILENCE_S:
-            # It has been away for long: when it is back what it lacks is read from the log.
+            # It was silent for long: when it is back its records are read from the log.
             for progress in self._progress.values():
                 if progress.buffered:
                     progress.drop_buffer()
@@ -487,11 +487,11 @@ class Feed:
     # --- responding ------------------------------------------------------------------------------------------
 
     def due(self, now: float) -> list[Effect]:
-        """The number of the response is used from here on: if it does not leave, the follower misses it and asks
-        again."""
+        """The number of the response is used from here on: if it is not sent, the follower misses it and sends a full
+        request."""
         self._soon = False
         if self._reading is not None or (self._taken < self._awaited and not self._missed):
-            return []  # what was read meanwhile has left, and is waited for
+            return []  # records were sent meanwhile, and are not confirmed yet
         effects: list[Effect] = []
         self._sent_at = now
         if self._watermark_waits:
@@ -529,17 +529,17 @@ class Feed:
         return self._finish(response, effects)
 
     def _was_read(self, read: WasRead) -> list[Effect]:
-        assert self._reading is not None, "nothing is read that was not asked for"
+        assert self._reading is not None, "a WasRead follows a Read"
         (key, progress), self._reading = self._reading, None
         response = self._response
         if response is None:
-            return self._consider()  # it asked anew meanwhile, and would not take this any more
+            return self._consider()  # a full request came meanwhile: the follower would not take this
         led = self._find(key)
         if led is not None and led.epoch == progress.position.leader_epoch and self._progress.get(key) is progress:
             asked = (progress.end, progress.last_epoch)
             progress.cursor, progress.read_end = read.cursor, read.read_end
             if read.records:
-                assert read.end > progress.end, "what is read lies beyond what was sent"
+                assert read.end > progress.end, "records that are read follow those that were sent"
                 progress.set_end(read.end, read.epoch)
             self._answer(response, key, progress, led, asked, read.records)
         return self._respond(response, [])
@@ -570,7 +570,7 @@ class Feed:
         if response.has_records:
             assert self._taken >= self._awaited or self._missed, "records wait until those before them were taken"
             self._awaited = self._number
-        assert self._taken <= self._number, "nobody takes what was not sent"
+        assert self._taken <= self._number, "a response is taken after it was sent"
         effects.append(Send(self._session, self._request_id, self._number, response.answers))
         effects += self._consider()
         return effects

@@ -1,23 +1,23 @@
-"""The following side of replication: the conversation with one broker that leads partitions we follow.
+"""The following side of replication: requests to, and responses from, one broker that leads partitions we follow.
 
-It may know which partitions are followed, the numbers of requests and responses, and the clock readings its events
-carry; it touches no socket and no log. Its driver fills in where each partition stands when a request leaves, and hands
+It knows which partitions are followed, the numbers of requests and responses, and the clock readings of its events; it
+touches no socket and no log. Its driver fills in the position of each partition when a request is sent, and passes
 answers to the partitions.
 
 Rules:
-- After a first request the leader sends what is new without being asked, so a request is a report: it names the
-  partitions whose position changed, and the last response that was taken. It leaves as soon as the sync that covers an
-  append is done, so that a publisher who waits for all replicas never waits for a poll.
-- A follower with nothing to report says that, about once a second: what it does not name stands where it stood. Reports
-  are counted from the last full request on, so that the leader notices a lost one.
-- A full request names everything. It leaves when something got lost (a response or a part that is missing, or nothing
-  heard for long), when a partition is followed or its log went back, and, to be safe, from time to time. Responses that
-  the leader sent before it knew of it are not taken after it: its number is the least that is taken.
+- After a first request the leader sends new records without being asked, so a request is a report: it names the
+  partitions whose position changed, and the last response that was taken. It is sent as soon as the sync of an append
+  is done, so that a publisher who waits for all replicas never waits for a poll.
+- A follower with nothing to report sends an empty report about once a second: positions it does not name are unchanged.
+  Reports are counted from the last full request on, so that the leader notices a lost one.
+- A full request names everything. It is sent when something was lost (a response or a part is missing, or none came for
+  long), when a partition is followed or its log was truncated, and, to be safe, from time to time. Responses that the
+  leader sent before it had this request are not taken any more: a response has the number of the newest request.
 - Responses are taken in the order of their numbers, each once, all parts in order.
-- A request is meant for one session of the leader. Another session is believed only if it answers the newest request;
-  everything is asked for anew then.
-- What a leader refuses (it does not lead yet: the metadata reaches brokers one after the other), and what could not be
-  taken, is asked for again after a pause that grows until something is taken.
+- A request is for one session of the leader. Another session is accepted only if it answers the newest request; then a
+  full request follows.
+- Partitions that the leader refused (it does not lead yet: the metadata reaches brokers one after the other), or whose
+  records could not be taken, are requested again after a pause that grows until something is taken.
 
 The shape follows Kafka's incremental fetch sessions (KIP-227), except that the leader sends and the follower reports.
 """
@@ -31,25 +31,25 @@ from bascule.core.metadata.streams import Key
 from bascule.wire.replication import Answer, FetchPart, Kind, decode_response
 
 SILENCE_S = 1.5
-"""A leader answers within a second even if it has nothing to say: after this long something got lost."""
+"""A leader responds within a second even without news: after this long something was lost."""
 RETRY_S = 0.1
 """Between two tries while NATS is away."""
 IDLE_REPORT_S = 0.8
-"""A follower that has had nothing to report for so long says so with the next response of its leader, who counts how
-long it has not heard of it. Less than the second after which a leader without news says so. Where a third of the lag
-that is allowed is less, it says so that often, unasked."""
+"""A follower without a change for so long sends an empty report after the next response of its leader, which measures
+its lag by the last report. Less than the second after which a leader without news responds. If a third of the allowed
+lag is less, it sends one that often, without waiting for a response."""
 IDLE_FULL_S = 60.0
-"""An idle follower names all its positions this often. Nothing depends on it: what gets lost is noticed."""
+"""An idle follower sends a full request this often. Nothing depends on it: lost messages are noticed."""
 REFUSED_FIRST_S = 0.01
 REFUSED_MAX_S = 0.5
-"""Before asking again for what a leader refused, or for what could not be taken."""
+"""The pause before partitions that were refused, or whose records were not taken, are requested again."""
 
 
 class Timer(Enum):
     SILENCE = "silence"
-    """Is the leader heard?"""
+    """Check for the last response of the leader."""
     RETRY = "retry"
-    """What was refused or not taken, or could not be sent, is asked for again."""
+    """Repeat a request that was refused, not taken or not sent."""
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -68,19 +68,19 @@ class Unfollowed(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """The position of a partition did: the leader is to know."""
+    """The position of a partition changed: it is reported to the leader."""
 
     key: Key
 
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """A log went back: everything is asked for anew."""
+    """A log was truncated: a full request follows."""
 
 
 class Gather(NamedTuple):
-    """While partitions come and go over several turns of the event loop, no full request leaves: there is one for all
-    of them at the end. Reports go on meanwhile."""
+    """While partitions are added and removed over several turns of the event loop, no full request is sent: there is
+    one for all of them at the end. Reports go on meanwhile."""
 
     gathering: bool
 
@@ -94,7 +94,7 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """The last request did not leave: NATS is away."""
+    """The last request was not sent: NATS is not connected."""
 
 
 class Elapsed(NamedTuple):
@@ -103,14 +103,14 @@ class Elapsed(NamedTuple):
 
 
 class Received(NamedTuple):
-    """One part of a response, well-formed; whether it is of this conversation is for the machine to see."""
+    """One part of a response, well-formed; the machine checks its session and request."""
 
     part: FetchPart
     now: float
 
 
 class Delivered(NamedTuple):
-    """What became of a Deliver."""
+    """The result of a Deliver."""
 
     request_id: int
     quiet: bool
@@ -168,7 +168,7 @@ _SEND_SOON = SendSoon()
 
 class Fetcher:
     def __init__(self, session: int, timeout_s: float, idle_s: float) -> None:
-        """Nothing heard for `timeout_s` means that something got lost; nothing reported for `idle_s` is reported."""
+        """Without a response for `timeout_s` something was lost; after `idle_s` without a report it sends one."""
         self._session = session
         self._leader_session = 0
         self._timeout_s = timeout_s
@@ -188,7 +188,7 @@ class Fetcher:
         self._pause_s = REFUSED_FIRST_S
 
     def step(self, event: Event) -> list[Effect]:
-        """What comes with every batch has an entry of its own, too: `received`, `delivered`, `changed` and `due`."""
+        """Events of every batch have a method of their own, too: `received`, `delivered`, `changed` and `due`."""
         match event:
             case Received(part, now):
                 return self.received(part, now)
@@ -281,8 +281,8 @@ class Fetcher:
     # --- answers ---------------------------------------------------------------------------------------------
 
     def received(self, given: FetchPart, now: float) -> list[Effect]:
-        """Raises PeerError for a response that is complete and cannot be decoded. It counts as taken: who sends such a
-        response is not asked for it again and again."""
+        """Raises PeerError for a response that is complete and cannot be decoded. It counts as taken, so that it is not
+        requested again and again."""
         session, leader_session, request_id, number, part, parts, piece = given
         if session != self._session or not 0 < self._full_id <= request_id <= self._request_id:
             return []
@@ -304,8 +304,7 @@ class Fetcher:
         return self._take(decode_response(piece if parts == 1 else b"".join(pieces)), request_id, now)
 
     def _take(self, answers: list[Answer], request_id: int, now: float) -> list[Effect]:
-        # One partition without news of its own (its leader cannot read what we lack) must not keep us from speaking of
-        # those that are idle.
+        # One partition without records (its leader cannot read those that we lack) must not stop the idle reports.
         quiet = True
         effects: list[Effect] = []
         delivered: list[Answer] = []

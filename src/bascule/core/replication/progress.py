@@ -1,11 +1,11 @@
-"""How far one follower has come in one partition that we lead, and which new records are buffered for it.
+"""The position of one follower in one partition that we lead, and the new records that are buffered for it.
 
 Rules:
-- `end` is where the follower stands once everything sent has arrived. It rises when something is sent, and a follower
-  that stands anywhere else than between its last report and `end` did not get there by what we sent: its progress
-  begins anew.
-- New records are buffered as long as they go on where the buffer ends and the bounds of the partition and of the
-  follower allow it. What is not buffered is read from the log.
+- `end` is the follower's end once everything sent has arrived. It rises when records are sent. If the follower reports
+  a position that is not between its last report and `end`, it did not get there by what we sent: its progress starts
+  again.
+- New records are buffered if they continue at the end of the buffer and the bounds of the partition and of the follower
+  allow it. Records that are not buffered are read from the log.
 """
 
 from bascule.limits import FEED_BUFFERED_BYTES, FEED_PARTITION_BYTES
@@ -13,7 +13,7 @@ from bascule.wire.replication import Position
 
 
 class BufferUse:
-    """What is buffered for one follower, over all partitions."""
+    """The bytes buffered for one follower, over all partitions."""
 
     __slots__ = ("nbytes",)
 
@@ -37,18 +37,18 @@ class Progress:
 
     def __init__(self, position: Position, use: BufferUse) -> None:
         self.position = position
-        """What its last report said."""
+        """Of its last report."""
         self.use = use
         self.told_hw = -1
         self.cursor: object = None
-        """What the driver reads on with; nothing is known of it here."""
+        """For the driver, to go on reading; opaque here."""
         self.read_end = -1
-        """Where that stands: past `end` if nothing in between can be read."""
+        """Its position: past `end` if nothing in between can be read."""
         self.buffered_bytes = 0
         self.set_end(position.end, position.last_epoch)
 
     def set_end(self, end: int, last_epoch: int) -> None:
-        """It stands here when everything sent has arrived. The buffer is empty then."""
+        """The follower's end once everything sent has arrived. Clears the buffer."""
         self.end, self.last_epoch = end, last_epoch
         self.use.nbytes -= self.buffered_bytes
         assert self.use.nbytes >= 0, "what is dropped was buffered"
@@ -59,7 +59,7 @@ class Progress:
         self.set_end(self.end, self.last_epoch)
 
     def buffer(self, records: bytes, first_offset: int, next_offset: int) -> None:
-        """If they go on where the buffer ends, and there is room."""
+        """If they continue at the end of the buffer, and there is room."""
         size = len(records)
         if (
             first_offset == self.buffered_end
@@ -72,7 +72,7 @@ class Progress:
             self.use.nbytes += size
 
     def take_buffer(self, epoch: int) -> bytes:
-        """What is buffered is sent, all of it of this epoch."""
+        """The buffered records, all of this epoch, which are sent now."""
         records = self.buffered[0] if len(self.buffered) == 1 else b"".join(self.buffered)
         self.set_end(self.buffered_end, epoch)
         return records

@@ -12,7 +12,6 @@ from typing import Protocol
 from bascule.core.partition.follower import (
     Answered,
     Append,
-    Cut,
     Distrust,
     Effect,
     Expose,
@@ -20,7 +19,8 @@ from bascule.core.partition.follower import (
     Follower,
     Promised,
     Reopened,
-    WasCut,
+    Truncate,
+    Truncated,
 )
 from bascule.errors import LogError
 from bascule.log.segment import Segment
@@ -87,7 +87,7 @@ class Following:
     def position(self) -> Position | None:
         """Where to fetch from, or that the disk is failing; None while there is nothing to ask for."""
         failing = self._machine.failed or self._truncation_failed
-        if self._machine.cutting and not failing:
+        if self._machine.truncating and not failing:
             return None
         position = self._machine.position._replace(failing=failing)
         if self._log.damaged and (unhealed := self._replica.unhealed):
@@ -109,7 +109,7 @@ class Following:
         self._execute(effects)
         machine = self._machine
         self._log.set_committed_end(machine.hw_end)
-        if answer.kind is Kind.DATA and not (machine.cutting or machine.failed) and machine.end >= answer.leader_end:
+        if answer.kind is Kind.DATA and not (machine.truncating or machine.failed) and machine.end >= answer.leader_end:
             if self._caught_up_end is None:
                 self._caught_up_end = machine.end
             self._verify()
@@ -165,7 +165,7 @@ class Following:
                 case Expose(hw_end):
                     assert hw_end <= self._log.promised_end, "a follower exposes only what its own log has promised"
                     self._log.set_visible_end(hw_end)
-                case Cut(end):
+                case Truncate(end):
                     self._caught_up_end = None
                     self._replica.begin_truncation(self._truncate(end))
                 case Distrust(reason):
@@ -194,7 +194,7 @@ class Following:
     def truncated(self) -> None:
         """The truncation is done, and this is still the role."""
         self._truncation_failed = False
-        self._machine.step(WasCut(self._log.end))
+        self._machine.step(Truncated(self._log.end))
         self._fetchers.start_over(self)
 
 

@@ -180,7 +180,7 @@ class Replica:
                 quarantine_from,
                 self.log.end - 1,
             )
-            await self.log.truncate(quarantine_from, shown_too=True)
+            await self.log.truncate(quarantine_from, exposed_too=True)
 
     async def _end(self) -> None:
         self.roles.end()
@@ -311,11 +311,11 @@ class Replica:
         async with self._storing_epochs:  # a save under way would store epochs of records that are truncated
             await stored_epochs.forget(self.environment.ports.disk, self.log.folder)
             wanted = min(end, self.log.end)
-            await self.log.truncate(end, shown_too=self._given_up)
+            await self.log.truncate(end, exposed_too=self._given_up)
             if self.log.end < wanted:  # damaged records were removed too, and may have been promised
                 self.verification.withdraw()
                 self.verification.mark_suspect()
-            self.epochs.cut(self.log.end)
+            self.epochs.truncate(self.log.end)
             self._saved_epoch = 0
 
     def on_failed(self, error: LogError) -> None:
@@ -327,7 +327,7 @@ class Replica:
 
     def _log_failed(self, error: LogError) -> None:
         logger.error("%s takes no writes: %s", self.name, error)
-        self.epochs.cut(self.log.end)
+        self.epochs.truncate(self.log.end)
         role = self.leading or self.following
         if role is not None:
             role.failed()

@@ -235,7 +235,7 @@ def test_work_in_the_background_ends_the_role_too(where: str, monkeypatch: pytes
                 replica.take_role(replica.stream, named)
             case "truncating":
                 monkeypatch.setattr(replica, "truncate", wrong)
-                following._execute([follower_machine.Cut(0)])
+                following._execute([follower_machine.Truncate(0)])
             case _:
                 monkeypatch.setattr(replica.repair, "_ask_around", wrong)
                 segment = replica.log.segments[-1]

@@ -189,9 +189,9 @@ def test_a_truncation_under_way_is_not_ended_by_a_log_that_was_opened_again() ->
         replica.take_role(replica.stream, replica.partition._replace(leader=other.name, leader_epoch=epoch))
         assert replica.following is not None
         machine = replica.following._machine
-        machine.cutting = True
+        machine.truncating = True
         await until(lambda: not replica.reopening.under_way)
-        assert machine.cutting, "nothing is taken until the driver says that the truncation is over"
+        assert machine.truncating, "nothing is taken until the driver says that the truncation is over"
 
     run(main())
 
