@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from bascule.errors import Status
+from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.broker import split
-from tests.harness.members import Member
+from tests.harness.members import Member, three
 
 RESPONSES: dict[str, Any] = {
     "ClusterStatus": admin.ClusterStatusResponse,
@@ -41,6 +42,14 @@ async def refused(member: Member, method: str, request: Any) -> str:
     status, text, _ = await ask(member, method, request)
     assert status in (Status.FAILED_PRECONDITION, Status.NOT_FOUND, Status.INVALID_ARGUMENT), (status, text)
     return text
+
+
+async def with_stream() -> tuple[MemoryNats, dict[str, Member]]:
+    """Three brokers, with a stream `s` of three partitions on all of them."""
+    nats = MemoryNats()
+    members = await three(nats)
+    await create(members)
+    return nats, members
 
 
 async def create(members: dict[str, Member], partitions: int = 3, factor: int = 3, name: str = "s") -> None:

@@ -3,7 +3,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from bascule.testing.probe import call
@@ -31,30 +32,50 @@ def ignore(stall_s: float) -> None:
     pass
 
 
+@asynccontextmanager
+async def loaded(
+    folder: Path, report: Report, *, peers: bool = False, proxied: bool = False
+) -> AsyncIterator[tuple[Brokers, Load]]:
+    """Three brokers under load; what was written is checked at the end, into the report."""
+    with Brokers(folder, peers=peers, proxied=proxied) as brokers:
+        async with Load(brokers) as load:
+            yield brokers, load
+            await load.finish(report)
+
+
+async def end_round(load: Load, report: Report) -> None:
+    """Messages flow again, and in the end every replica is in sync."""
+    await load.flowing()
+    report.ended(load.stall_s)
+    await load.whole()
+
+
+async def all_vote(brokers: Brokers) -> None:
+    await until(lambda: brokers.voters() == ["a", "b", "c"], SETTLE_S, "a vote is missing")
+
+
 async def kill_leaders(folder: Path, rounds: int, on_round: OnRound = ignore, seed: int = 1) -> Report:
     """kill -9 the leader of a loaded partition; a third of them are the controller too."""
     report = Report(f"kill -9 of {rounds} leaders", on_round)
     chance = random.Random(seed)
     wanted = (rounds + CONTROLLERS - 1) // CONTROLLERS
-    with Brokers(folder) as brokers:
-        async with Load(brokers) as load:
-            for number in range(rounds * MORE_ROUNDS):
-                if number >= rounds and report.controllers >= wanted:
-                    break
-                await asyncio.sleep(chance.uniform(0.2, 0.8))
-                controller = brokers.controller()
-                leaders = sorted({item.leader for item in await load.partitions()})
-                others = [name for name in leaders if name != controller]
-                both = controller in leaders and (report.controllers < wanted or not others)
-                victim = controller if both else chance.choice(others)
-                report.controllers += victim == controller
-                load.mark()
-                await asyncio.to_thread(brokers[victim].kill9)
-                await load.flowing()
-                report.ended(load.stall_s)
-                await restart(brokers, victim)
-                await load.whole()
-            await load.finish(report)
+    async with loaded(folder, report) as (brokers, load):
+        for number in range(rounds * MORE_ROUNDS):
+            if number >= rounds and report.controllers >= wanted:
+                break
+            await asyncio.sleep(chance.uniform(0.2, 0.8))
+            controller = brokers.controller()
+            leaders = sorted({item.leader for item in await load.partitions()})
+            others = [name for name in leaders if name != controller]
+            both = controller in leaders and (report.controllers < wanted or not others)
+            victim = controller if both else chance.choice(others)
+            report.controllers += victim == controller
+            load.mark()
+            await asyncio.to_thread(brokers[victim].kill9)
+            await load.flowing()
+            report.ended(load.stall_s)
+            await restart(brokers, victim)
+            await load.whole()
     return report
 
 
@@ -62,22 +83,20 @@ async def kill_controllers(folder: Path, rounds: int, on_round: OnRound = ignore
     """kill -9 the controller while streams are made and deleted through another broker: each change is made, once."""
     report = Report(f"kill -9 of {rounds} controllers while streams are made", on_round)
     chance = random.Random(seed)
-    with Brokers(folder) as brokers:
-        async with Load(brokers) as load:
-            for number in range(rounds):
-                victim = brokers.controller()
-                asked = brokers[chance.choice([name for name in brokers.brokers if name != victim])]
-                load.mark()
-                changes = asyncio.create_task(asyncio.to_thread(make_and_delete, asked, f"made-{number}"))
-                await asyncio.sleep(chance.uniform(0.0, 0.1))
-                await asyncio.to_thread(brokers[victim].kill9)
-                await changes
-                await load.flowing()
-                report.controllers += 1
-                report.ended(load.stall_s)
-                await restart(brokers, victim)
-                await load.whole()
-            await load.finish(report)
+    async with loaded(folder, report) as (brokers, load):
+        for number in range(rounds):
+            victim = brokers.controller()
+            asked = brokers[chance.choice([name for name in brokers.brokers if name != victim])]
+            load.mark()
+            changes = asyncio.create_task(asyncio.to_thread(make_and_delete, asked, f"made-{number}"))
+            await asyncio.sleep(chance.uniform(0.0, 0.1))
+            await asyncio.to_thread(brokers[victim].kill9)
+            await changes
+            await load.flowing()
+            report.controllers += 1
+            report.ended(load.stall_s)
+            await restart(brokers, victim)
+            await load.whole()
     return report
 
 
@@ -95,77 +114,63 @@ async def kill_all(folder: Path, rounds: int, on_round: OnRound = ignore, seed: 
     """kill -9 all brokers at once."""
     report = Report(f"kill -9 of all three, {rounds} times", on_round)
     chance = random.Random(seed)
-    with Brokers(folder) as brokers:
-        async with Load(brokers) as load:
-            for _ in range(rounds):
-                await asyncio.sleep(chance.uniform(0.2, 0.8))
-                load.mark()
-                for broker in brokers.brokers.values():
-                    await asyncio.to_thread(broker.kill9)
-                for broker in brokers.brokers.values():
-                    broker.start()
-                await load.flowing()
-                report.ended(load.stall_s)
-                await load.whole()
-            await load.finish(report)
+    async with loaded(folder, report) as (brokers, load):
+        for _ in range(rounds):
+            await asyncio.sleep(chance.uniform(0.2, 0.8))
+            load.mark()
+            for broker in brokers.brokers.values():
+                await asyncio.to_thread(broker.kill9)
+            for broker in brokers.brokers.values():
+                broker.start()
+            await end_round(load, report)
     return report
 
 
 async def pause_leaders(folder: Path, rounds: int, on_round: OnRound = ignore, long_too: bool = False) -> Report:
     """SIGSTOP a leader past every timeout, then let it go on: it must find that it leads nothing any more."""
     report = Report(f"SIGSTOP of {rounds} leaders", on_round)
-    with Brokers(folder) as brokers:
-        async with Load(brokers) as load:
-            for number in range(rounds):
-                victim = brokers.controller() if number % 2 else await load.leader()
-                report.controllers += victim == brokers.controller()
-                load.mark()
-                await asyncio.to_thread(brokers[victim].pause)
-                await load.flowing()
-                await asyncio.sleep(LONG_PAUSE_S if long_too and number < 2 else PAUSE_S)
-                brokers[victim].resume()
-                await load.flowing()
-                report.ended(load.stall_s)
-                await load.whole()
-            await load.finish(report)
+    async with loaded(folder, report) as (brokers, load):
+        for number in range(rounds):
+            victim = brokers.controller() if number % 2 else await load.leader()
+            report.controllers += victim == brokers.controller()
+            load.mark()
+            await asyncio.to_thread(brokers[victim].pause)
+            await load.flowing()
+            await asyncio.sleep(LONG_PAUSE_S if long_too and number < 2 else PAUSE_S)
+            brokers[victim].resume()
+            await end_round(load, report)
     return report
 
 
 async def restart_nats(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     report = Report(f"{rounds} restarts of NATS", on_round)
-    with Brokers(folder) as brokers:
-        async with Load(brokers) as load:
-            for _ in range(rounds):
-                await asyncio.sleep(0.5)
-                load.mark()
-                await asyncio.to_thread(brokers.nats.kill9)
-                await asyncio.sleep(0.5)
-                brokers.nats.start()
-                await asyncio.to_thread(brokers.nats.wait_ready)
-                await load.flowing()
-                report.ended(load.stall_s)
-                await load.whole()
-            await load.finish(report)
+    async with loaded(folder, report) as (brokers, load):
+        for _ in range(rounds):
+            await asyncio.sleep(0.5)
+            load.mark()
+            await asyncio.to_thread(brokers.nats.kill9)
+            await asyncio.sleep(0.5)
+            brokers.nats.start()
+            await asyncio.to_thread(brokers.nats.wait_ready)
+            await end_round(load, report)
     return report
 
 
 async def wipe_each(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     """One broker after the other, the seed first, loses its data folder and comes back with the same id and flags."""
     report = Report(f"{rounds} wiped data folders", on_round)
-    with Brokers(folder) as brokers:
-        async with Load(brokers) as load:
-            for number in range(rounds):
-                await asyncio.sleep(0.5)
-                victim = "abc"[number % 3]
-                load.mark()
-                await asyncio.to_thread(brokers[victim].kill9)
-                brokers.wipe(victim)
-                await load.flowing()
-                report.ended(load.stall_s)
-                await restart(brokers, victim)
-                await load.whole()
-                await until(lambda: brokers.voters() == ["a", "b", "c"], SETTLE_S, "a vote is missing")
-            await load.finish(report)
+    async with loaded(folder, report) as (brokers, load):
+        for number in range(rounds):
+            await asyncio.sleep(0.5)
+            victim = "abc"[number % 3]
+            load.mark()
+            await asyncio.to_thread(brokers[victim].kill9)
+            brokers.wipe(victim)
+            await load.flowing()
+            report.ended(load.stall_s)
+            await restart(brokers, victim)
+            await load.whole()
+            await all_vote(brokers)
     return report
 
 
@@ -174,23 +179,17 @@ async def wiped_founders(folder: Path, rounds: int, on_round: OnRound = ignore, 
     half of the rounds as one of a list of peers, with the broker that was away, half as the seed, before the others."""
     report = Report(f"{rounds} founders that lost their disks", on_round)
     chance = random.Random(seed)
-    with Brokers(folder / "peers", peers=True) as brokers:
-        async with Load(brokers) as load:
-            for number in range((rounds + 1) // 2):
-                load.mark()
-                await wiped_peer(brokers, load, *(("abc" * 2)[number % 3 :][:3]))
-                report.ended(load.stall_s)
-            await load.finish(report)
-    with Brokers(folder / "seed") as brokers:
-        async with Load(brokers) as load:
-            for _ in range(rounds // 2):
-                load.mark()
-                await wiped_seed(brokers, chance.uniform(1.5, 6.0))
-                await load.flowing()
-                report.ended(load.stall_s)
-                await load.whole()
-                await until(lambda: brokers.voters() == ["a", "b", "c"], SETTLE_S, "a vote is missing")
-            await load.finish(report)
+    async with loaded(folder / "peers", report, peers=True) as (brokers, load):
+        for number in range((rounds + 1) // 2):
+            load.mark()
+            await wiped_peer(brokers, load, *(("abc" * 2)[number % 3 :][:3]))
+            report.ended(load.stall_s)
+    async with loaded(folder / "seed", report) as (brokers, load):
+        for _ in range(rounds // 2):
+            load.mark()
+            await wiped_seed(brokers, chance.uniform(1.5, 6.0))
+            await end_round(load, report)
+            await all_vote(brokers)
     return report
 
 
@@ -208,7 +207,7 @@ async def wiped_peer(brokers: Brokers, load: Load, away: str, wiped: str, last: 
     brokers[last].start()
     await load.flowing()
     await load.whole()
-    await until(lambda: brokers.voters() == ["a", "b", "c"], SETTLE_S, "a vote is missing")
+    await all_vote(brokers)
 
 
 async def wiped_seed(brokers: Brokers, late_s: float) -> None:
@@ -230,40 +229,34 @@ async def cut_off(folder: Path, rounds: int, on_round: OnRound = ignore) -> Repo
     """A leader cannot send, cannot receive, or neither, for a while."""
     report = Report(f"{rounds} leaders partitioned from NATS", on_round)
     ways = [(True, True), (True, False), (False, True)]
-    with Brokers(folder, proxied=True) as brokers:
-        async with Load(brokers) as load:
-            for number in range(rounds):
-                await asyncio.sleep(0.5)
-                victim = await load.leader()
-                report.controllers += victim == brokers.controller()
-                from_client, to_client = ways[number % 3]
-                load.mark()
-                brokers.proxies[victim].cut(from_client=from_client, to_client=to_client)
-                await load.flowing()
-                await asyncio.sleep(CUT_S)
-                brokers.proxies[victim].heal()
-                await load.flowing()
-                report.ended(load.stall_s)
-                await load.whole()
-            await load.finish(report)
+    async with loaded(folder, report, proxied=True) as (brokers, load):
+        for number in range(rounds):
+            await asyncio.sleep(0.5)
+            victim = await load.leader()
+            report.controllers += victim == brokers.controller()
+            from_client, to_client = ways[number % 3]
+            load.mark()
+            brokers.proxies[victim].cut(from_client=from_client, to_client=to_client)
+            await load.flowing()
+            await asyncio.sleep(CUT_S)
+            brokers.proxies[victim].heal()
+            await end_round(load, report)
     return report
 
 
 async def rolling_restart(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     """SIGTERM to one broker after the other: each hands over what it leads, and ends with 0."""
     report = Report(f"{rounds} rolling restarts", on_round)
-    with Brokers(folder) as brokers:
-        async with Load(brokers) as load:
-            for _ in range(rounds):
-                load.mark()
-                for name, broker in brokers.brokers.items():
-                    code = await asyncio.to_thread(broker.terminate)
-                    assert code == 0, f"{name} ended with {code}:\n{broker.log_tail()}"
-                    await load.flowing()
-                    await restart(brokers, name)
-                    await load.whole()
-                report.ended(load.stall_s)
-            await load.finish(report)
+    async with loaded(folder, report) as (brokers, load):
+        for _ in range(rounds):
+            load.mark()
+            for name, broker in brokers.brokers.items():
+                code = await asyncio.to_thread(broker.terminate)
+                assert code == 0, f"{name} ended with {code}:\n{broker.log_tail()}"
+                await load.flowing()
+                await restart(brokers, name)
+                await load.whole()
+            report.ended(load.stall_s)
     return report
 
 

@@ -3,6 +3,7 @@ follows is written down. The diagrams must show that, no more and no less.
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from unittest import mock
 
@@ -16,17 +17,16 @@ from tests.harness.diagrams import Edge
 KEYS: list[Key] = [(1, 0), (1, 1), (1, 2)]
 
 
+def walked(walk: "FetcherWalk | FeedWalk", length: int) -> Iterator[Edge]:
+    """So many events, each with what followed."""
+    for _ in range(length):
+        event, effects = walk.step()
+        yield from ((type(event).__name__, "", type(effect).__name__) for effect in effects)
+
+
 def fetcher_edges(walks: int = 300, length: int = 120) -> set[Edge]:
     """Events to effects of the following side."""
-    seen: set[Edge] = set()
-    for number in range(walks):
-        walk = FetcherWalk(random.Random(number))
-        for _ in range(length):
-            event = walk.event()
-            effects = walk.machine.step(event)
-            walk.note(effects)
-            seen |= {(type(event).__name__, "", type(effect).__name__) for effect in effects}
-    return seen
+    return {edge for number in range(walks) for edge in walked(FetcherWalk(random.Random(number)), length)}
 
 
 class FetcherWalk:
@@ -43,6 +43,12 @@ class FetcherWalk:
         self._number = 0
         self._started = False
         self.machine = ft.Fetcher(7, 1.5, chance.choice((0.2, 0.8)))
+
+    def step(self) -> tuple[ft.Event, list[ft.Effect]]:
+        event = self.event()
+        effects = self.machine.step(event)
+        self.note(effects)
+        return event, effects
 
     def note(self, effects: list[ft.Effect]) -> None:
         for effect in effects:
@@ -126,16 +132,8 @@ class Led:
 
 def feed_edges(walks: int = 300, length: int = 120) -> set[Edge]:
     """Events to effects of the leading side."""
-    seen: set[Edge] = set()
     with mock.patch.multiple(fe, FEED_SLICE=2, FEED_RESPONSE_BYTES=8, FEED_PARTITION_BYTES=6, FEED_WAITING_REQUESTS=3):
-        for number in range(walks):
-            walk = FeedWalk(random.Random(number))
-            for _ in range(length):
-                event = walk.event()
-                effects = walk.machine.step(event)
-                walk.note(effects)
-                seen |= {(type(event).__name__, "", type(effect).__name__) for effect in effects}
-    return seen
+        return {edge for number in range(walks) for edge in walked(FeedWalk(random.Random(number)), length)}
 
 
 class FeedWalk:
@@ -151,6 +149,12 @@ class FeedWalk:
         self._taking = False
         self._request_id = self._full_id = self._reports = self._number = 0
         self._started = False
+
+    def step(self) -> tuple[fe.Event, list[fe.Effect]]:
+        event = self.event()
+        effects = self.machine.step(event)
+        self.note(effects)
+        return event, effects
 
     def note(self, effects: list[fe.Effect]) -> None:
         for effect in effects:

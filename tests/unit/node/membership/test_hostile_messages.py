@@ -21,7 +21,16 @@ from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft import encode_message
 from bascule.wire.raft_messages import Heartbeat, VoteRequest
 from bascule.wire.replication import decode_request, encode_request
-from tests.harness.administration import another, answer, controller_of, create, partitions_of, publish, watch
+from tests.harness.administration import (
+    another,
+    answer,
+    controller_of,
+    create,
+    partitions_of,
+    publish,
+    watch,
+    with_stream,
+)
 from tests.harness.members import Member, leader_of, three, until, within
 from tests.harness.metadata import a_stream
 
@@ -134,9 +143,7 @@ def test_what_is_played_back_changes_nothing() -> None:
 @pytest.mark.parametrize("same_controller", [True, False])
 def test_an_order_of_an_administrator_that_is_played_back_is_not_carried_out(same_controller: bool) -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        await create(members)
+        nats, members = await with_stream()
         lead = controller_of(members)
         asker = another(members, lead.name)
         drained = another(members, lead.name, asker.name)
@@ -160,9 +167,7 @@ def test_an_order_of_an_administrator_that_is_played_back_is_not_carried_out(sam
 
 def test_heartbeats_of_an_earlier_boot_neither_end_a_broker_nor_move_what_it_leads() -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        await create(members)
+        nats, members = await with_stream()
         heard = listen(nats, RAFT + b".info")
         await asyncio.sleep(1)
         captured = list(heard)
@@ -186,9 +191,7 @@ def test_a_follower_counts_again_when_a_second_process_with_its_id_has_ended() -
     """Its data folder was copied and started beside it: the copy's requests seemed to be those of its next boot."""
 
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        await create(members)
+        nats, members = await with_stream()
         leader = leader_of(members, "s")
         heard = listen(nats, within(members, f"replicate.{leader.name}"))
         for number in range(5):
@@ -206,9 +209,7 @@ def test_a_follower_counts_again_when_a_second_process_with_its_id_has_ended() -
 
 def test_what_a_follower_promised_to_an_earlier_leader_counts_for_no_later_one() -> None:
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        await create(members)
+        nats, members = await with_stream()
         leader = leader_of(members, "s")
         heard = listen(nats, within(members, f"replicate.{leader.name}"))
         await publish(leader, b"x")
@@ -234,9 +235,7 @@ def test_a_forged_term_does_not_use_up_the_terms(term: int) -> None:
     """After the largest one there would be none to elect anybody in, for ever."""
 
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        await create(members)
+        nats, members = await with_stream()
         for name in "abc":
             for source in ("abc".replace(name, "")[0], "unknown"):
                 subject = within(members, f"raft.metadata.{name}")
@@ -254,9 +253,7 @@ def test_questions_nobody_can_read_or_answer_keep_nobody_elses_from_an_answer() 
     """In one batch with a good one, which comes last."""
 
     async def main() -> None:
-        nats = MemoryNats()
-        members = await three(nats)
-        await create(members)
+        nats, members = await with_stream()
         answers = listen(nats, b"ns.reply.spy.*")
         (index,) = {stream.creation_index for stream in members["a"].broker.cluster.metadata.streams.values()}
         good = pb.PartitionStatusRequest(creationIndex=index).SerializeToString()
