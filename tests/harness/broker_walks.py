@@ -17,7 +17,7 @@ from bascule.core.partition import leader as leader_events
 from bascule.core.partition.roles import Role
 from bascule.core.raft.machine import Raft
 from bascule.log.commitlog import CommitLog
-from bascule.node.controller.controller import STEADY_S
+from bascule.node.controller.voters import STEADY_S
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.partition.following import Following

@@ -11,7 +11,7 @@ from typing import Any
 from bascule.core.metadata.commands import Command
 from bascule.errors import Status
 from bascule.limits import RAFT_MAX_SERVERS
-from bascule.node.controller.controller import CHANGING, Controller
+from bascule.node.controller.joining import CHANGING, Joining
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.runtime.jobs import Jobs
 from bascule.node.runtime.metrics import Metrics
@@ -170,30 +170,26 @@ def test_nobody_is_let_in_by_a_membership_that_may_be_forgotten() -> None:
     nothing: Any = None
     administration: Any = SimpleNamespace(refusal=lambda broker, incarnation: "")
     proposals: Any = SimpleNamespace(raft=raft)
-    calls: Any = SimpleNamespace(subjects=nothing)
-    jobs = Jobs(print, Metrics())
-    controller = Controller(proposals, nothing, administration, nothing, calls, *[nothing] * 5, *[jobs])
+    joining = Joining(proposals, nothing, administration, nothing, nothing, Jobs(print, Metrics()))
     request = pb.RaftJoinRequest(nodeID="c", incarnation="first incarnation")
-    assert controller._join(request) == CHANGING
+    assert joining._join(request) == CHANGING
     log.commit = 7
-    assert controller._join(request) == ""
+    assert joining._join(request) == ""
 
 
 def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
     raft: Any = SimpleNamespace(membership=Membership(("a",)), raft=SimpleNamespace(id="a"))
     nothing: Any = None
 
-    async def propose(command: Callable[[], Command]) -> int:
-        return 1
+    async def submit(command: Command) -> None:
+        pass
 
     async def main() -> None:
-        proposals: Any = SimpleNamespace(raft=raft, propose=propose)
-        calls: Any = SimpleNamespace(subjects=nothing)
+        proposals: Any = SimpleNamespace(raft=raft, submit=submit)
         live = LiveBrokers(raft, nothing, nothing)
-        jobs = Jobs(print, Metrics())
-        controller = Controller(proposals, live, nothing, nothing, calls, *[nothing] * 5, *[jobs])
+        joining = Joining(proposals, live, nothing, nothing, nothing, Jobs(print, Metrics()))
         for number in range(3 * RAFT_MAX_SERVERS):
-            await controller._record_loss("c", f"incarnation {number}")
-        assert len(controller._disks_lost) == RAFT_MAX_SERVERS
+            await joining._record_loss("c", f"incarnation {number}")
+        assert len(joining._disks_lost) == RAFT_MAX_SERVERS
 
     run(main())

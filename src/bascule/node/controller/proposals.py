@@ -35,6 +35,10 @@ class Proposals:
                 proposed = command()
             return await self.commit(with_alive(proposed, self._live.staying()))
 
+    async def submit(self, command: Command) -> None:
+        """A command that is the same whatever the one before it did."""
+        await self.propose(lambda: command)
+
     async def commit(self, command: Command) -> int:
         """For commands that depend on no earlier one: they do not wait for each other, and a thousand share a few
         syncs."""

@@ -28,9 +28,12 @@ from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.controller import Controller
 from bascule.node.controller.deletion import Deletion
 from bascule.node.controller.executor import Executor
+from bascule.node.controller.fencing import Fencing
+from bascule.node.controller.joining import Joining
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
 from bascule.node.controller.streamstatus import StreamStatus
+from bascule.node.controller.voters import Voters
 from bascule.node.membership import raft as raft_driver
 from bascule.node.membership.activeclock import ActiveClock
 from bascule.node.membership.bootstrap import Bootstrap, Founder
@@ -250,10 +253,11 @@ def _controller(
         live,
         administration,
         executor,
+        Fencing(proposals, live, ties.active_clock, jobs),
+        Joining(proposals, live, administration, ties.calls.subjects, ties.active_clock, jobs),
+        Voters(proposals, live, administration, settings.max_quorum, settings.peers),
         ties.calls,
         ties.active_clock,
-        settings.max_quorum,
-        settings.peers,
         process.on_role,
         process.on_fatal,
         jobs,

@@ -78,7 +78,8 @@ def test_the_lost_disk_of_a_broker_is_recorded_once_however_often_it_asks() -> N
         await until(lambda: "c" not in isr(members))
         controller = next(each for name, each in members.items() if name in controllers_of(members)).broker.controller
         recorded: list[Command] = []
-        submit = controller._submit
+        proposals = controller.proposals
+        submit = proposals.submit
 
         async def slowly(command: Command) -> None:
             if isinstance(command, DiskLost):
@@ -86,7 +87,7 @@ def test_the_lost_disk_of_a_broker_is_recorded_once_however_often_it_asks() -> N
                 await asyncio.sleep(3.0)  # it is asked for several times meanwhile
             await submit(command)
 
-        controller._submit = slowly  # type: ignore[method-assign]
+        proposals.submit = slowly  # type: ignore[method-assign]
         await members["c"].start()
         await until(lambda: "c" in isr(members))
         await asyncio.sleep(5.0)

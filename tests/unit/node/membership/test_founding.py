@@ -9,7 +9,7 @@ import pytest
 
 from bascule.errors import StartError, Status
 from bascule.node.calls.subjects import Subjects
-from bascule.node.controller.controller import STEADY_S
+from bascule.node.controller.voters import STEADY_S
 from bascule.node.membership.bootstrap import Announcement, ServerId, choose, is_promised
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.process.identity import load_or_create
