@@ -151,6 +151,10 @@ class Following:
             self._machine.step(Reopened(self._log.end))
             self._fetchers.start_over(self)
 
+    def changed(self) -> None:
+        """The metadata of this partition changed, and we still follow the same leader. Nothing that a follower does
+        depends on the ISR or on whether the partition is read-only: its leader decides by them."""
+
     def _execute(self, effects: list[Effect]) -> None:
         for effect in effects:
             if self._stopped:

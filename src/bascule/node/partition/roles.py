@@ -85,7 +85,9 @@ class Roles:
         self._assigned = True
         if same_epoch and self.leading is not None:
             self.leading.changed()
-        elif not (same_epoch and (self.following is not None or self.role is Role.COMING_TO_LEAD)):
+        elif same_epoch and self.following is not None:
+            self.following.changed()
+        elif not (same_epoch and self.role is Role.COMING_TO_LEAD):
             self.resign()
             self._assigned = True
             self._begin()
