@@ -31,6 +31,9 @@ POLL_S = 0.05
 REPORT_EVERY_S = 5.0
 """Between two log lines about partitions that are not fully replicated."""
 
+ADMINISTRATION = (pb.DRAIN_BROKER, pb.UNDRAIN_BROKER, pb.REMOVE_BROKER, pb.ELECT_LEADER)
+"""What `Administration.execute` carries out."""
+
 Seen = tuple[int, tuple[str, ...]]
 """The last command, and the absent brokers: periodic work is due when either has changed."""
 NOTHING: Seen = (-1, ())
@@ -91,8 +94,10 @@ class Administration:
                 chosen = op.replicas[0]
                 at = At(chosen.stream, chosen.partition, chosen.replica)
                 return await (self._elect(at, op) if op.force else self._may_elect(at))
-            case _:
-                raise InvalidArgument(f"operation {request.op} is not known to this broker")
+            case pb.ELECT_LEADER:
+                raise InvalidArgument(f"an election names one replica, not {len(op.replicas)}")
+            case other:
+                raise AssertionError(f"operation {other} is not one of administrators")
 
     async def _be_sure_of(self, *brokers: str) -> None:
         """Wait until these brokers count as alive or dead: a new controller counts all as alive for a session."""

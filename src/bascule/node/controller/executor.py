@@ -19,7 +19,7 @@ from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Stream, StreamConfig
 from bascule.errors import FailedPrecondition, Internal, InvalidArgument, Outdated, Unavailable
 from bascule.limits import CHANGES_AT_ONCE, REMEMBERED_OPERATIONS
-from bascule.node.controller.administration import Administration
+from bascule.node.controller.administration import ADMINISTRATION, Administration
 from bascule.node.controller.deletion import Deletion
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
@@ -41,6 +41,19 @@ REPEATABLE = (
 """A late copy is harmless: these change nothing, or name the only state in which they apply."""
 
 ASKED_BY_CLIENTS = (pb.CREATE_STREAM, pb.DELETE_STREAM)
+
+AS_REQUESTED = (
+    pb.SHRINK_ISR,
+    pb.EXPAND_ISR,
+    pb.GIVE_WAY,
+    pb.CHANGE_LEADER,
+    pb.HAND_OVER,
+    pb.BROKER_STARTED,
+)
+"""The request is the command (`core.metadata.codec`)."""
+
+NEVER_REQUESTED = (pb.SET_STREAM_READONLY, pb.BROKER_DIED, pb.DISK_LOST, pb.BEGIN_REMOVAL)
+"""The controller proposes these commands by itself, or nobody does yet: a request for one is refused."""
 
 
 class Executor:
@@ -129,10 +142,12 @@ class Executor:
                 return await self._create(NewStream.from_wire(request.createStreamOp), operation)
             case pb.DELETE_STREAM:
                 return await self._delete(request.deleteStreamOp.stream, operation)
-            case pb.SHRINK_ISR | pb.EXPAND_ISR | pb.GIVE_WAY | pb.CHANGE_LEADER | pb.HAND_OVER | pb.BROKER_STARTED:
+            case op if op in AS_REQUESTED:
                 return await self._make(asked(request))
-            case _:
+            case op if op in ADMINISTRATION:
                 return await self._administration.execute(request)
+            case op:
+                raise InvalidArgument(f"operation {op} is not known to this broker")
 
     async def _make(self, command: Command) -> int:
         """Propose a command as the broker sent it."""
