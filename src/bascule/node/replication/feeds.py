@@ -203,6 +203,8 @@ class Feeds:
         for feed in due:
             try:
                 commands += feed.respond()
+            except AssertionError:
+                feed.fail()
             except Exception:  # the other followers still get their responses
                 logger.exception("no answer to %s this time", feed.follower)
         if commands:
@@ -269,16 +271,23 @@ class FeedDriver:
         if self.closed:
             return
         try:
-            effects = entry(*given)
+            self._carry_out(entry(*given))
         except AssertionError:
-            self.close()
-            logger.exception(
-                "replication to %s ends: the conversation is in a state that cannot be, which is a bug. What this "
-                "broker leads is not copied there any more: start this broker again; please report this",
-                self.follower,
-            )
-            return
+            self.fail()
+
+    def fail(self) -> None:
+        """An assertion failed, in the machine or in what carries out its effects; called where it is caught."""
+        self.close()
+        logger.exception(
+            "replication to %s ends: the conversation is in a state that cannot be, which is a bug. What this broker "
+            "leads is not copied there any more: start this broker again; please report this",
+            self.follower,
+        )
+
+    def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
+            if self.closed:
+                return  # carrying out one of them has ended the conversation
             match effect:
                 case Fetched(key, end, promised_end, heard_at):
                     replica = self._find(key)
@@ -332,9 +341,12 @@ class FeedDriver:
 
     async def _read_on(self) -> None:
         """Read one partition after the other, until the response is complete."""
-        while (read := self._read) is not None:
-            self._read = None
-            self.step(await self._outcome(read))
+        try:
+            while (read := self._read) is not None:
+                self._read = None
+                self.step(await self._outcome(read))
+        except AssertionError:
+            self.fail()
         self._reading = None
 
     async def _outcome(self, read: Read) -> Event:
@@ -345,6 +357,8 @@ class FeedDriver:
             return await read_records(replica.log, replica.epochs, read)
         except LogError as error:
             logger.debug("no answer to %s this time: %s", self.follower, error)
+        except AssertionError:
+            raise
         except Exception:
             logger.exception("no answer to %s this time", self.follower)
         return ReadFailed()

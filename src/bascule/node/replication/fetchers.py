@@ -210,7 +210,7 @@ class FetcherDriver:
         if self._closed:
             return
         try:
-            effects = entry(*given)
+            self._carry_out(entry(*given))
         except AssertionError:
             self.close()
             logger.exception(
@@ -218,8 +218,11 @@ class FetcherDriver:
                 "broker leads is not copied here any more: start this broker again; please report this",
                 self._leader,
             )
-            return
+
+    def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
+            if self._closed:
+                return  # carrying out one of them has ended the conversation
             match effect:
                 case SendSoon():
                     self._soon = self._loop.call_soon(self._due)

@@ -1,13 +1,15 @@
-"""A machine of replication in a state that cannot be is a bug: its conversation ends, and nothing else does."""
+"""A failed assertion in a conversation of replication, in its machine or in what carries out the effects, is a bug: the
+conversation ends, and nothing else does."""
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
-from bascule.core.replication.feed import Feed
-from bascule.core.replication.fetcher import Fetcher
 from bascule.errors import Status
+from bascule.node.replication.feeds import FeedDriver
+from bascule.node.replication.fetchers import FetcherDriver
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.pb import api_pb2 as api
@@ -23,9 +25,47 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.exc_info and "please report" in record.message]
 
 
-@pytest.mark.parametrize("side", ["leading", "following"])
+def breaks_a_machine(monkeypatch: pytest.MonkeyPatch, feed: FeedDriver, fetcher: FetcherDriver, side: str) -> None:
+    if side == "leading":
+        monkeypatch.setattr(feed.machine, "appended", broken)
+    else:
+        monkeypatch.setattr(fetcher._machine, "received", broken)
+
+
+def breaks_an_effect(monkeypatch: pytest.MonkeyPatch, feed: FeedDriver, fetcher: FetcherDriver, side: str) -> None:
+    """What a machine decided fails an assertion while it is carried out."""
+    if side == "leading":
+        monkeypatch.setattr(feed, "_send", broken)
+    else:
+        monkeypatch.setattr(fetcher, "_deliver", broken)
+
+
+def breaks_a_response(monkeypatch: pytest.MonkeyPatch, feed: FeedDriver, fetcher: FetcherDriver, side: str) -> None:
+    monkeypatch.setattr(feed, "respond", broken)
+
+
+def breaks_a_read(monkeypatch: pytest.MonkeyPatch, feed: FeedDriver, fetcher: FetcherDriver, side: str) -> None:
+    """Nothing is buffered for the follower, so its records are read from the log."""
+    monkeypatch.setattr("bascule.node.replication.feeds.read_records", broken)
+    monkeypatch.setattr(feed.machine, "appended", lambda key, *_: feed.machine.has_news(key))
+
+
+@pytest.mark.parametrize(
+    ("side", "breaks"),
+    [
+        ("leading", breaks_a_machine),
+        ("following", breaks_a_machine),
+        ("leading", breaks_an_effect),
+        ("following", breaks_an_effect),
+        ("leading", breaks_a_response),
+        ("leading", breaks_a_read),
+    ],
+)
 def test_it_ends_and_the_other_follower_goes_on(
-    side: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    side: str,
+    breaks: Callable[[pytest.MonkeyPatch, FeedDriver, FetcherDriver, str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
         members = await three(MemoryNats())
@@ -33,14 +73,9 @@ def test_it_ends_and_the_other_follower_goes_on(
         await members["a"].publish("s", b"first")
         leader = leader_of(members, "s")
         follower = next(member for member in members.values() if member is not leader)
-        if side == "leading":
-            feed = leader.broker.manager.feeds._feeds[follower.name].machine
-            assert isinstance(feed, Feed)
-            monkeypatch.setattr(feed, "appended", broken)
-        else:
-            fetcher = follower.broker.manager.fetchers._fetchers[leader.name]._machine
-            assert isinstance(fetcher, Fetcher)
-            monkeypatch.setattr(fetcher, "received", broken)
+        feed = leader.broker.manager.feeds._feeds[follower.name]
+        fetcher = follower.broker.manager.fetchers._fetchers[leader.name]
+        breaks(monkeypatch, feed, fetcher, side)
         request = api.PublishRequest(stream="s", value=b"v", ackPolicy=api.LEADER)
         assert (await leader.call("Publish", request))[0] is Status.OK
         await asyncio.sleep(2)
