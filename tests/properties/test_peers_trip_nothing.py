@@ -9,11 +9,11 @@ import pytest
 from bascule.core.partition import follower as f
 from bascule.core.partition import leader as le
 from bascule.core.partition.epochs import EpochHistory
-from bascule.core.partition.follower import judge
 from bascule.core.partition.insync import InSync
 from bascule.core.partition.pendingacks import PendingAcks, PendingAcksBound
 from bascule.core.raft.machine import Raft, RaftConfig
 from bascule.core.raft.ready import Ready
+from bascule.core.replication.progress import divergence
 from bascule.errors import PeerError
 from bascule.testing.records import encode
 from bascule.types import Epoch
@@ -181,7 +181,7 @@ def test_no_request_fails_an_assertion_of_a_leader(first: int) -> None:
             asked = FetchRequest(1, 1, 1, 1, 0, 0, chance.choice("bcx"), True, [made])
             request = decode_request(encode_request(asked))
             for position in request.positions:
-                judge(position, epochs, machine.end)
+                divergence(position, epochs, machine.end)
                 if position.failing:
                     machine.step(le.DiskFailing(request.follower, position.promised_end, now))
                 else:

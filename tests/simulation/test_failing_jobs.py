@@ -11,13 +11,13 @@ def test_a_job_that_fails_by_a_bug_is_found(monkeypatch: pytest.MonkeyPatch, err
     async def fails(watch: LagWatch) -> None:
         raise error
 
-    monkeypatch.setattr(LagWatch, "run", fails)
+    monkeypatch.setattr(LagWatch, "look", fails)
     found = [str(violation) for violation in run_seed(3).violations]
     assert any("the check for lag failed" in text for text in found)
 
 
 def test_a_job_that_fails_by_a_fault_of_the_run_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, left = LagWatch.run, [True] * 3
+    real, left = LagWatch.look, [True] * 3
 
     async def fails_at_first(watch: LagWatch) -> None:
         if left:
@@ -25,6 +25,6 @@ def test_a_job_that_fails_by_a_fault_of_the_run_is_none(monkeypatch: pytest.Monk
             raise OSError("the disk is away")
         await real(watch)
 
-    monkeypatch.setattr(LagWatch, "run", fails_at_first)
+    monkeypatch.setattr(LagWatch, "look", fails_at_first)
     assert run_seed(3).violations == []
     assert not left

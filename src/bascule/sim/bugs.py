@@ -77,7 +77,7 @@ def ack_lost_write() -> Iterator[None]:
 @contextmanager
 def no_truncate() -> Iterator[None]:
     """A leader takes every follower's log for a prefix of its own."""
-    with _replaced(feed, "judge", lambda position, epochs, log_end: None):
+    with _replaced(feed, "divergence", lambda position, epochs, log_end: None):
         yield
 
 

@@ -201,13 +201,3 @@ class Follower:
         assert reached <= self.end, f"exposed up to {reached}, but the log ends at {self.end}"
         self._exposed_end = reached
         return [Expose(reached)]
-
-
-def judge(position: Position, epochs: EpochHistory, log_end: int) -> tuple[int, int] | None:
-    """For a leader: None if a follower at that position has a prefix of our log; else (epoch, end) to truncate to."""
-    if position.end == 0:
-        return None
-    epoch, end = epochs.end_of(position.last_epoch, log_end)
-    if epoch == position.last_epoch and position.end <= end:
-        return None
-    return epoch, end

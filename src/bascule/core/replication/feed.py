@@ -30,8 +30,7 @@ from typing import NamedTuple, Protocol
 
 from bascule.core.metadata.streams import Key
 from bascule.core.partition.epochs import EpochHistory
-from bascule.core.partition.follower import judge
-from bascule.core.replication.progress import BufferUse, Progress
+from bascule.core.replication.progress import BufferUse, Progress, divergence
 from bascule.limits import (
     FEED_PARTITION_BYTES,
     FEED_PAST_SESSIONS,
@@ -438,7 +437,7 @@ class Feed:
             effects.append(DiskFailing(key, position.promised_end, heard_at))
             return
         log_end = led.end
-        parted = judge(position, led.epochs, log_end)
+        parted = divergence(position, led.epochs, log_end)
         if parted is not None:
             self._at_once.append(Answer(*key, Kind.DIVERGED, led.epoch, led.hw_end, log_end, *asked, *parted, b""))
             self._forget(key)

@@ -8,6 +8,7 @@ Rules:
   allow it. Records that are not buffered are read from the log.
 """
 
+from bascule.core.partition.epochs import EpochHistory
 from bascule.limits import FEED_BUFFERED_BYTES, FEED_PARTITION_BYTES
 from bascule.wire.replication import Position
 
@@ -80,3 +81,13 @@ class Progress:
     def continues(self, position: Position) -> bool:
         """Whether the follower got there by what we sent."""
         return position.leader_epoch == self.position.leader_epoch and self.position.end <= position.end <= self.end
+
+
+def divergence(position: Position, epochs: EpochHistory, log_end: int) -> tuple[int, int] | None:
+    """None if a follower at that position has a prefix of our log; else the (epoch, end) that it is to truncate to."""
+    if position.end == 0:
+        return None
+    epoch, end = epochs.end_of(position.last_epoch, log_end)
+    if epoch == position.last_epoch and position.end <= end:
+        return None
+    return epoch, end

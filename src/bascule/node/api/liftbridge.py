@@ -19,7 +19,8 @@ from bascule.node.api.leadership import confirm_leads
 from bascule.node.api.publish import Publisher
 from bascule.node.api.subscribe import subscribe
 from bascule.node.membership.cluster import Cluster
-from bascule.node.membership.controllerclient import ControllerClient, NewStream
+from bascule.node.membership.controllerclient import ControllerClient
+from bascule.node.membership.newstream import NewStream
 from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.manager import ReplicaManager

@@ -24,7 +24,8 @@ from bascule.node.controller.deletion import Deletion
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
 from bascule.node.controller.streamstatus import StreamStatus
-from bascule.node.membership.controllerclient import NOTHING_CHANGED, UNDECIDED, NewStream
+from bascule.node.membership.controllerclient import NOTHING_CHANGED, UNDECIDED
+from bascule.node.membership.newstream import NewStream
 from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Clock
 from bascule.wire.pb import internal_pb2 as pb

@@ -8,7 +8,6 @@ controller that receives the same operation twice answers the second request wit
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from bascule.core.metadata.codec import asking
 from bascule.core.metadata.commands import (
@@ -20,16 +19,15 @@ from bascule.core.metadata.commands import (
     HandOver,
     ShrinkIsr,
 )
-from bascule.core.metadata.streams import Partition, StreamConfig
-from bascule.errors import DeadlineExceeded, Internal, InvalidArgument, Outdated, Status, Unavailable, by_status
-from bascule.limits import MAX_PARTITIONS
+from bascule.core.metadata.streams import Partition
+from bascule.errors import DeadlineExceeded, Internal, Outdated, Status, Unavailable, by_status
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import CHANGE
 from bascule.node.membership.lease import LEASE_WAIT_S
 from bascule.node.membership.metadata import MetadataStore
+from bascule.node.membership.newstream import NewStream
 from bascule.node.membership.raft import RaftDriver
 from bascule.wire.pb import internal_pb2 as pb
-from bascule.wire.subjects import valid_stream_name, valid_stream_subject
 
 NO_LEADER = "no known metadata leader"
 UNDECIDED = "the cluster did not decide in time; whether the change was made is not known"
@@ -41,43 +39,6 @@ ISR_TIMEOUT_S = 1.0
 """For requests that are repeated anyway: while a change of the ISR is pending, the larger set must commit."""
 
 CarryOut = Callable[[pb.PropagatedRequest], Awaitable[int]]
-
-
-@dataclass(frozen=True, slots=True)
-class NewStream:
-    """A stream as a client requested it, with valid names and numbers."""
-
-    name: str
-    subject: str
-    group: str
-    partitions: int
-    replication_factor: int
-    config: StreamConfig
-
-    def to_wire(self) -> pb.NewStream:
-        return pb.NewStream(
-            name=self.name,
-            subject=self.subject,
-            group=self.group,
-            partitions=self.partitions,
-            replicationFactor=self.replication_factor,
-            config=self.config.to_wire(),
-        )
-
-    @classmethod
-    def from_wire(cls, op: pb.NewStream) -> "NewStream":
-        config = StreamConfig.from_wire(op.config)
-        return cls(op.name, op.subject, op.group, op.partitions, op.replicationFactor, config)
-
-    def check(self) -> None:
-        """The controller checks again: the request came over NATS, and every broker opens the stream."""
-        reason = valid_stream_name(self.name)
-        if reason or not valid_stream_subject(self.subject):
-            raise InvalidArgument(f"Name is invalid: {reason}" if reason else "Subject is invalid")
-        if not 1 <= self.partitions <= MAX_PARTITIONS or self.replication_factor < -1 or not self.replication_factor:
-            raise InvalidArgument(
-                f"Invalid partitions {self.partitions} or replicationFactor {self.replication_factor}"
-            )
 
 
 class ControllerClient:

@@ -1,5 +1,4 @@
-"""Once a second: which followers lag, which partitions are below min ISR, and which pending acks belong to calls that
-have ended."""
+"""Once a second: which followers lag, and which partitions are below min ISR."""
 
 import asyncio
 import logging
@@ -21,32 +20,21 @@ class LagWatch:
         self._replicas = replicas
         self._said_below = 0
 
-    async def run(self) -> None:
+    async def look(self) -> None:
         """A follower that sends nothing is only found by a timer."""
-        while True:
-            await asyncio.sleep(WATCH_EVERY_S)
-            now = self._environment.active_clock.monotonic_ns()
-            below: list[str] = []
-            for number, replica in enumerate(list(self._replicas.values())):
-                if number % WATCH_SLICE == WATCH_SLICE - 1:
-                    await asyncio.sleep(0)
-                leading = replica.leading
-                if leading is None:
-                    continue
-                if len(replica.partition.replicas) > 1:
-                    leading.watch(now)
-                if leading.below_min_isr:
-                    below.append(replica.name)
-            self._say_below(below)
-            await self._drop_abandoned_acks()
-
-    async def _drop_abandoned_acks(self) -> None:
-        """Drop pending acks of gRPC calls that have ended, here or on another broker."""
-        environment = self._environment
-        environment.pending.tick()
-        environment.inboxes.tell_gone()
-        while environment.pending.forget(environment.inboxes.gone):
-            await asyncio.sleep(0)
+        now = self._environment.active_clock.monotonic_ns()
+        below: list[str] = []
+        for number, replica in enumerate(list(self._replicas.values())):
+            if number % WATCH_SLICE == WATCH_SLICE - 1:
+                await asyncio.sleep(0)
+            leading = replica.leading
+            if leading is None:
+                continue
+            if len(replica.partition.replicas) > 1:
+                leading.watch(now)
+            if leading.below_min_isr:
+                below.append(replica.name)
+        self._say_below(below)
 
     def _say_below(self, below: list[str]) -> None:
         """Log one line for all partitions, and another when their number changes: there may be thousands."""

@@ -18,9 +18,10 @@ from bascule.node.controller.streamstatus import StreamStatus
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.partition import repair
+from bascule.node.partition.abandonedacks import AbandonedAcks
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.filewatch import FileWatch
-from bascule.node.partition.lagwatch import LagWatch
+from bascule.node.partition.lagwatch import WATCH_EVERY_S, LagWatch
 from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.metadatachanges import MetadataChanges
 from bascule.node.partition.replica import stream_folder
@@ -72,6 +73,7 @@ class Broker:
         )
         self.changes = MetadataChanges(manager, replicas, environment.jobs)
         self.lag_watch = LagWatch(environment, replicas)
+        self.abandoned_acks = AbandonedAcks(environment)
         self._process = process
         self._jobs = environment.jobs
         self._hand_overs = self._jobs.tasks("a hand-over", STOPS_AT_ONCE, answered=True)
@@ -136,7 +138,13 @@ class Broker:
         run("the lease", keep_lease, "this broker takes no writes")
         self._jobs.vital("the taking of roles", self.changes.run())
         run("the scrub of all records", self._scrub, "damage on disk is found only when a record is read")
-        run("the check for lag", self.lag_watch.run, "followers that lag stay in the in-sync set, and commits wait")
+        run("the check for lag", self._watch, "followers that lag stay in the in-sync set, and commits wait")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_EVERY_S)
+            await self.lag_watch.look()
+            await self.abandoned_acks.drop()
 
     async def _scrub(self) -> None:
         while True:

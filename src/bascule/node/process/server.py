@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bascule.errors import ConfigError, StartError, Status, Unavailable
@@ -115,7 +116,8 @@ class Server:
         self.fatal = ""
         """Why this server cannot go on."""
         self._serving = self._stopping = False
-        self._broker: Broker
+        self._broker: Broker | None = None
+        """Once it is assembled."""
         self._grpc: GrpcServer
 
     async def start(self, stack: AsyncExitStack) -> RunningInfo:
@@ -138,8 +140,7 @@ class Server:
 
     @property
     def _in_cluster(self) -> bool:
-        broker: Broker | None = getattr(self, "_broker", None)
-        return broker is not None and bool(broker.cluster.subjects.cluster)
+        return self._broker is not None and bool(self._broker.cluster.subjects.cluster)
 
     async def _start(self, stack: AsyncExitStack) -> RunningInfo:
         config = self._config
@@ -164,12 +165,12 @@ class Server:
         advertised.set(config.advertised(bind.port))
         _warn_of_relaxed_sync(config)
         ports = Ports(disk, clock, random, advertised, *buses)
-        self._broker = await assemble(BrokerSettings.of(config, broker_id), ports, self._process())
-        stack.push_async_callback(self._broker.environment.scheduler.close)
-        stack.push_async_callback(self._broker.close)
-        methods = self._broker.methods
+        broker = self._broker = await assemble(BrokerSettings.of(config, broker_id), ports, self._process())
+        stack.push_async_callback(broker.environment.scheduler.close)
+        stack.push_async_callback(broker.close)
+        methods = broker.methods
         # Entering a cluster may take without limit: calls meanwhile get the reason that this broker waits for.
-        not_yet = dict.fromkeys(methods, self._not_started)
+        not_yet = dict.fromkeys(methods, partial(self._not_started, broker))
         self._health.set("", serving=False)
         self._health.set(SERVICE, serving=False)
         self._grpc = GrpcServer({**not_yet, **self._health.methods()}, max_connections=descriptors.connections)
@@ -177,10 +178,10 @@ class Server:
         stack.push_async_callback(self._grpc.close, Status.UNAVAILABLE, "the broker has stopped", 0.0)
         address = config.advertised(port)
         advertised.set(address)
-        await self._broker.start()
+        await broker.start()
         self._grpc.serve({**methods, **self._health.methods()})
         self._serving = True
-        self._on_files(self._broker.files.gone)
+        self._on_files(broker.files.gone)
         info = RunningInfo(broker_id, address.host, address.port, nats_servers[0], config.data_dir)
         logger.info(
             "broker %s serves on %s:%d, data in %s, sync %s, kernels %s",
@@ -193,8 +194,8 @@ class Server:
         )
         return info
 
-    async def _not_started(self, call: Call) -> None:
-        raise Unavailable(self._broker.cluster.waits or "this broker is starting, and does not serve yet")
+    async def _not_started(self, broker: Broker, call: Call) -> None:
+        raise Unavailable(broker.cluster.waits or "this broker is starting, and does not serve yet")
 
     def _process(self) -> Process:
         return Process(
@@ -217,6 +218,7 @@ class Server:
     async def stop(self) -> None:
         """Health first, so that no new clients connect; then messages that have arrived are synced and acked; then the
         calls end with UNAVAILABLE, which makes clients resume elsewhere or later."""
+        assert self._broker is not None, "a server is stopped after it has started"
         self._stopping = True
         self._health.set_all(serving=False)
         await self._broker.hand_over(HAND_OVER_S)

@@ -9,7 +9,7 @@ import pytest
 
 from bascule.core.replication.feed import SILENCE_S
 from bascule.errors import InvalidArgument, Status
-from bascule.node.membership.controllerclient import NewStream
+from bascule.node.membership.newstream import NewStream
 from bascule.node.membership.peers import DOUBLES, SESSION_S
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
