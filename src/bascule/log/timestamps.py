@@ -15,9 +15,6 @@ from bascule.log.lookup import last_before, seek
 from bascule.log.reader import healed_or_lost
 from bascule.log.segments import SegmentList
 
-_LAST_MOMENT = 2**63 - 1
-"""A client may ask for it, and there is nothing after it."""
-
 
 class Division(NamedTuple):
     """Where a time divides a log."""
@@ -36,7 +33,7 @@ async def offset_at_or_after(segments: SegmentList, timestamp: int) -> int:
 
 async def offset_at_or_before(segments: SegmentList, timestamp: int) -> int | None:
     """The last record written at that time or earlier; None if there is none. Unavailable as above."""
-    return (await _healed_division(segments, min(timestamp + 1, _LAST_MOMENT))).last_earlier
+    return (await _healed_division(segments, timestamp + 1)).last_earlier
 
 
 async def end_before(segments: SegmentList, timestamp: int) -> int:
