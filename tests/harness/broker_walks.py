@@ -160,7 +160,7 @@ def role_edges(length: int = 400) -> set[Edge]:
             if truncated:
                 truncate(replica, 1.0)
             if failed:
-                replica.fail(AssertionError("planted"))
+                replica.assertion_failed(AssertionError("planted"))
             await replica.close()
 
     def truncate(replica: Replica, time_s: float) -> None:
@@ -249,7 +249,7 @@ def log_edges() -> set[Edge]:
 
     with (
         watched(Replica, "__init__", watch(lambda replica: replica.log, "open")),
-        watched(Replica, "on_failed", watch(lambda replica: replica.log, "on_failed")),
+        watched(Replica, "log_failed", watch(lambda replica: replica.log, "log_failed")),
         watched(CommitLog, "reopen", watch(lambda log: log, "reopen")),
         watched(Repair, "on_damage", watch(lambda repair: repair._log, "on_damage")),
         watched(Repair, "_heal", watch(lambda repair: repair._log, "heal")),

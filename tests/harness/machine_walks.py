@@ -164,7 +164,7 @@ class LeaderWalk:
     def place(self) -> str:
         """Of b, as the leader sees it."""
         machine = self.in_sync
-        inside, leaving, joining = "b" in machine.isr, "b" in machine._leaving, "b" in machine._joining
+        inside, leaving, joining = "b" in machine.isr, "b" in machine._asked_out, "b" in machine._asked_in
         assert not (leaving and not inside and "b" not in machine._eligible)
         assert not (joining and inside)
         return "asked in" if joining else "out" if not inside else "asked out" if leaving else "in"

@@ -17,7 +17,7 @@ from bascule.core.partition.leader import (
     Reopened,
     Replicate,
     SendAcks,
-    SetLeaving,
+    SetBeingRemoved,
     SetReadonly,
 )
 from bascule.errors import AckError
@@ -91,7 +91,7 @@ def test_a_leader_on_its_way_out_acks_nothing_that_its_successor_may_lack() -> N
     """Both policies wait for the whole in-sync set, also what was taken before; one that stays acks as before."""
     machine = leader(isr=("me", "peer"))
     machine.step(Arrived(batch(envelope(b"v", policy=0), envelope(b"w", policy=1)), now=1))
-    machine.step(SetLeaving(True))
+    machine.step(SetBeingRemoved(True))
     machine.step(Arrived(batch(envelope(b"x", policy=0)), now=2))
     assert machine.step(Promised(3)) == []
     paid, shown = machine.step(Fetched("peer", 2, 2, now=3))
@@ -99,7 +99,7 @@ def test_a_leader_on_its_way_out_acks_nothing_that_its_successor_may_lack() -> N
     assert shown == Expose(2)
     paid, _ = machine.step(Fetched("peer", 3, 3, now=4))
     assert [(offset, policy) for offset, policy, _, _ in acks(paid)] == [(2, 0)]
-    machine.step(SetLeaving(False))
+    machine.step(SetBeingRemoved(False))
     machine.step(Arrived(batch(envelope(b"y", policy=0)), now=5))
     assert [(offset, policy) for offset, policy, _, _ in acks(machine.step(Promised(4))[0])] == [(3, 0)]
 

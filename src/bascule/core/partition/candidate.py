@@ -37,9 +37,9 @@ class Account(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Candidate:
     log_end: LogEnd
-    sure: bool
+    likely: bool
     """Its tail is SURE or LIKELY."""
-    exact: bool
+    sure: bool
     """Its tail is SURE: no promised record can be missing."""
     lacks: bool
     """Its log is short: it ends before its promised end."""
@@ -70,9 +70,9 @@ def decide(own: Candidate, told: Mapping[str, Account], waited_s: float) -> Lead
     if not any(broker in told and told[broker].certain for broker in own.complete):
         missing = _missing(own.others, told) if own.lacks else unheard
         alone = len(unheard) == len(own.complete)
-        if missing and own.least > 1 and (not own.sure or (alone and not own.exact)):
+        if missing and own.least > 1 and (not own.likely or (alone and not own.sure)):
             return Wait(missing)
-        if missing and waited_s < PATIENCE_S and not own.exact:
+        if missing and waited_s < PATIENCE_S and not own.sure:
             return Wait(())
         if _missing(own.others, told) and waited_s < SHORT_PATIENCE_S:
             return Wait(())

@@ -68,8 +68,8 @@ class InSync:
         self._self_id = self_id
         self._promised_end = 0
         self._min_isr = max(1, min_isr)
-        self._leaving: dict[str, None] = {}
-        self._joining: dict[str, None] = {}
+        self._asked_out: dict[str, None] = {}
+        self._asked_in: dict[str, None] = {}
         self._counted = self._who_counts()
         self._look_at = 0
         """When to check which replicas lag, if all are in sync; else that is always due."""
@@ -143,8 +143,8 @@ class InSync:
             if replica not in before and replica in self.followers:
                 self.followers[replica].not_before = 0
                 self.followers[replica].pause_ns = 0
-        self._leaving = {}
-        self._joining = {}
+        self._asked_out = {}
+        self._asked_in = {}
         self._counted = self._who_counts()
         self._look_at = 0
         return self._advance()
@@ -177,7 +177,7 @@ class InSync:
             )
         ]
         late += [replica for replica in self._eligible if self.lacks(replica) and self._may_ask(replica, now)]
-        self._leaving.update(dict.fromkeys(late))
+        self._asked_out.update(dict.fromkeys(late))
         if only:
             return late
         seen = [min(follower.fetched_at, follower.caught_up_at) for follower in self.followers.values()]
@@ -199,20 +199,20 @@ class InSync:
             replica
             for replica, follower in self.followers.items()
             if replica not in self.isr
-            and replica not in self._joining
+            and replica not in self._asked_in
             and self._may_ask(replica, now)
             and follower.caught_up
             and follower.promised_end >= needed_end
             and now - follower.fetched_at <= max_lag_ns
         ]
         if back:
-            self._joining.update(dict.fromkeys(back))
+            self._asked_in.update(dict.fromkeys(back))
             self._counted = self._who_counts()
         return back
 
     def shrink_failed(self, replica: str, now: int = 0) -> None:
         """It is in or out, which the metadata will show: the request may be repeated after a pause."""
-        self._leaving.pop(replica, None)
+        self._asked_out.pop(replica, None)
         self._pause(replica, now)
         self._look_at = 0
 
@@ -222,7 +222,7 @@ class InSync:
         self._pause(replica, now, grows=asked)
         if asked:
             return False
-        self._joining.pop(replica, None)
+        self._asked_in.pop(replica, None)
         self._counted = self._who_counts()
         return self._advance()
 
@@ -233,7 +233,7 @@ class InSync:
             follower.not_before = now + follower.pause_ns
 
     def _may_ask(self, replica: str, now: int) -> bool:
-        return replica not in self._leaving and now >= self.followers[replica].not_before
+        return replica not in self._asked_out and now >= self.followers[replica].not_before
 
     def _advance(self) -> bool:
         if len(self.isr) < self._min_isr:
@@ -249,4 +249,4 @@ class InSync:
 
     def _who_counts(self) -> list[Follower]:
         """Besides ourselves, for the high watermark."""
-        return [self.followers[replica] for replica in (*self.isr, *self._joining) if replica != self._self_id]
+        return [self.followers[replica] for replica in (*self.isr, *self._asked_in) if replica != self._self_id]

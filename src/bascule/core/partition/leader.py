@@ -64,10 +64,10 @@ class SetReadonly:
 
 
 @dataclass(frozen=True, slots=True)
-class SetLeaving:
+class SetBeingRemoved:
     """Whether this broker is being removed from the cluster: others are about to lead its partitions."""
 
-    leaving: bool
+    being_removed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ Event = (
     | Failed
     | Reopened
     | SetReadonly
-    | SetLeaving
+    | SetBeingRemoved
     | Fetched
     | DiskFailing
     | IsrChanged
@@ -232,7 +232,7 @@ class Leader:
         """The committed end before this leadership, if known. It is past our end only if records were lost."""
         self.last_timestamp = last_timestamp
         self.readonly = False
-        self.leaving = False
+        self.being_removed = False
         self.failed = False
         self._tail = record_tail(identity.origin, identity.subject, b"")
 
@@ -254,9 +254,9 @@ class Leader:
             case SetReadonly(readonly):
                 self.readonly = readonly
                 return []
-            case SetLeaving(leaving):
-                self.leaving = leaving
-                if leaving:
+            case SetBeingRemoved(being_removed):
+                self.being_removed = being_removed
+                if being_removed:
                     self.pending.wait_for_all()
                 return []
             case Fetched(replica, end, promised_end, now):
@@ -316,7 +316,7 @@ class Leader:
             effects.append(Append(records, count, end, last_timestamp))
             effects.append(Replicate(records, first_offset, end))
             if leader_pending or all_pending:
-                if self.leaving:
+                if self.being_removed:
                     leader_pending, all_pending = b"", leader_pending + all_pending
                 dropped = self.pending.add(end, leader_pending, all_pending)
                 if dropped:

@@ -138,9 +138,9 @@ class AdminApi:
         )
         if name == own:
             member.host, member.port = self._address.host, self._address.port
-            member.boot, member.leaving = cluster.peers.boot, cluster.peers.leaving
+            member.boot, member.leaving = cluster.peers.boot, cluster.peers.stopping
         elif peer is not None:
-            member.host, member.port, member.boot, member.leaving = peer.host, peer.port, peer.boot, peer.leaving
+            member.host, member.port, member.boot, member.leaving = peer.host, peer.port, peer.boot, peer.stopping
         return member
 
     async def describe_stream(self, request: admin.DescribeStreamRequest, call: Call) -> admin.DescribeStreamResponse:

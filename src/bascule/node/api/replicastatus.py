@@ -22,7 +22,7 @@ class ReplicaStatus:
 
     def live_members(self) -> tuple[str, ...]:
         """Members that sent a heartbeat within a session, and are not about to stop; this broker included."""
-        alive = {self._cluster.broker_id, *(peer.id for peer in self._cluster.peers.alive() if not peer.leaving)}
+        alive = {self._cluster.broker_id, *(peer.id for peer in self._cluster.peers.alive() if not peer.stopping)}
         return tuple(each for each in self._cluster.servers if each in alive)
 
     async def positions(self, stream: Stream, partitions: tuple[Partition, ...]) -> Positions:

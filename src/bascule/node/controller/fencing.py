@@ -30,7 +30,7 @@ class Fencing:
 
     def fence_expired(self) -> None:
         for broker in self._live.expired():
-            if broker in self._live.leaving:
+            if broker in self._live.stopping:
                 logger.info("broker %s has stopped, as it announced", broker)
             else:
                 logger.warning(

@@ -19,7 +19,7 @@ class LiveBrokers:
         """`last_heartbeat` says when this broker last received a heartbeat of another one, or started."""
         self.active = False
         """This broker is the controller."""
-        self.leaving: dict[str, None] = {}
+        self.stopping: dict[str, None] = {}
         """Brokers that have announced that they are about to stop."""
         self.fencing: dict[str, None] = {}
         """Dead brokers whose fencing is not committed yet."""
@@ -35,7 +35,7 @@ class LiveBrokers:
     def begin(self) -> None:
         """This broker has become the controller: what it knew in an earlier term does not count."""
         self.active = True
-        self.leaving = {}
+        self.stopping = {}
         last = {broker: self._last_heartbeat(broker) for broker in self.others}
         self._liveness.begin(last, self._clock.monotonic_ns())
 
@@ -44,16 +44,16 @@ class LiveBrokers:
 
     def on_heartbeat(self, peer: Peer) -> bool:
         """A heartbeat of a member. True if that broker has restarted since the one before."""
-        if peer.leaving:
-            self.leaving[peer.id] = None
+        if peer.stopping:
+            self.stopping[peer.id] = None
         else:
-            self.leaving.pop(peer.id, None)
+            self.stopping.pop(peer.id, None)
         return self._liveness.heard(peer.id, peer.boot, self._clock.monotonic_ns())
 
     def forget(self, broker: str) -> None:
         """It is not a member any more."""
         self._liveness.left(broker)
-        self.leaving.pop(broker, None)
+        self.stopping.pop(broker, None)
 
     def expired(self) -> list[str]:
         """Brokers whose session ended since the last call."""
@@ -73,7 +73,7 @@ class LiveBrokers:
     def stays(self, broker: str) -> bool:
         """It is alive, and has not announced that it is about to stop."""
         own = broker == self._raft.raft.id
-        return own or (self._liveness.alive(broker) and broker not in self.leaving)
+        return own or (self._liveness.alive(broker) and broker not in self.stopping)
 
     def staying(self) -> tuple[str, ...]:
         """The brokers that may lead partitions."""

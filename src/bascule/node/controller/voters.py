@@ -56,7 +56,7 @@ class Voters:
         again. Brokers that the configuration names do not wait, nor does one that lost its disk and with it its vote:
         until it votes again the other voters tolerate fewer failures."""
         refusal = self._administration.refusal(learner, self._raft.membership.incarnation_of(learner))
-        if refusal or learner in self._live.leaving:
+        if refusal or learner in self._live.stopping:
             return False
         alive_ns = self._live.alive_for(learner)
         belongs = learner in self._wanted or (self._lacks_a_vote and self._holds(learner))
@@ -74,7 +74,7 @@ class Voters:
         if len(membership.voters) % 2:
             return
         for voter in membership.voters:
-            if voter in self._live.leaving and voter != self._raft.raft.id and not self._holds(voter):
+            if voter in self._live.stopping and voter != self._raft.raft.id and not self._holds(voter):
                 self._try_membership(membership.with_learner(voter))
                 return
 

@@ -109,7 +109,7 @@ class Cluster:
 
     async def resign(self, timeout_s: float) -> None:
         """Transfer the controller to another voter, and wait until it has taken over."""
-        alive = {peer.id: None for peer in self.peers.alive() if not peer.leaving}
+        alive = {peer.id: None for peer in self.peers.alive() if not peer.stopping}
         others = [server for server in self.raft.membership.voters if server in alive]
         others.sort(key=lambda server: server in self.metadata.brokers.draining)
         if not self.raft.raft.is_leader or not others:

@@ -46,7 +46,7 @@ class Peer:
     boot: str
     partition_count: int
     leader_count: int
-    leaving: bool
+    stopping: bool
     beat: int = 0
     hears: str = ""
     cluster: str = ""
@@ -77,7 +77,7 @@ class Peers:
         self._jobs = jobs
         self._clock = active_clock
         self._describe = describe
-        self.leaving = False
+        self.stopping = False
         self._latest: dict[str, tuple[Peer, int]] = {}
         self._past: dict[str, dict[str, int]] = {}
         """By broker, its boots, each with the number of its last heartbeat."""
@@ -140,7 +140,7 @@ class Peers:
             boot=me.boot,
             partitionCount=me.partition_count,
             leaderCount=me.leader_count,
-            leaving=me.leaving,
+            leaving=me.stopping,
             beat=self._beats,
             hears=self._other_boot,
             cluster=self._subjects.cluster,
@@ -150,13 +150,13 @@ class Peers:
         # A broker that cannot receive is to be fenced: the others get no heartbeat.
         self._calls.tell(self._own_subject if self._misses_own else self._subjects.heartbeats, HEARTBEAT, message)
 
-    def leave(self) -> None:
+    def announce_stop(self) -> None:
         """Announce, now and in all later heartbeats, that this broker is about to stop."""
-        self.leaving = True
+        self.stopping = True
         self.say()
 
     def _me(self) -> Peer:
-        return self._describe(self.leaving)
+        return self._describe(self.stopping)
 
     def _on_own_id(self, peer: Peer) -> None:
         """Another boot under our id is a late heartbeat of our last boot or, if it names our boot and goes on, another

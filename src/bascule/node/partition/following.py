@@ -70,7 +70,7 @@ class Following:
         self._caught_up_end: int | None = None
         """Where our log had reached the end of the leader's."""
         if log.failed is not None:
-            self.failed()
+            self.log_failed()
 
     def start(self) -> None:
         self._fetchers.follow(self)
@@ -101,7 +101,7 @@ class Following:
         try:
             return self._take(answer)
         except AssertionError as error:
-            self._replica.fail(error)
+            self._replica.assertion_failed(error)
             return True  # they are not fetched again
 
     def _take(self, answer: Answer) -> bool:
@@ -128,7 +128,7 @@ class Following:
             self._verify()
             self._fetchers.changed(self)
         except AssertionError as error:
-            self._replica.fail(error)
+            self._replica.assertion_failed(error)
 
     def damaged(self) -> None:
         """Damaged records are no longer promised: the leader is informed."""
@@ -139,7 +139,7 @@ class Following:
         self._verify()
         self._fetchers.changed(self)
 
-    def failed(self) -> None:
+    def log_failed(self) -> None:
         """The log was truncated to its promised end, and takes no records until it is reopened. The leader, whose high
         watermark waits for us, is informed."""
         self._caught_up_end = None

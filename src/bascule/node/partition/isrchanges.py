@@ -41,7 +41,7 @@ class IsrChanges:
         asked, leading = replica.partition, replica.leading
         if leading is None:
             return
-        if all(peer.id != other or peer.leaving for peer in self._peers.alive()):
+        if all(peer.id != other or peer.stopping for peer in self._peers.alive()):
             leading.step(ExpandFailed(other, False, self._active_clock.monotonic_ns()))
             return
         client, stream = self._client, replica.stream.name

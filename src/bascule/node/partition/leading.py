@@ -29,7 +29,7 @@ from bascule.core.partition.leader import (
     Reopened,
     Replicate,
     SendAcks,
-    SetLeaving,
+    SetBeingRemoved,
     SetReadonly,
     Tick,
 )
@@ -108,7 +108,7 @@ class Leading:
         pending, log = PendingAcks(self._name, environment.pending), self._log
         machine = Leader(identity, in_sync, log.end, log.last_timestamp, pending, log.committed_end)
         machine.step(SetReadonly(partition.readonly))
-        machine.step(SetLeaving(self._broker.leaving))
+        machine.step(SetBeingRemoved(self._broker.being_removed))
         return machine
 
     # --- start and stop ------------------------------------------------------------------------------------
@@ -173,20 +173,20 @@ class Leading:
         try:
             self._execute(self._machine.step(event))
         except AssertionError as error:
-            self._replica.fail(error)
+            self._replica.assertion_failed(error)
 
     def promised(self, end: int) -> None:
         try:
             self._execute(self._machine.promised(end))
         except AssertionError as error:
-            self._replica.fail(error)
+            self._replica.assertion_failed(error)
 
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
         """A follower has everything below `end`, and promises everything below `promised_end`."""
         try:
             self._execute(self._machine.fetched(replica, end, promised_end, now))
         except AssertionError as error:
-            self._replica.fail(error)
+            self._replica.assertion_failed(error)
 
     def watch(self, now: int) -> None:
         """Ask the controller to take followers that lag out of the ISR. Called once a second; mostly nothing is due."""
@@ -194,9 +194,9 @@ class Leading:
             try:
                 self._execute(self._machine.step(Tick(now, self._feeds.last_reports(self._replica.key, self.epoch))))
             except AssertionError as error:
-                self._replica.fail(error)
+                self._replica.assertion_failed(error)
 
-    def failed(self) -> None:
+    def log_failed(self) -> None:
         self._feeds.went_back(self._replica)
         self.step(Failed(self._log.promised_end))
 
@@ -208,7 +208,7 @@ class Leading:
         """The metadata of this partition changed, and we still lead."""
         partition = self._replica.partition
         self.step(SetReadonly(partition.readonly))
-        self.step(SetLeaving(self._broker.leaving))
+        self.step(SetBeingRemoved(self._broker.being_removed))
         if partition.epoch == self._known_epoch:
             return
         self._known_epoch = partition.epoch
@@ -234,7 +234,7 @@ class Leading:
         try:
             self._take(batch, count)
         except AssertionError as error:
-            self._replica.fail(error)
+            self._replica.assertion_failed(error)
 
     def _take(self, batch: bytes, count: int) -> None:
         now = self._environment.ports.clock.time_ns()

@@ -68,7 +68,7 @@ class ReplicaManager:
         return self._cluster.metadata
 
     @property
-    def leaving(self) -> bool:
+    def being_removed(self) -> bool:
         return self._own in self._metadata.brokers.removing
 
     # --- opening ---------------------------------------------------------------------------------------------

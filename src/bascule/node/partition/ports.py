@@ -28,7 +28,7 @@ class PartitionReplica(LocalReplica, Protocol):
     def partition(self) -> Partition:
         """As the metadata had it when the replica last took its role."""
 
-    def fail(self, error: AssertionError) -> None:
+    def assertion_failed(self, error: AssertionError) -> None:
         """An assertion failed: the replica has no role until the broker restarts."""
 
 
@@ -85,7 +85,7 @@ class PartitionBroker(Protocol):
     def peer_logs(self) -> OtherLogs: ...
 
     @property
-    def leaving(self) -> bool:
+    def being_removed(self) -> bool:
         """It is being removed from the cluster: its leaderships go to others."""
 
     def writable_changed(self, stream: str, partition: int) -> None:

@@ -113,7 +113,7 @@ class Repair:
         try:
             return await self._heal(segment)
         except AssertionError as error:
-            self._replica.fail(error)
+            self._replica.assertion_failed(error)
             return Healing.UNKNOWN
 
     def mend(self) -> None:

@@ -79,11 +79,11 @@ class Replica:
 
         def on_failed(error: LogError) -> None:
             if replica is not None:
-                replica.on_failed(error)
+                replica.log_failed(error)
 
         def on_assertion(error: AssertionError) -> None:
             if replica is not None:
-                replica.fail(error)
+                replica.assertion_failed(error)
 
         async def on_damage(segment: Segment, wait: bool) -> Healing:
             # Reads while the log is being opened do not wait for other replicas.
@@ -126,22 +126,22 @@ class Replica:
         try:
             self.roles.take(same_epoch)
         except AssertionError as error:
-            self.fail(error)
+            self.assertion_failed(error)
 
     def resign(self) -> None:
         """Give up the role: nothing is stored, acked or fetched under it any more."""
         try:
             self.roles.resign()
         except AssertionError as error:
-            self.fail(error)
+            self.assertion_failed(error)
 
     @property
     def has_failed(self) -> bool:
         return self.roles.role is Role.FAILED
 
-    def fail(self, error: AssertionError) -> None:
+    def assertion_failed(self, error: AssertionError) -> None:
         """An assertion failed: this replica has no role until the broker restarts."""
-        self.roles.fail(error)
+        self.roles.assertion_failed(error)
 
     async def close(self) -> None:
         await self._end()
@@ -281,7 +281,7 @@ class Replica:
         try:
             self._promised(end)
         except AssertionError as error:
-            self.fail(error)
+            self.assertion_failed(error)
 
     def _promised(self, end: int) -> None:
         role = self.leading or self.following
@@ -318,19 +318,19 @@ class Replica:
             self.epochs.truncate(self.log.end)
             self._saved_epoch = 0
 
-    def on_failed(self, error: LogError) -> None:
+    def log_failed(self, error: LogError) -> None:
         """The log cannot be written: inform the role, and try to reopen the log from time to time."""
         try:
-            self._log_failed(error)
+            self._tell_log_failed(error)
         except AssertionError as failed:
-            self.fail(failed)
+            self.assertion_failed(failed)
 
-    def _log_failed(self, error: LogError) -> None:
+    def _tell_log_failed(self, error: LogError) -> None:
         logger.error("%s takes no writes: %s", self.name, error)
         self.epochs.truncate(self.log.end)
         role = self.leading or self.following
         if role is not None:
-            role.failed()
+            role.log_failed()
         self._broker.writable_changed(self.stream.name, self.partition.id)
         if self.roles.role not in (Role.FAILED, Role.ENDED):
             self.reopening.begin()
@@ -346,6 +346,6 @@ class Replica:
         del self._tasks[task]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, AssertionError):
-            self.fail(error)
+            self.assertion_failed(error)
         elif error is not None:
             self.environment.jobs.note_failure(f"work for {self.name}", error, "it is not tried again")

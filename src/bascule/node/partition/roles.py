@@ -153,7 +153,7 @@ class Roles:
         self._move(Role.LEADING)
         leading.start()
         if self._replica.log.failed is not None:
-            leading.failed()
+            leading.log_failed()
 
     async def _come_to_lead(self) -> None:
         """Lead after comparing logs, or hand leadership over to a replica with more. Until then the partition has no
@@ -218,7 +218,7 @@ class Roles:
 
     # --- a failed assertion ------------------------------------------------------------------------------------
 
-    def fail(self, error: AssertionError) -> None:
+    def assertion_failed(self, error: AssertionError) -> None:
         was, name = self.role, self._replica.name
         consequence = "it is not retried: restart this broker, and report this"
         if was not in (Role.FAILED, Role.ENDED):

@@ -267,7 +267,7 @@ def _controller(
 def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft: Raft) -> Describe:
     """What this broker sends about itself with every heartbeat."""
 
-    def describe(leaving: bool) -> Peer:
+    def describe(stopping: bool) -> Peer:
         held, led = store.counts(own)
         return Peer(
             own,
@@ -276,7 +276,7 @@ def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft:
             boot,
             held,
             led,
-            leaving,
+            stopping,
             commit=raft.log.commit,
             members=len(raft.membership.everyone),
         )

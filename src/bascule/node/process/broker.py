@@ -166,7 +166,7 @@ class Broker:
         own = self.environment.settings.broker_id
         if all(other == own for other in self.cluster.servers) or self._hand_overs.full:
             return
-        self.cluster.peers.leave()
+        self.cluster.peers.announce_stop()
         self.manager.fetchers.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -190,7 +190,7 @@ class Broker:
     def _somebody_stays(self) -> bool:
         """Whether another broker could take over: it is alive, and not about to stop itself."""
         servers = self.cluster.servers
-        return any(peer.id in servers and not peer.leaving for peer in self.cluster.peers.alive())
+        return any(peer.id in servers and not peer.stopping for peer in self.cluster.peers.alive())
 
     async def stop(self) -> None:
         self.gate.close()

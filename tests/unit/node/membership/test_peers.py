@@ -19,8 +19,8 @@ from tests.harness.clocks import Now
 def make(now: Now) -> tuple[Peers, list[str]]:
     reasons: list[str] = []
 
-    def describe(leaving: bool) -> Peer:
-        return Peer("b0", "here", 1, "own-boot", 0, 0, leaving)
+    def describe(stopping: bool) -> Peer:
+        return Peer("b0", "here", 1, "own-boot", 0, 0, stopping)
 
     bus = MemoryNats().connect("control")  # nothing arrives over it: the tests call the peers directly
     calls = Calls("b0", Subjects("ns"), bus, SeededRandom("b0"), Metrics())

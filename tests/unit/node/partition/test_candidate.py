@@ -37,10 +37,10 @@ def a_candidate(
     lacks: bool = False,
     least: int = 2,
     complete: tuple[str, ...] = ("b",),
+    likely: bool = False,
     sure: bool = False,
-    exact: bool = False,
 ) -> Candidate:
-    return Candidate(OWN, sure, exact, lacks, complete, ("b", "c"), least)
+    return Candidate(OWN, likely, sure, lacks, complete, ("b", "c"), least)
 
 
 def said(end: int, certain: bool = False, epoch: int = 3) -> Account:
@@ -60,26 +60,26 @@ def test_where_one_is_enough_it_waits_a_while() -> None:
 
 
 def test_a_log_that_is_sure_of_its_end_after_its_process_was_killed_gives_the_others_a_moment() -> None:
-    exact = a_candidate(sure=True, exact=True)
-    assert decide(exact, {}, SHORT_PATIENCE_S / 2) == Wait(())
-    assert decide(exact, {}, SHORT_PATIENCE_S) == Lead(("b",))
-    assert decide(exact, {"b": said(11), "c": said(4)}, 0) == GiveWay("b")
+    sure = a_candidate(likely=True, sure=True)
+    assert decide(sure, {}, SHORT_PATIENCE_S / 2) == Wait(())
+    assert decide(sure, {}, SHORT_PATIENCE_S) == Lead(("b",))
+    assert decide(sure, {"b": said(11), "c": said(4)}, 0) == GiveWay("b")
 
 
 def test_a_log_that_is_sure_of_its_end_after_a_power_loss_needs_one_other_in_sync_and_waits_a_while_for_the_rest() -> (
     None
 ):
-    sure = a_candidate(sure=True, complete=("b", "c"))
-    assert decide(sure, {}, 1e9) == Wait(("b", "c")), "its last record may be missing, and one of them has it"
-    assert decide(sure, {"c": said(4)}, PATIENCE_S - 0.1) == Wait(())
-    assert decide(sure, {"c": said(4)}, PATIENCE_S) == Lead(("b",))
-    assert decide(sure, {"b": said(11)}, PATIENCE_S) == GiveWay("b")
+    likely = a_candidate(likely=True, complete=("b", "c"))
+    assert decide(likely, {}, 1e9) == Wait(("b", "c")), "its last record may be missing, and one of them has it"
+    assert decide(likely, {"c": said(4)}, PATIENCE_S - 0.1) == Wait(())
+    assert decide(likely, {"c": said(4)}, PATIENCE_S) == Lead(("b",))
+    assert decide(likely, {"b": said(11)}, PATIENCE_S) == GiveWay("b")
 
 
 def test_a_log_that_is_sure_of_its_end_and_alone_in_sync_waits_a_moment_for_the_others() -> None:
-    sure = a_candidate(sure=True, complete=())
-    assert decide(sure, {}, SHORT_PATIENCE_S / 2) == Wait(())
-    assert decide(sure, {}, SHORT_PATIENCE_S) == Lead(())
+    likely = a_candidate(likely=True, complete=())
+    assert decide(likely, {}, SHORT_PATIENCE_S / 2) == Wait(())
+    assert decide(likely, {}, SHORT_PATIENCE_S) == Lead(())
 
 
 def test_one_that_is_certain_of_its_own_log_is_enough_if_it_is_in_sync() -> None:
@@ -114,15 +114,15 @@ accounts = st.dictionaries(st.sampled_from("bc"), st.builds(said, st.integers(0,
     st.floats(0, 10),
 )
 def test_nobody_leads_with_less_than_another_is_known_to_have(
-    lacks: bool, least: int, complete: tuple[str, ...], sure: bool, told: dict[str, Account], waited_s: float
+    lacks: bool, least: int, complete: tuple[str, ...], likely: bool, told: dict[str, Account], waited_s: float
 ) -> None:
-    own = a_candidate(lacks and not sure, least, complete, sure)
+    own = a_candidate(lacks and not likely, least, complete, likely)
     match decide(own, told, waited_s):
         case Lead(unheard):
             assert all(account.log_end <= OWN for account in told.values())
             assert set(unheard) == set(complete) - set(told)
             certain = any(told[each].certain for each in complete if each in told)
-            one_heard = sure and set(unheard) < set(complete)
+            one_heard = likely and set(unheard) < set(complete)
             assert not unheard or certain or ((least == 1 or one_heard) and waited_s >= PATIENCE_S)
         case GiveWay(to):
             assert told[to].log_end == max(account.log_end for account in told.values()) > OWN

@@ -191,7 +191,7 @@ def test_a_replica_that_has_failed_and_is_named_leader_asks_for_another_one(monk
         made = await replicated()
         member = made.other
         replica = replica_of(member)
-        replica.fail(AssertionError(PLANTED))
+        replica.assertion_failed(AssertionError(PLANTED))
         await until(lambda: member.name not in isr(made.members))
         await asyncio.sleep(1)  # it knows of that too
         epoch = replica.partition.leader_epoch
