@@ -248,7 +248,7 @@ def log_edges() -> set[Edge]:
         await asyncio.sleep(10)
 
     with (
-        watched(Replica, "__init__", watch(lambda replica: replica.log, "open")),
+        watched(Replica, "open", watch(lambda replica: replica.log, "open")),
         watched(Replica, "log_failed", watch(lambda replica: replica.log, "log_failed")),
         watched(CommitLog, "reopen", watch(lambda log: log, "reopen")),
         watched(Repair, "on_damage", watch(lambda repair: repair._log, "on_damage")),

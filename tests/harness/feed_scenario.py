@@ -63,7 +63,7 @@ class FeedScenario(CommandRunner):
         super().__init__()
         self._now = 0.0
         self._led: dict[Key, Led] = {}
-        self._feed = Feed(self._led.get)
+        self._feed = Feed(self)
         self._timers: dict[Timer, float] = {}
         self._due = self._taking = False
         self._read: Read | None = None
@@ -72,6 +72,9 @@ class FeedScenario(CommandRunner):
         self._bounds: list[object] = []
         self._step(Started(self._now))
         self.output = []
+
+    def led(self, key: Key) -> Led | None:
+        return self._led.get(key)
 
     def close(self) -> None:
         mock.patch.stopall()

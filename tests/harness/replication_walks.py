@@ -143,7 +143,7 @@ class FeedWalk:
         self._chance = chance
         self._now = 0.0
         self._led = {key: Led() for key in KEYS}
-        self.machine = fe.Feed(self._led.get)
+        self.machine = fe.Feed(self)
         self._timers: dict[fe.Timer, None] = {}
         self._read: fe.Read | None = None
         self._taking = False
@@ -155,6 +155,9 @@ class FeedWalk:
         effects = self.machine.step(event)
         self.note(effects)
         return event, effects
+
+    def led(self, key: Key) -> Led | None:
+        return self._led.get(key)
 
     def note(self, effects: list[fe.Effect]) -> None:
         for effect in effects:

@@ -8,14 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bascule.errors import PeerError, PeerLacks
-from bascule.log.appender import LogConfig
 from bascule.log.commitlog import CommitLog
 from bascule.log.fill import Fetch
 from bascule.log.healing import Healing
 from bascule.log.refill import refill
 from bascule.log.segment import Segment
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, Bench, ManualClock, make_scheduler, open_bench
+from bascule.testing.logs import FOLDER, Bench, open_bench
 from bascule.testing.loop import run
 from bascule.wire.kernels import scan_records
 from tests.harness.segments import harm_anywhere
@@ -49,20 +48,7 @@ def harm(disk: MemoryDisk, chance: random.Random) -> None:
 
 
 async def open_replica(disk: MemoryDisk) -> Bench:
-    clock = ManualClock()
-    bench = Bench(disk, make_scheduler(disk, clock), clock)
-    bench.log = await CommitLog.open(
-        disk,
-        bench.scheduler,
-        FOLDER,
-        LogConfig(2_000),
-        clock,
-        bench.promises.append,
-        bench.failures.append,
-        bench.assertions.append,
-        True,
-    )
-    return bench
+    return await open_bench(disk, segment_max_bytes=2_000, replicated=True)
 
 
 async def everything(log: CommitLog, start: int = 0) -> bytes:

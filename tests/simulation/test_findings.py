@@ -7,7 +7,6 @@ import random
 import pytest
 
 from bascule.errors import LogError, Status, UnknownOutcome
-from bascule.log.appender import LogConfig
 from bascule.log.commandlog import CommandLog
 from bascule.log.commitlog import CommitLog
 from bascule.node.api.publish import Publisher
@@ -18,7 +17,7 @@ from bascule.sim.trace import Trace
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import make_scheduler
+from bascule.testing.logs import make_scheduler, open_bench
 from bascule.testing.loop import VirtualClock, VirtualLoop, run
 from bascule.testing.records import encode, values
 from bascule.wire.pb import api_pb2 as api
@@ -32,11 +31,8 @@ def one_host(nats: MemoryNats) -> Host:
 async def opened(disk: MemoryDisk, segment_max_bytes: int = 1 << 20) -> CommitLog:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    clock = VirtualClock(loop)
-    scheduler = make_scheduler(disk, clock)
-    config = LogConfig(segment_max_bytes)
-    told: list[object] = []
-    return await CommitLog.open(disk, scheduler, "p/0", config, clock, told.append, told.append, told.append)
+    scheduler = make_scheduler(disk, VirtualClock(loop))
+    return (await open_bench(disk, segment_max_bytes, folder="p/0", scheduler=scheduler)).log
 
 
 async def append(log: CommitLog, count: int, size: int = 100) -> None:

@@ -54,7 +54,6 @@ WIRED = ("core", "wire", "log", "net", "node", "client")
 GIVEN_AT_START = {
     # Two parts that need each other: the second is given to the first when both are there and work begins. There is no
     # default: what is called before fails. docs/architecture.md says of each why.
-    ("node/membership/metadata.py", "_on_changes"),
     ("node/membership/peers.py", "_on_peer"),
     ("node/membership/peers.py", "_on_unknown_broker"),
     ("node/membership/raft.py", "_on_role"),

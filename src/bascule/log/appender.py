@@ -1,11 +1,11 @@
 """The append pipeline of a log: records are queued, written and synced by the group commit, and then promised.
 
 Theory of operation: `append` never waits. It queues the records and enlists with the sync scheduler; when a round has
-stored them `promised_end` moves up and `on_promised` is called. Until then they are in a segment that waits or in
+stored them `promised_end` moves up and the owner is told. Until then they are in a segment that waits or in
 flight. Under relaxed sync a promised segment may still be unsynced. A sealed segment gets its index once it is synced.
 
 After a write or sync that fails, or an append that is refused, the log takes no writes. Everything not promised is
-forgotten at once: `end` goes back to `promised_end`, and those offsets will name other records. `on_failed` is called
+forgotten at once: `end` goes back to `promised_end`, and those offsets will name other records. The owner is told
 once, and appends raise the error, so no record is appended after one that was refused. Reads go on. When the bytes of
 the failed write are in quarantine, `resume` begins a new file. The old one is never written again: after a failed sync
 nothing is known about the pages it covered, now or later.
@@ -16,8 +16,8 @@ only another start writes to this log again.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from bascule import limits
 from bascule.errors import LogError
@@ -26,7 +26,7 @@ from bascule.log.failures import lost_error, storage_error
 from bascule.log.index import FileIndex
 from bascule.log.segment import Mark, Segment
 from bascule.log.segments import SegmentList
-from bascule.log.sync import SyncScheduler
+from bascule.log.sync import Member, SyncScheduler
 from bascule.ports import Clock, Write
 
 _log = logging.getLogger("bascule.log")
@@ -39,19 +39,31 @@ class LogConfig:
     """How old a segment's first record may be before the next append starts a new one; 0 = any age."""
 
 
+class LogOwner(Protocol):
+    """Who has the log, and is told what becomes of its records."""
+
+    def on_promised(self, end: int) -> None:
+        """Everything below `end` is stored, as the sync mode demands."""
+
+    def log_failed(self, error: LogError) -> None:
+        """The log takes no writes, and ends at what it has promised."""
+
+    def assertion_failed(self, error: AssertionError) -> None:
+        """Something does not hold in the log that must: it takes no writes until another start. Told once."""
+
+
 class Appender:
     def __init__(
         self,
+        log: Member,
+        owner: LogOwner,
         segments: SegmentList,
         scheduler: SyncScheduler,
         record: EndRecord,
         config: LogConfig,
         clock: Clock,
-        enlist: Callable[[], None],
-        on_promised: Callable[[int], None],
-        on_failed: Callable[[LogError], None],
     ) -> None:
-        """`enlist` has the scheduler take what waits here in its next round."""
+        """`log` is what the scheduler knows of this pipeline: its rounds come by way of it."""
         self.failed: LogError | None = None
         self.broken = False
         """It has failed by a bug, and takes no writes until another start."""
@@ -61,9 +73,8 @@ class Appender:
         self._record = record
         self._config = config
         self._clock = clock
-        self._enlist = enlist
-        self._on_promised = on_promised
-        self._on_failed = on_failed
+        self._log = log
+        self._owner = owner
         self._active: Segment | None = None
         self._waiting: list[Segment] = []  # segments with records that wait for the disk, oldest first
         self._waiting_bytes = self._in_flight_bytes = 0
@@ -87,7 +98,7 @@ class Appender:
         self._segments.damaged = {segment: None for segment in recovered if segment.damage}
         self._note_last_record()
         if self._sealed:
-            self._enlist()
+            self._scheduler.enlist(self._log)
 
     def _note_last_record(self) -> None:
         last = self._segments.last_record
@@ -97,7 +108,7 @@ class Appender:
 
     def append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
         """Queue whole records, with offsets from `end` on, the last of which is `next_offset - 1`. LogError if they are
-        not taken: the log has failed then, and `on_failed` has been called."""
+        not taken: the log has failed then, and its owner has been told."""
         if self.failed is not None:
             raise LogError(str(self.failed))
         if (ended := self._segments.waiters.ended) is not None:
@@ -127,7 +138,7 @@ class Appender:
         self._segments.end = next_offset
         self.last_timestamp = last_timestamp
         self.last_epoch = segment.appended.last_epoch
-        self._enlist()
+        self._scheduler.enlist(self._log)
 
     def _is_full(self, segment: Segment, more: int) -> bool:
         size = segment.appended.size
@@ -205,9 +216,9 @@ class Appender:
             self._segments.promised_end = promised
             self._record.rose()
             if self._segments.waiters.ended != "deleted":
-                self._on_promised(promised)
+                self._owner.on_promised(promised)
         if self._waiting:
-            self._enlist()
+            self._scheduler.enlist(self._log)
         self._enlist_for_indexes()
         if self._flushed:
             self._tell_flushed()
@@ -235,7 +246,7 @@ class Appender:
 
     def _enlist_for_indexes(self) -> None:
         if self._sealed and self._indexes_due():
-            self._enlist()
+            self._scheduler.enlist(self._log)
 
     def _index_stored(self, segment: Segment, error: OSError | None) -> None:
         if error is None:
@@ -246,7 +257,7 @@ class Appender:
     def store_index(self, segment: Segment) -> None:
         """Of a sealed segment that has lost its own."""
         self._sealed.append(segment)
-        self._enlist()
+        self._scheduler.enlist(self._log)
 
     # --- the end of writing -------------------------------------------------------------------------------
 
@@ -280,7 +291,7 @@ class Appender:
         self._note_last_record()
         self._tell_flushed()
         _log.error("%s", self.failed)
-        self._on_failed(self.failed)
+        self._owner.log_failed(self.failed)
 
     def fail(self, error: AssertionError) -> None:
         """Something does not hold that must. What is on its way to the disk does not count."""

@@ -7,10 +7,8 @@ positions is in `segments`.
 A partition has no files, and no folder, before its first record.
 """
 
-from collections.abc import Callable
-
 from bascule.errors import LogError
-from bascule.log.appender import Appender, LogConfig
+from bascule.log.appender import Appender, LogConfig, LogOwner
 from bascule.log.endrecord import EndRecord
 from bascule.log.failures import storage_error
 from bascule.log.healing import OnDamage
@@ -38,63 +36,41 @@ class CommitLog:
         folder: str,
         config: LogConfig,
         clock: Clock,
-        on_promised: Callable[[int], None],
-        on_failed: Callable[[LogError], None],
-        on_assertion: Callable[[AssertionError], None],
-        replicated: bool,
-        record: EndRecord,
-        on_damage: OnDamage | None,
-    ) -> None:
-        self.record = record
-        """What is stored about the end of this log."""
-        self.quarantine = Quarantine(disk, clock)
-        self.segments = SegmentList(disk, folder, on_damage, self._store_index)
-        self.appender = Appender(self.segments, scheduler, record, config, clock, self._enlist, on_promised, on_failed)
-        self.presence = Presence(self.segments, self.appender)
-        self.committed_end = record.exposed
-        """Offsets below were committed or exposed, here or elsewhere, and are not given to other records. It may be
-        past the end of a replica that lags, or has lost records."""
-        self._truncation = Truncation(self.segments, self.appender, record, self.quarantine)
-        self._scheduler = scheduler
-        self._replicated = replicated
-        self._on_assertion = on_assertion
-
-    @classmethod
-    async def open(
-        cls,
-        disk: Disk,
-        scheduler: SyncScheduler,
-        folder: str,
-        config: LogConfig,
-        clock: Clock,
-        on_promised: Callable[[int], None],
-        on_failed: Callable[[LogError], None],
-        on_assertion: Callable[[AssertionError], None],
+        owner: LogOwner,
         replicated: bool = False,
         ends: PromisedEnds | None = None,
         on_damage: OnDamage | None = None,
-    ) -> "CommitLog":
-        """Recover the folder: what is found counts as promised, for it is synced when this returns. Damage of a
-        `replicated` one stays where it is, to be refilled; `on_damage`, if there is one, is asked to. What the log
-        promises is put on record in `ends`. `on_assertion` is told once if one fails in the group commit: it takes no
-        writes then until another start."""
-        record = EndRecord(None, folder) if ends is None else ends.record(folder)
+    ) -> None:
+        """Nothing is in it before `open`. Damage of a `replicated` log stays where it is, to be refilled; `on_damage`,
+        if there is one, is asked to. What the log promises is put on record in `ends`."""
+        self.record = EndRecord(None, folder) if ends is None else ends.record(folder)
+        """What is stored about the end of this log."""
+        self.quarantine = Quarantine(disk, clock)
+        self.segments = SegmentList(disk, folder, on_damage, self._store_index)
+        self.appender = Appender(self, owner, self.segments, scheduler, self.record, config, clock)
+        self.presence = Presence(self.segments, self.appender)
+        self.committed_end = 0
+        """Offsets below were committed or exposed, here or elsewhere, and are not given to other records. It may be
+        past the end of a replica that lags, or has lost records."""
+        self._truncation = Truncation(self.segments, self.appender, self.record, self.quarantine)
+        self._scheduler = scheduler
+        self._clock = clock
+        self._owner = owner
+        self._replicated = replicated
+
+    async def open(self) -> None:
+        """Recover the folder: what is found counts as promised, for it is synced when this returns. Raises LogError."""
+        disk, folder = self.segments.disk, self.folder
         try:
-            segments = await recover(disk, clock, folder, replicated, record)
+            segments = await recover(disk, self._clock, folder, self._replicated, self.record)
             for segment in segments:
                 segment.belongs_to(disk)
-            await sync_parents(disk, folder, segments, scheduler.synced_folders)
+            await sync_parents(disk, folder, segments, self._scheduler.synced_folders)
         except OSError as error:
             raise LogError(f"{folder}: cannot be recovered: {error}; it is tried again; check the disk") from error
-        log = cls(
-            disk, scheduler, folder, config, clock, on_promised, on_failed, on_assertion, replicated, record, on_damage
-        )
-        log.appender.adopt(segments)
-        record.taken_by(log)
-        return log
-
-    def _enlist(self) -> None:
-        self._scheduler.enlist(self)
+        self.committed_end = self.record.exposed
+        self.appender.adopt(segments)
+        self.record.taken_by(self)
 
     def _store_index(self, segment: Segment) -> None:
         self.appender.store_index(segment)
@@ -167,7 +143,7 @@ class CommitLog:
 
     def append(self, records: bytes, count: int, next_offset: int, last_timestamp: int) -> None:
         """Queue whole records, with offsets from `end` on, the last of which is `next_offset - 1`. LogError if they are
-        not taken: the log has failed then, and `on_failed` has been called."""
+        not taken: the log has failed then, and its owner has been told."""
         self.appender.append(records, count, next_offset, last_timestamp)
 
     def take(self) -> list[Write]:
@@ -186,7 +162,7 @@ class CommitLog:
         """Something does not hold that must: no writes until another start."""
         if not self.appender.broken:
             self.appender.fail(error)
-            self._on_assertion(error)
+            self._owner.assertion_failed(error)
 
     async def flushed(self) -> None:
         """Wait until nothing of this log waits for the disk or is on its way there."""

@@ -66,6 +66,13 @@ class Member(Protocol):
         """One of these has failed by a bug: nothing is written any more, and what is on its way does not count."""
 
 
+class Reports(Protocol):
+    """What followers on this broker have to report to their leaders."""
+
+    def push(self) -> None:
+        """What waits for the end of this turn of the event loop leaves now."""
+
+
 class SyncScheduler:
     def __init__(
         self,
@@ -73,17 +80,17 @@ class SyncScheduler:
         clock: Clock,
         mode: SyncMode,
         on_pressure: Callable[[bool], None],
-        on_told: Callable[[], None],
+        reports: Reports,
         on_fatal: Callable[[str], None],
     ) -> None:
         """`on_pressure` is called with True when so much waits for the disk that publishers should pause, and with
-        False when they may go on. `on_told` is called after each slice of results of a round, before the next round
-        begins. Not for acks to publishers: the disk should not wait while these are sent. `on_fatal` ends the process:
+        False when they may go on. `reports` leave after each slice of results of a round, before the next round
+        begins. Not so acks to publishers: the disk should not wait while these are sent. `on_fatal` ends the process:
         after a round that fails by anything but the disk, logs would wait for it for ever."""
         self.mode = mode
         self.waiting_bytes = 0
         self._on_pressure = on_pressure
-        self._on_told = on_told
+        self._reports = reports
         self._on_fatal = on_fatal
         self._pressed = False
         self.synced_folders: dict[str, None] = {}
@@ -227,7 +234,7 @@ class SyncScheduler:
                 log.settle_synced(answer) if synced else log.settle(answer)
             except Exception as error:  # one partition's bug must not keep the others from their promises
                 log.fail(_bug(error))
-        self._on_told()
+        self._reports.push()
 
 
 def _bug(error: Exception) -> AssertionError:

@@ -38,6 +38,15 @@ class Bench:
     assertions: list[AssertionError] = field(default_factory=list)
     log: CommitLog = field(init=False)
 
+    def on_promised(self, end: int) -> None:
+        self.promises.append(end)
+
+    def log_failed(self, error: LogError) -> None:
+        self.failures.append(error)
+
+    def assertion_failed(self, error: AssertionError) -> None:
+        self.assertions.append(error)
+
     def append(self, bodies: Sequence[bytes], offset: int | None = None, epoch: int = 1) -> None:
         """Queue one batch; record n gets timestamp n * 10 at least."""
         first = self.log.end if offset is None else offset
@@ -67,12 +76,19 @@ def nothing_is_fatal(reason: str) -> None:
     raise AssertionError(reason)
 
 
+class NoReports:
+    """Nobody follows."""
+
+    def push(self) -> None:
+        pass
+
+
 def make_scheduler(
     disk: Disk, clock: Clock, mode: SyncMode = GROUP, on_pressure: Callable[[bool], None] = lambda pressed: None
 ) -> SyncScheduler:
     """A group commit for logs without a broker, without followers and without backpressure."""
 
-    return SyncScheduler(disk, clock, mode, on_pressure, on_told=lambda: None, on_fatal=nothing_is_fatal)
+    return SyncScheduler(disk, clock, mode, on_pressure, NoReports(), on_fatal=nothing_is_fatal)
 
 
 async def open_bench(
@@ -88,18 +104,9 @@ async def open_bench(
 ) -> Bench:
     clock = clock or ManualClock()
     bench = Bench(disk, scheduler or make_scheduler(disk, clock, mode), clock)
-    bench.log = await CommitLog.open(
-        disk,
-        bench.scheduler,
-        folder,
-        LogConfig(segment_max_bytes, segment_max_age_ns),
-        clock,
-        bench.promises.append,
-        bench.failures.append,
-        bench.assertions.append,
-        replicated,
-        ends,
-    )
+    config = LogConfig(segment_max_bytes, segment_max_age_ns)
+    bench.log = CommitLog(disk, bench.scheduler, folder, config, clock, bench, replicated, ends)
+    await bench.log.open()
     return bench
 
 

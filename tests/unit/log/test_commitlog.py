@@ -499,7 +499,7 @@ def test_an_owner_that_throws_when_told_does_not_hold_up_the_others() -> None:
         def throw(_: int) -> None:
             raise RuntimeError("an owner's bug")
 
-        bad.log.appender._on_promised = throw
+        bad.on_promised = throw  # type: ignore[assignment, method-assign]
         bad.append(bodies(0, 1))
         good.append(bodies(0, 1))
         await good.log.flushed()

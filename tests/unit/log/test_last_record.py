@@ -1,20 +1,14 @@
 """Where a log begins and what its last record was, also where segments hold none that can be read."""
 
-from bascule.log.appender import LogConfig
 from bascule.log.commitlog import CommitLog
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import FOLDER, ManualClock, make_scheduler, open_bench
+from bascule.testing.logs import open_bench
 from bascule.testing.loop import run
 from tests.harness.logs import bodies
 
 
 async def open_replicated(disk: MemoryDisk) -> CommitLog:
-    clock = ManualClock()
-    scheduler = make_scheduler(disk, clock)
-    config = LogConfig(300, 0)
-    unheard: list[object] = []
-    told = unheard.append
-    return await CommitLog.open(disk, scheduler, FOLDER, config, clock, told, told, told, replicated=True)
+    return (await open_bench(disk, segment_max_bytes=300, replicated=True)).log
 
 
 async def damaged_from(first: int) -> MemoryDisk:

@@ -23,7 +23,6 @@ Rules:
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -67,6 +66,12 @@ class LedPartition(Protocol):
     @property
     def records_end(self) -> int:
         """The log end for a follower: the last offsets may be lost for good, and are never sent."""
+
+
+class LedPartitions(Protocol):
+    """What is led here, and nothing else."""
+
+    def led(self, key: Key) -> LedPartition | None: ...
 
 
 class Timer(Enum):
@@ -228,9 +233,8 @@ class _Response:
 
 
 class Feed:
-    def __init__(self, find: Callable[[Key], LedPartition | None]) -> None:
-        """`find` gives a partition that is led here, else None."""
-        self._find = find
+    def __init__(self, partitions: LedPartitions) -> None:
+        self._partitions = partitions
         self._progress: dict[Key, Progress] = {}
         self._use = BufferUse()
         self._news: dict[Key, None] = {}
@@ -317,7 +321,7 @@ class Feed:
         return self._consider()
 
     def has_news(self, key: Key) -> list[Effect]:
-        progress, led = self._progress.get(key), self._find(key)
+        progress, led = self._progress.get(key), self._partitions.led(key)
         if progress is None or led is None:
             return []
         self._news[key] = None
@@ -427,7 +431,7 @@ class Feed:
 
     def _place(self, position: Position, heard_at: int, effects: list[Effect]) -> None:
         key, asked = (position.stream_index, position.partition), (position.end, position.last_epoch)
-        led = self._find(key)
+        led = self._partitions.led(key)
         if led is None or led.epoch != position.leader_epoch:
             self._at_once.append(Answer(*key, Kind.REFUSED, position.leader_epoch, 0, 0, *asked, 0, 0, b""))
             self._forget(key)
@@ -480,7 +484,7 @@ class Feed:
         return effects
 
     def _lacks_records(self, key: Key) -> bool:
-        progress, led = self._progress.get(key), self._find(key)
+        progress, led = self._progress.get(key), self._partitions.led(key)
         return progress is not None and led is not None and led.records_end > progress.end
 
     # --- responding ------------------------------------------------------------------------------------------
@@ -512,7 +516,7 @@ class Feed:
                 break
             key = keys[response.next]
             response.next += 1
-            progress, led = self._progress.get(key), self._find(key)
+            progress, led = self._progress.get(key), self._partitions.led(key)
             if progress is None or led is None or progress.position.leader_epoch != led.epoch:
                 continue  # refused meanwhile, or of an earlier epoch of ours
             asked = (progress.end, progress.last_epoch)
@@ -533,7 +537,7 @@ class Feed:
         response = self._response
         if response is None:
             return self._consider()  # a full request came meanwhile: the follower would not take this
-        led = self._find(key)
+        led = self._partitions.led(key)
         if led is not None and led.epoch == progress.position.leader_epoch and self._progress.get(key) is progress:
             asked = (progress.end, progress.last_epoch)
             progress.cursor, progress.read_end = read.cursor, read.read_end

@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from bascule.errors import BusUnavailable, DeadlineExceeded, PeerError, Unavailable
 from bascule.node.calls.messages import Decoded, Message, Method
@@ -51,6 +51,11 @@ class Handler(Generic[T]):
     invalid."""
     answers: bool = False
     """The message is ignored without a valid reply subject."""
+
+
+class Batched(Protocol):
+    def batch_taken(self) -> None:
+        """All messages of one batch have been."""
 
 
 class Ignored:
@@ -94,8 +99,8 @@ class Calls:
 
     # --- receiving -------------------------------------------------------------------------------------------
 
-    def handle(self, subject: bytes, *handlers: Handler[Any], after: Callable[[], None] | None = None) -> Subscription:
-        """Subscribe these handlers to this subject, one per kind of message. `after` is called after each batch."""
+    def handle(self, subject: bytes, *handlers: Handler[Any], after: Batched | None = None) -> Subscription:
+        """Subscribe these handlers to this subject, one per kind of message. `after` is told after each batch."""
         return self._bus.subscribe(subject, Listener(handlers, after, self.ignored).on_batch)
 
     def answering(self, method: Method[Q, A], answer: Callable[[Q], A | None]) -> Handler[Q]:
@@ -191,7 +196,7 @@ class Calls:
 class Listener:
     """One subscription. It is synchronous, one call for each batch: replication receives through it."""
 
-    def __init__(self, handlers: tuple[Handler[Any], ...], after: Callable[[], None] | None, ignored: Ignored) -> None:
+    def __init__(self, handlers: tuple[Handler[Any], ...], after: Batched | None, ignored: Ignored) -> None:
         types = [handler.message.type for handler in handlers]
         assert len(set(types)) == len(types), "two handlers for one kind of message"
         assert None not in types or len(types) == 1, "a message without an envelope needs a subject of its own"
@@ -221,7 +226,7 @@ class Listener:
             except Exception:
                 logger.exception("%s could not be handled, and is dropped; report this", kind.name)
         if self._after is not None:
-            self._after()
+            self._after.batch_taken()
 
 
 def _opened(data: bytes, kind: Decoded[T]) -> memoryview:

@@ -4,12 +4,13 @@ CreateStream returns when the leaders answer that they lead; DeleteStream when t
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Protocol
 
-from bascule.core.metadata.state import Metadata
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import STREAM_STATUS
 from bascule.node.membership.controllerclient import POLL_S
+from bascule.node.membership.metadata import MetadataStore
 from bascule.wire.pb import internal_pb2 as pb
 
 STARTED_TIMEOUT_S = 3.0
@@ -17,15 +18,17 @@ STARTED_TIMEOUT_S = 3.0
 ASK_EVERY_S = 0.1
 
 
+class LocalReplicas(Protocol):
+    def leads_all_it_should(self, creation_index: int) -> bool:
+        """Whether everything of a stream that this broker should lead is being led."""
+
+
 class StreamStatus:
-    def __init__(
-        self, own: str, calls: Calls, metadata: Callable[[], Metadata], leads_here: Callable[[int], bool]
-    ) -> None:
-        """`leads_here` says whether this broker leads all partitions of a stream that it should lead."""
-        self._leads_here = leads_here
+    def __init__(self, own: str, calls: Calls, store: MetadataStore, replicas: LocalReplicas) -> None:
         self._own = own
         self._calls = calls
-        self._metadata = metadata
+        self._store = store
+        self._replicas = replicas
 
     def listen(self) -> None:
         self._calls.handle(self._calls.subjects.status(self._own), self._calls.answering(STREAM_STATUS, self._answer))
@@ -46,7 +49,7 @@ class StreamStatus:
 
     async def _leads(self, broker: str, creation_index: int) -> bool:
         if broker == self._own:
-            return self._leads_here(creation_index)
+            return self._replicas.leads_all_it_should(creation_index)
         status = await self._ask(broker, creation_index)
         return status is not None and status.isLeader
 
@@ -62,10 +65,10 @@ class StreamStatus:
 
     def exists(self, creation_index: int) -> bool:
         """Whether that stream exists, or its creation is not applied here yet."""
-        metadata = self._metadata()
+        metadata = self._store.metadata
         known = any(stream.creation_index == creation_index for stream in metadata.streams.values())
         return known or metadata.index < creation_index
 
     def _answer(self, question: pb.PartitionStatusRequest) -> pb.PartitionStatusResponse:
         index = question.creationIndex
-        return pb.PartitionStatusResponse(exists=self.exists(index), isLeader=self._leads_here(index))
+        return pb.PartitionStatusResponse(exists=self.exists(index), isLeader=self._replicas.leads_all_it_should(index))

@@ -122,6 +122,8 @@ class Bootstrap:
         self.waiting: Waiting | None = None
         """Set until it is known whether this broker founds a cluster."""
         self._loop = asyncio.get_running_loop()
+        self._asked = False
+        """By brokers that are in no cluster; they wait for the answer."""
 
     @property
     def may_found(self) -> bool:
@@ -155,19 +157,17 @@ class Bootstrap:
 
     def answer(self) -> None:
         """This broker is in a cluster: from now on it answers brokers that are in none."""
-        asked = False
+        self._calls.handle(self._subjects.founding, Handler(FOUNDING, self._on_asked))
 
-        def note(said: pb.Bootstrap, message: NatsMessage) -> None:
-            nonlocal asked
-            asked = True
+    def _on_asked(self, said: pb.Bootstrap, message: NatsMessage) -> None:
+        """All who ask in one turn of the event loop have one answer."""
+        if not self._asked:
+            self._asked = True
+            self._loop.call_soon(self._answer)
 
-        def answer() -> None:
-            nonlocal asked
-            if asked:
-                asked = False
-                self._say(self._subjects.founded, self._own)
-
-        self._calls.handle(self._subjects.founding, Handler(FOUNDING, note), after=answer)
+    def _answer(self) -> None:
+        self._asked = False
+        self._say(self._subjects.founded, self._own)
 
     async def _is_due(self, waiting: Waiting) -> bool:
         """Whether this broker founds a cluster now."""

@@ -7,7 +7,7 @@ controller that receives the same operation twice answers the second request wit
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from bascule.core.metadata.codec import asking
 from bascule.core.metadata.commands import (
@@ -38,7 +38,12 @@ POLL_S = 0.02
 ISR_TIMEOUT_S = 1.0
 """For requests that are repeated anyway: while a change of the ISR is pending, the larger set must commit."""
 
-CarryOut = Callable[[pb.PropagatedRequest], Awaitable[int]]
+
+class LocalController(Protocol):
+    """What the controller is asked for, carried out on this broker."""
+
+    async def carry_out(self, request: pb.PropagatedRequest) -> int:
+        """The index of the command that did it."""
 
 
 class ControllerClient:
@@ -48,14 +53,14 @@ class ControllerClient:
         calls: Calls,
         raft: RaftDriver,
         store: MetadataStore,
-        carry_out: CarryOut,
+        executor: LocalController,
     ) -> None:
-        """`carry_out` makes the change if this broker is the controller."""
+        """`executor` makes the change if this broker is the controller."""
         self._own = own
         self._calls = calls
         self._raft = raft
         self._store = store
-        self._carry_out = carry_out
+        self._executor = executor
 
     # --- operations ------------------------------------------------------------------------------------------
 
@@ -137,7 +142,7 @@ class ControllerClient:
             return await self._ask(request, timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._carry_out(request)
+                return await self._executor.carry_out(request)
         except TimeoutError:
             raise DeadlineExceeded(UNDECIDED) from None
 

@@ -6,8 +6,8 @@ to the broker, which opens and closes its replicas and changes their roles, in t
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator
-from typing import TypeVar
+from collections.abc import Generator
+from typing import Protocol, TypeVar
 
 from bascule.core.metadata.codec import decode, decoding
 from bascule.core.metadata.state import (
@@ -42,24 +42,36 @@ async def in_slices(work: Generator[None, None, T]) -> T:
         await asyncio.sleep(0)
 
 
+class MetadataCache:
+    """The metadata as this broker knows it now (as Kafka's MetadataCache): a snapshot of the leader replaces it."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+
+
+class Changes(Protocol):
+    def enqueue(self, changes: list[Change]) -> None:
+        """What one command changed; called in the order of the commands."""
+
+
 class MetadataStore:
-    def __init__(self, metadata: Metadata | None = None) -> None:
-        self.metadata = metadata or Metadata()
-        self._on_changes: Callable[[list[Change]], None]
+    def __init__(self, cache: MetadataCache, changes: Changes) -> None:
+        self._cache = cache
+        self._changes = changes
         self._outcomes: dict[int, list[Change]] = {}
         self._counted_at: tuple[Metadata, int, str] | None = None
         self._counts = (0, 0)
 
-    def listen(self, on_changes: Callable[[list[Change]], None]) -> None:
-        """`on_changes` is called with the changes of each command, in order. To be set before Raft starts."""
-        self._on_changes = on_changes
+    @property
+    def metadata(self) -> Metadata:
+        return self._cache.metadata
 
     async def restore(self, snapshot: Snapshot) -> int:
         """Returns how many partitions changed: after many the caller yields to the event loop."""
         if snapshot.index <= self.metadata.index:
             return 0
         restored = await in_slices(Metadata.restoring(snapshot.data))
-        before, self.metadata = self.metadata, restored
+        before, self._cache.metadata = self.metadata, restored
         return self._tell(difference(before, self.metadata))
 
     async def apply(self, entry: Entry) -> int:
@@ -100,7 +112,7 @@ class MetadataStore:
         """Returns how many partitions they concern."""
         real: list[Change] = [change for change in changes if not isinstance(change, Rejected | Repeated)]
         if real:
-            self._on_changes(real)
+            self._changes.enqueue(real)
         return sum(map(_size, real))
 
 

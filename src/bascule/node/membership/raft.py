@@ -73,9 +73,7 @@ class RaftDriver:
     def start(self, on_role: Callable[[], None]) -> None:
         """`on_role` is called when this broker becomes or ceases to be the leader, or learns of another leader."""
         self._on_role = on_role
-        self._calls.handle(
-            self._calls.subjects.raft(self.raft.id), Handler(RAFT, self._on_message), after=self._on_messages
-        )
+        self._calls.handle(self._calls.subjects.raft(self.raft.id), Handler(RAFT, self._on_message))
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._tick()
 
@@ -178,16 +176,9 @@ class RaftDriver:
             return
         try:
             self.raft.step(received)
+            self._notice_loss()
         except PeerError:
             raise  # the message is invalid
-        except Exception as error:
-            self._end(error)
-
-    def _on_messages(self) -> None:
-        if self._ended:
-            return
-        try:
-            self._notice_loss()
         except Exception as error:
             self._end(error)
         self._wake.set()

@@ -7,8 +7,8 @@ machine sends acks and exposes the records to readers.
 An assertion that fails here, in the machine or in what carries out its effects, ends this role.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 from bascule.core.metadata.streams import RESERVED_STREAMS
@@ -60,15 +60,16 @@ class Leading:
         environment: Environment,
         broker: PartitionBroker,
         replica: LeadingReplica,
-        on_established: Callable[[], None],
+        established: asyncio.Event,
     ) -> None:
+        """`established` is set when what the log had at the beginning of this role is committed."""
         self._replica = replica
         self._log = replica.log
         self._environment = environment
         self._broker = broker
         self._feeds = broker.feeds
         self._name = replica.name
-        self._on_established = on_established
+        self._established = established
         self._subject = partition_subject(replica.stream.subject, replica.partition.id).encode()
         self._stream = replica.stream.name.encode()
         self._ack_prefix = ack_prefix(replica.stream.name, replica.stream.subject)
@@ -305,7 +306,7 @@ class Leading:
                     self._log.set_visible_end(hw_end)
                     self._feeds.has_news(self._replica)
                     if self._machine.established:
-                        self._on_established()
+                        self._established.set()
                 case DropAcks(partition, nbytes):
                     logger.error(
                         "%s: acks that wait for its in-sync set or its disk exceed the bound of %d bytes for this "

@@ -91,9 +91,10 @@ class ReplicaManager:
             for item in ([stream.partitions[number] for number in partitions] if partitions else stream)
             if self._own in item.replicas and (stream.creation_index, item.id) not in self._replicas
         ]
-        await Opening(self._environment, self, missing, self._add).run()
+        await Opening(self._environment, self, missing).run()
 
-    def _add(self, replica: Replica) -> None:
+    def add(self, replica: Replica) -> None:
+        """It is open."""
         if not self.caught_up and (self.unclean or self._cluster.joined):
             # Promised records were not synced, or are gone with the disk: each log may lack some, none is known to.
             replica.mark_suspect()

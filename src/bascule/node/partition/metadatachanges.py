@@ -3,6 +3,7 @@ BrokerMetadataPublisher)."""
 
 import asyncio
 import logging
+from collections.abc import Iterator
 
 from bascule.core.metadata.state import Change, PartitionsChanged, Rejected, Repeated, StreamCreated, StreamDeleted
 from bascule.core.metadata.streams import Stream
@@ -17,13 +18,12 @@ logger = logging.getLogger(__name__)
 OPEN_AGAIN_S = 5.0
 
 
-class MetadataChanges:
-    def __init__(self, manager: ReplicaManager, replicas: Replicas, jobs: Jobs) -> None:
-        self._manager = manager
+class ChangeQueue:
+    """Changes that were decided, and are not carried out yet."""
+
+    def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
-        self._carried_out = asyncio.Event()
-        self._late = jobs.tasks("a change of the metadata that waits for its disk", LATE_CHANGES_AT_ONCE)
 
     def enqueue(self, changes: list[Change]) -> None:
         for change in changes:
@@ -33,6 +33,22 @@ class MetadataChanges:
                         replica.let_go()
         self._replicas.behind += 1
         self._changes.put_nowait(changes)
+
+    async def get(self) -> list[Change]:
+        return await self._changes.get()
+
+    def take_all(self) -> Iterator[list[Change]]:
+        while not self._changes.empty():
+            yield self._changes.get_nowait()
+
+
+class MetadataChanges:
+    def __init__(self, manager: ReplicaManager, replicas: Replicas, queue: ChangeQueue, jobs: Jobs) -> None:
+        self.queue = queue
+        self._manager = manager
+        self._replicas = replicas
+        self._carried_out = asyncio.Event()
+        self._late = jobs.tasks("a change of the metadata that waits for its disk", LATE_CHANGES_AT_ONCE)
 
     async def carried_out(self) -> None:
         """Returns when every change known by now has been carried out here."""
@@ -44,7 +60,7 @@ class MetadataChanges:
         """This job is vital: a change that is not carried out is a role that no replica takes."""
         carried = 0
         while True:
-            changes = await self._changes.get()
+            changes = await self.queue.get()
             for change in changes:
                 try:
                     await self._carry_out(change)
@@ -64,8 +80,8 @@ class MetadataChanges:
     async def skip_history(self) -> None:
         """Drop the queued changes: the metadata already contains them, and a past role must not be taken even for a
         moment, for a leader writes. Only deleted streams still have to be erased."""
-        while not self._changes.empty():
-            for change in self._changes.get_nowait():
+        for changes in self.queue.take_all():
+            for change in changes:
                 if isinstance(change, StreamDeleted):
                     await self._manager.erase_after_a_start(change.stream)
             self._replicas.behind -= 1
@@ -74,7 +90,7 @@ class MetadataChanges:
         """Retry what could not be opened, with the roles that the metadata gives by then."""
         await asyncio.sleep(OPEN_AGAIN_S)
         if present := self._manager.present(stream):
-            self.enqueue([StreamCreated(present)])
+            self.queue.enqueue([StreamCreated(present)])
 
     async def _carry_out(self, change: Change) -> None:
         manager = self._manager

@@ -5,7 +5,8 @@ A broker may have ten thousand. It logs its progress once a second and one line 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Protocol
 
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.node.partition.environment import Environment
@@ -19,19 +20,23 @@ OPEN_AT_ONCE = 16
 PROGRESS_NS = 1_000_000_000
 
 
+class Manager(PartitionBroker, Protocol):
+    """The manager of replicas, as it is told of those that are open."""
+
+    def add(self, replica: Replica) -> None: ...
+
+
 class Opening:
     def __init__(
         self,
         environment: Environment,
-        broker: PartitionBroker,
+        manager: Manager,
         partitions: Sequence[tuple[Stream, Partition]],
-        opened: Callable[[Replica], None],
     ) -> None:
         self._environment = environment
-        self._broker = broker
+        self._manager = manager
         self._count = len(partitions)
         self._waiting = iter(partitions)
-        self._opened = opened
         self._done = 0
         self._failed: list[BaseException] = []
         self._began = self._said_at = environment.ports.clock.monotonic_ns()
@@ -48,7 +53,9 @@ class Opening:
     async def _work(self) -> None:
         for stream, partition in self._waiting:
             try:
-                self._opened(await Replica.open(self._environment, self._broker, stream, partition))
+                replica = Replica(self._environment, self._manager, stream, partition)
+                await replica.open()
+                self._manager.add(replica)
             except AssertionError as error:
                 where = f"an assertion while {stream.name}/{partition.id} was opened"
                 consequence = "this broker has no role in it; restart this broker, and report this"

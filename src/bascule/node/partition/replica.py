@@ -37,77 +37,46 @@ def stream_folder(stream: Stream) -> str:
 
 
 class Replica:
-    def __init__(
-        self,
-        environment: Environment,
-        broker: PartitionBroker,
-        stream: Stream,
-        partition: Partition,
-        log: CommitLog,
-    ) -> None:
+    def __init__(self, environment: Environment, broker: PartitionBroker, stream: Stream, partition: Partition) -> None:
         self.environment = environment
         self._broker = broker
         self.stream = stream
         self.partition = partition
-        self.log = log
+        self.log = CommitLog(
+            environment.ports.disk,
+            environment.scheduler,
+            f"{stream_folder(stream)}/{partition.id}",
+            environment.settings.defaults.log_config(stream.config),
+            environment.ports.clock,
+            owner=self,
+            replicated=len(partition.replicas) > 1,
+            ends=environment.ends,
+            on_damage=self._on_damage,
+        )
         self.name = f"{stream.name}/{partition.id}"
         self.key: Key = (stream.creation_index, partition.id)
         self.group_members = GroupMembers()
         self.first_received = 0
         self.latest_received = 0
-        self.verification = Verification(log, only_replica=len(partition.replicas) == 1)
+        self.verification = Verification(self.log, only_replica=len(partition.replicas) == 1)
         self.repair = Repair(environment, broker, self)
         self.roles = Roles(environment, broker, self, self.repair)
         self.reopening = Reopening(broker, self, self.roles, self.repair)
         self.epochs = EpochHistory()
+        self._is_open = False
         self._saved_epoch = 0
         self._tasks: dict[asyncio.Task[None], bool] = {}
         """Work under way, and whether the end of this replica waits for it; other work is cancelled."""
         self._quarantine_from: int | None = None
         self._storing_epochs = asyncio.Lock()
 
-    @classmethod
-    async def open(
-        cls, environment: Environment, broker: PartitionBroker, stream: Stream, partition: Partition
-    ) -> "Replica":
-        replica: Replica | None = None
-        repair: Repair | None = None
-
-        def on_promised(end: int) -> None:
-            if replica is not None:
-                replica._on_promised(end)
-
-        def on_failed(error: LogError) -> None:
-            if replica is not None:
-                replica.log_failed(error)
-
-        def on_assertion(error: AssertionError) -> None:
-            if replica is not None:
-                replica.assertion_failed(error)
-
-        async def on_damage(segment: Segment, wait: bool) -> Healing:
-            # Reads while the log is being opened do not wait for other replicas.
-            return Healing.LOST if repair is None else await repair.on_damage(segment, wait)
-
-        log = await CommitLog.open(
-            environment.ports.disk,
-            environment.scheduler,
-            f"{stream_folder(stream)}/{partition.id}",
-            environment.settings.defaults.log_config(stream.config),
-            environment.ports.clock,
-            on_promised,
-            on_failed,
-            on_assertion,
-            replicated=len(partition.replicas) > 1,
-            ends=environment.ends,
-            on_damage=on_damage,
-        )
-        replica = cls(environment, broker, stream, partition, log)
-        replica.epochs = await stored_epochs.load(environment.ports.disk, log)
-        replica._saved_epoch = replica.epochs.last_epoch
-        replica.verification.tail = log.tail  # loading the epochs may have found that the log is short
-        repair = replica.repair
-        return replica
+    async def open(self) -> None:
+        """Read what is on the disk. Raises LogError or OSError: then there is no such replica here for now."""
+        await self.log.open()
+        self.epochs = await stored_epochs.load(self.environment.ports.disk, self.log)
+        self._saved_epoch = self.epochs.last_epoch
+        self.verification.tail = self.log.tail  # loading the epochs may have found that the log is short
+        self._is_open = True
 
     # --- roles ---------------------------------------------------------------------------------------------
 
@@ -277,7 +246,11 @@ class Replica:
         """Other brokers have replicas too."""
         return len(self.partition.replicas) > 1
 
-    def _on_promised(self, end: int) -> None:
+    async def _on_damage(self, segment: Segment, wait: bool) -> Healing:
+        # Reads while the log is being opened do not wait for other replicas.
+        return await self.repair.on_damage(segment, wait) if self._is_open else Healing.LOST
+
+    def on_promised(self, end: int) -> None:
         try:
             self._promised(end)
         except AssertionError as error:

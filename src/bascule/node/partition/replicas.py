@@ -4,14 +4,15 @@ adds and removes them."""
 from collections.abc import Iterable
 
 from bascule.core.metadata.streams import Key
-from bascule.node.membership.metadata import MetadataStore
+from bascule.node.membership.metadata import MetadataCache
+from bascule.node.partition.leading import Leading
 from bascule.node.partition.replica import Replica
 
 
 class Replicas:
-    def __init__(self, broker_id: str, store: MetadataStore) -> None:
+    def __init__(self, broker_id: str, cache: MetadataCache) -> None:
         self._broker_id = broker_id
-        self._store = store
+        self._cache = cache
         self._open: dict[Key, Replica] = {}
         self.behind = 0
         """Committed changes of the metadata that are not carried out here yet."""
@@ -25,14 +26,19 @@ class Replicas:
     def get(self, key: Key) -> Replica | None:
         return self._open.get(key)
 
+    def led(self, key: Key) -> Leading | None:
+        """The leader of that partition, if this broker is it."""
+        replica = self._open.get(key)
+        return None if replica is None else replica.leading
+
     def find(self, stream: str, partition: int) -> Replica | None:
         """The replica of the stream that has this name now."""
-        known = self._store.metadata.stream(stream)
+        known = self._cache.metadata.stream(stream)
         return self._open.get((known.creation_index, partition)) if known else None
 
     def exists(self, stream: str, partition: int) -> bool:
         """Whether there is such a partition, here or elsewhere."""
-        return self._store.metadata.partition(stream, partition) is not None
+        return self._cache.metadata.partition(stream, partition) is not None
 
     def values(self) -> Iterable[Replica]:
         return self._open.values()
@@ -49,7 +55,7 @@ class Replicas:
             return False
         led = [
             item
-            for stream in self._store.metadata.streams.values()
+            for stream in self._cache.metadata.streams.values()
             if stream.creation_index == creation_index
             for item in stream
             if item.leader == self._broker_id
@@ -61,7 +67,7 @@ class Replicas:
         """Whether this broker still leads a partition for which the metadata names another leader."""
         return self.behind > 0 or any(
             replica.leading is not None
-            and (item := self._store.metadata.partition(replica.stream.name, replica.partition.id)) is not None
+            and (item := self._cache.metadata.partition(replica.stream.name, replica.partition.id)) is not None
             and item.leader != self._broker_id
             for replica in self._open.values()
         )

@@ -149,7 +149,7 @@ class Roles:
 
     def _lead(self) -> None:
         self._replica.verification.confirm()
-        self.leading = leading = Leading(self._environment, self._broker, self._replica, self.established.set)
+        self.leading = leading = Leading(self._environment, self._broker, self._replica, self.established)
         self._move(Role.LEADING)
         leading.start()
         if self._replica.log.failed is not None:

@@ -40,12 +40,13 @@ from bascule.node.membership.bootstrap import Bootstrap, Founder
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.membership.lease import Lease
-from bascule.node.membership.metadata import MetadataStore
+from bascule.node.membership.metadata import MetadataCache, MetadataStore
 from bascule.node.membership.peers import Describe, Peer, Peers
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.manager import ReplicaManager
+from bascule.node.partition.metadatachanges import ChangeQueue, MetadataChanges
 from bascule.node.partition.peerlogs import PeerLogs
 from bascule.node.partition.replicas import Replicas
 from bascule.node.partition.routes import Routes
@@ -102,13 +103,16 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     recovered = await _recover(ports, settings.sync, process)
     metrics = Metrics()
     jobs = Jobs(process.on_fatal, metrics)
-    ties = _ties(settings, recovered, ports, process, jobs, metrics)
+    snapshot = recovered.snapshot
+    cache = MetadataCache(Metadata.restore(snapshot.data) if snapshot.data else Metadata())
+    replicas = Replicas(settings.broker_id, cache)
+    queue = ChangeQueue(replicas)
+    ties = _ties(settings, recovered, MetadataStore(cache, queue), ports, process, jobs, metrics)
     subjects = ties.calls.subjects
-    replicas = Replicas(ties.own, ties.store)
     routes = Routes()
     bus = ports.replication
     calls = Calls(ties.own, subjects, bus, ports.random, metrics, "repair")
-    feeds = Feeds(calls, bus, ties.active_clock, ties.session, replicas.get, ties.members, ports.publishes.push, jobs)
+    feeds = Feeds(calls, bus, ties.active_clock, ties.session, replicas, ties.members, ports.publishes, jobs)
     fetchers = _fetchers(settings, calls, bus, ties.session)
     peer_logs = PeerLogs(ties.own, calls, replicas.get, ties.members, ties.alive, jobs)
     environment = Environment(
@@ -140,16 +144,19 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
         settings.sync,
         process,
     )
-    status = _stream_status(ties, replicas)
+    status = StreamStatus(ties.own, ties.calls, ties.store, replicas)
     controller = _controller(settings, ties, ports.clock, brokers, status, process, jobs)
-    client = ControllerClient(ties.own, ties.calls, ties.raft, ties.store, controller.executor.carry_out)
+    client = ControllerClient(ties.own, ties.calls, ties.raft, ties.store, controller.executor)
     cluster = _cluster(settings, ties, client, ports)
     manager = ReplicaManager(environment, cluster, client, replicas, feeds, fetchers, peer_logs, process.on_grown)
     gate = Gate(manager, cluster, metrics)
     api = Api(gate, environment, replicas, manager, cluster, client, ports.address)
     admin = AdminApi(gate, cluster, client, brokers, settings.defaults, ports.address)
     methods = {**api.methods(), **admin.methods()}
-    return Broker(environment, cluster, client, controller, brokers, status, replicas, manager, gate, methods, process)
+    changes = MetadataChanges(manager, replicas, queue, jobs)
+    return Broker(
+        environment, cluster, client, controller, brokers, status, replicas, manager, changes, gate, methods, process
+    )
 
 
 def _check_assertions() -> None:
@@ -170,11 +177,15 @@ async def _recover(ports: Ports, mode: SyncMode, process: Process) -> _Recovered
 
 
 def _ties(
-    settings: BrokerSettings, recovered: _Recovered, ports: Ports, process: Process, jobs: Jobs, metrics: Metrics
+    settings: BrokerSettings,
+    recovered: _Recovered,
+    store: MetadataStore,
+    ports: Ports,
+    process: Process,
+    jobs: Jobs,
+    metrics: Metrics,
 ) -> _Ties:
     own, snapshot = settings.broker_id, recovered.snapshot
-    metadata = Metadata.restore(snapshot.data) if snapshot.data else Metadata()
-    store = MetadataStore(metadata)
     raft = _raft(own, recovered.hard_state, snapshot, recovered.entries, ports.random)
     subjects = Subjects(settings.namespace, raft.membership.cluster)
     calls = Calls(own, subjects, ports.control, ports.random, metrics)
@@ -198,14 +209,9 @@ def _scheduler(settings: BrokerSettings, ports: Ports, fetchers: Fetchers, proce
         ports.clock,
         settings.sync,
         on_pressure=ports.streams.hold,
-        on_told=fetchers.push,
+        reports=fetchers,
         on_fatal=process.on_fatal,
     )
-
-
-def _stream_status(ties: _Ties, replicas: Replicas) -> StreamStatus:
-    leads_here = replicas.leads_all_it_should
-    return StreamStatus(ties.own, ties.calls, lambda: ties.store.metadata, leads_here)
 
 
 def _cluster(settings: BrokerSettings, ties: _Ties, client: ControllerClient, ports: Ports) -> Cluster:

@@ -49,6 +49,7 @@ class Broker:
         stream_status: StreamStatus,
         replicas: Replicas,
         manager: ReplicaManager,
+        changes: MetadataChanges,
         gate: Gate,
         methods: Mapping[str, Handler],
         process: Process,
@@ -71,7 +72,7 @@ class Broker:
             lambda: [replica.log for replica in replicas.values()],
             self._on_files,
         )
-        self.changes = MetadataChanges(manager, replicas, environment.jobs)
+        self.changes = changes
         self.lag_watch = LagWatch(environment, replicas)
         self.abandoned_acks = AbandonedAcks(environment)
         self._process = process
@@ -91,7 +92,6 @@ class Broker:
         manager.peer_logs.listen()
         self.broker_admin.listen()
         await manager.open_what_can_be()
-        self.cluster.store.listen(self.changes.enqueue)
         self.stream_status.listen()
         self.cluster.start(controller.role_changed, controller.on_heartbeat, controller.on_unknown_broker)
         self._jobs.run("the file check", self.files.run, "files that are removed under this broker go unnoticed")
@@ -125,7 +125,7 @@ class Broker:
         environment.ends.keep_streams(self._folders())
         await environment.lease.ask(self.cluster.current)
         self._run_jobs()
-        self.changes.enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
+        self.changes.queue.enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
         await self.changes.carried_out()
 
     def _folders(self) -> dict[str, None]:

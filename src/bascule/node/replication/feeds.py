@@ -78,7 +78,13 @@ class LocalReplica(Protocol):
     def leading(self) -> LeaderRole | None: ...
 
 
-Find = Callable[[Key], LocalReplica | None]
+class LocalReplicas(Protocol):
+    def get(self, key: Key) -> LocalReplica | None: ...
+
+    def led(self, key: Key) -> LeaderRole | None:
+        """None where this broker does not lead."""
+
+
 Members = Callable[[], tuple[str, ...]]
 
 
@@ -89,20 +95,19 @@ class Feeds:
         bus: Bus,
         clock: Clock,
         session: int,
-        find: Find,
+        replicas: LocalReplicas,
         members: Members,
-        on_reported: Callable[[], None],
+        publishes: Bus,
         jobs: Jobs,
     ) -> None:
         """`bus` is the connection of `calls`: responses are written to it in pieces, and leave at once. Only `members`
-        of the cluster get answers. `on_reported` is called when followers have reported, and the acks that this allows
-        are sent."""
-        self._on_reported = on_reported
+        of the cluster get answers. `publishes` is the connection by which acks leave."""
+        self._publishes = publishes
         self._session = session
         self._calls = calls
         self._bus = bus
         self._clock = clock
-        self._find = find
+        self._replicas = replicas
         self._members = members
         self._feeds: dict[str, FeedDriver] = {}
         self.reads = jobs.tasks("a read for a follower", READS_FOR_FOLLOWERS)
@@ -111,7 +116,7 @@ class Feeds:
 
     def listen(self) -> None:
         subject = self._calls.subjects.fetch_requests(self._calls.broker_id)
-        self._calls.handle(subject, Handler(FETCH_REQUEST, self._on_request), after=self.reported)
+        self._calls.handle(subject, Handler(FETCH_REQUEST, self._on_request), after=self)
 
     def prepare(self) -> None:
         """Records are about to be appended. Called before, so that they leave for the followers before the group commit
@@ -163,7 +168,7 @@ class Feeds:
             if request.leader_session != self._session:
                 self._introduce(subject, request)
                 return
-            feed = self._feeds[follower] = FeedDriver(follower, subject, self._session, self._bus, self._find, self)
+            feed = self._feeds[follower] = FeedDriver(follower, subject, self._session, self._bus, self._replicas, self)
         feed.asked(request, self._clock.monotonic_ns())
 
     def _introduce(self, subject: bytes, request: FetchRequest) -> None:
@@ -177,9 +182,9 @@ class Feeds:
 
     # --- for the conversations ---------------------------------------------------------------------------------
 
-    def reported(self) -> None:
+    def batch_taken(self) -> None:
         """Followers have reported: send the acks that this allows, and the next responses, without delay."""
-        self._on_reported()
+        self._publishes.push()
         if self._soon is not None:
             self._soon.cancel()
             self._respond()
@@ -217,13 +222,15 @@ class Feeds:
 class FeedDriver:
     """Carries out the conversation with one following broker."""
 
-    def __init__(self, follower: str, subject: bytes, own_session: int, bus: Bus, find: Find, feeds: Feeds) -> None:
+    def __init__(
+        self, follower: str, subject: bytes, own_session: int, bus: Bus, replicas: LocalReplicas, feeds: Feeds
+    ) -> None:
         self.follower = follower
-        self.machine = Feed(self._led)
+        self.machine = Feed(replicas)
         self._subject = subject
         self._own_session = own_session
         self._bus = bus
-        self._find = find
+        self._replicas = replicas
         self._feeds = feeds
         self._loop = asyncio.get_running_loop()
         self._taking: asyncio.Handle | None = None
@@ -257,10 +264,6 @@ class FeedDriver:
             self._commands = None
         return commands
 
-    def _led(self, key: Key) -> LedPartition | None:
-        replica = self._find(key)
-        return None if replica is None else replica.leading
-
     # --- events to effects --------------------------------------------------------------------------------------
 
     def step(self, event: Event) -> None:
@@ -290,9 +293,9 @@ class FeedDriver:
                 return  # carrying out one of them has ended the conversation
             match effect:
                 case Fetched(key, end, promised_end, heard_at):
-                    replica = self._find(key)
-                    if replica is not None and replica.leading is not None:
-                        replica.leading.fetched(self.follower, end, promised_end, heard_at)
+                    leading = self._replicas.led(key)
+                    if leading is not None:
+                        leading.fetched(self.follower, end, promised_end, heard_at)
                 case SendSoon():
                     self._feeds.wake(self)
                 case Send():
@@ -308,14 +311,14 @@ class FeedDriver:
                 case TakeSoon():
                     self._taking = self._loop.call_soon(self._take_more)
                 case DiskFailing(key, promised_end, heard_at):
-                    replica = self._find(key)
-                    if replica is not None and replica.leading is not None:
-                        replica.leading.step(leader.DiskFailing(self.follower, promised_end, heard_at))
+                    leading = self._replicas.led(key)
+                    if leading is not None:
+                        leading.step(leader.DiskFailing(self.follower, promised_end, heard_at))
 
     def _take_more(self) -> None:
         self._taking = None
         self.step(TakeMore(self._loop.time()))
-        self._feeds.reported()
+        self._feeds.batch_taken()
 
     def _elapsed(self, timer: Timer) -> None:
         del self._timers[timer]
@@ -350,7 +353,7 @@ class FeedDriver:
         self._reading = None
 
     async def _outcome(self, read: Read) -> Event:
-        replica = self._find(read.key)
+        replica = self._replicas.get(read.key)
         if replica is None:
             return WasRead(b"", read.offset, 0, read.offset, None)
         try:

@@ -105,6 +105,14 @@ def test_every_kind_of_message_is_in_the_list_above() -> None:
     assert len({each.name for each in declared}) == len(declared), "they are counted by name"
 
 
+class After:
+    def __init__(self, taken: list[str]) -> None:
+        self._taken = taken
+
+    def batch_taken(self) -> None:
+        self._taken.append("after")
+
+
 def test_each_kind_goes_to_its_handler_and_others_to_none(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         nats = MemoryNats()
@@ -114,7 +122,7 @@ def test_each_kind_goes_to_its_handler_and_others_to_none(caplog: pytest.LogCapt
             b"here",
             Handler(HEARTBEAT, lambda info, message: taken.append(info.id)),
             Handler(HEARTBEATS_WANTED, lambda wanted, message: taken.append(message.reply.decode())),
-            after=lambda: taken.append("after"),
+            after=After(taken),
         )
         b.send(b"here", HEARTBEAT, pb.ServerInfoResponse(id="b"))
         b.send(b"here", HEARTBEATS_WANTED, pb.ServerInfoRequest(id="b"), b"reply")
@@ -161,7 +169,7 @@ def test_a_function_that_fails_keeps_no_other_message_from_being_taken(caplog: p
                 raise ValueError("an error of ours")
             taken.append(info.id)
 
-        a.handle(b"here", Handler(HEARTBEAT, take), after=lambda: taken.append("after"))
+        a.handle(b"here", Handler(HEARTBEAT, take), after=After(taken))
         payloads = [
             encode(MsgType.SERVER_INFO_RESPONSE, pb.ServerInfoResponse(id=name).SerializeToString(), crc=True)
             for name in ("bad", "good")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, TypeVar, cast
 
 import pytest
@@ -16,7 +16,7 @@ from bascule.core.metadata.commands import (
     ShrinkIsr,
 )
 from bascule.core.metadata.placement import place
-from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.state import Change, Metadata
 from bascule.core.metadata.streams import Stream
 from bascule.core.raft.ready import Ready
 from bascule.core.replication import feed as feed_machine
@@ -25,15 +25,17 @@ from bascule.errors import Status
 from bascule.log.sync import GROUP, SyncScheduler
 from bascule.node.membership import metadata as store_module
 from bascule.node.membership import raft as raft_driver
-from bascule.node.membership.metadata import MetadataStore
+from bascule.node.membership.metadata import MetadataCache, MetadataStore
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.partition import manager
 from bascule.node.partition.replica import Replica
 from bascule.ports import Clock, Disk, Write
 from bascule.testing.bus import MemoryNats
+from bascule.testing.logs import NoReports
 from bascule.testing.loop import VirtualLoop, run
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.raft_messages import Entry, EntryKind, Snapshot
+from tests.harness.changes import NoChanges
 from tests.harness.members import three, until
 
 T = TypeVar("T")
@@ -72,6 +74,16 @@ class FailingDisk:
         return [OSError(write.path) for write in writes]
 
 
+class Reports:
+    """Notes how many logs had been told when reports left."""
+
+    def __init__(self, told: Sequence[object], pushes: list[int]) -> None:
+        self._told, self._pushes = told, pushes
+
+    def push(self) -> None:
+        self._pushes.append(len(self._told))
+
+
 class StillClock:
     def monotonic_ns(self) -> int:
         return 0
@@ -88,7 +100,7 @@ def test_logs_are_told_of_a_group_commit_some_at_a_time_each_what_is_its_own() -
             cast(Clock, StillClock()),
             GROUP,
             on_pressure=lambda pressed: None,
-            on_told=lambda: pushes.append(len(told)),
+            reports=Reports(told, pushes),
             on_fatal=pytest.fail,
         )
         for number in range(count):
@@ -121,7 +133,7 @@ def test_a_group_commit_that_trips_over_an_error_of_ours_ends_the_process_with_t
             cast(Clock, StillClock()),
             GROUP,
             on_pressure=lambda pressed: None,
-            on_told=lambda: None,
+            reports=NoReports(),
             on_fatal=reasons.append,
         )
         scheduler.enlist(Broken(0, []))
@@ -132,6 +144,16 @@ def test_a_group_commit_that_trips_over_an_error_of_ours_ends_the_process_with_t
     assert reason.startswith("the group commit ended unexpectedly: AssertionError('a write behind the end')")
 
 
+class Turns:
+    """Notes in which turn of the loop changes came."""
+
+    def __init__(self, turns: list[int]) -> None:
+        self._turns = turns
+
+    def enqueue(self, changes: list[Change]) -> None:
+        self._turns.append(turn())
+
+
 def applied_in_turns(monkeypatch: pytest.MonkeyPatch, commands: list[bytes], partitions: int) -> list[int]:
     """The turn of the loop in which each of these commands was applied to a stream of that many partitions."""
     monkeypatch.setattr(raft_driver, "APPLY_SLICE", 100)
@@ -140,10 +162,9 @@ def applied_in_turns(monkeypatch: pytest.MonkeyPatch, commands: list[bytes], par
     turns: list[int] = []
 
     async def main() -> None:
-        store = MetadataStore(metadata)
+        store = MetadataStore(MetadataCache(metadata), Turns(turns))
         nothing = cast(Any, None)
         driver = RaftDriver(nothing, nothing, nothing, store, 0, nothing)
-        store.listen(lambda changes: turns.append(turn()))
         entries = [Entry(index, 1, EntryKind.COMMAND, command) for index, command in enumerate(commands, 2)]
         await driver._apply(Ready(committed=entries))
         assert metadata.index == len(commands) + 1
@@ -265,8 +286,7 @@ def test_a_large_command_is_decoded_over_several_turns(monkeypatch: pytest.Monke
     began: list[int] = []
 
     async def main() -> None:
-        store = MetadataStore()
-        store.listen(lambda changes: None)
+        store = MetadataStore(MetadataCache(Metadata()), NoChanges())
         began.append(turn())
         await store.apply(Entry(1, 1, EntryKind.COMMAND, create))
         began.append(turn())

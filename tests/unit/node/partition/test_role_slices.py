@@ -103,7 +103,7 @@ def test_a_thousand_changes_at_once_let_others_in_between() -> None:
         await broker.changes.carried_out()
         stream = broker.cluster.metadata.streams["s"]
         for _ in range(1000):
-            broker.changes.enqueue([PartitionsChanged(stream, (0,))])
+            broker.changes.queue.enqueue([PartitionsChanged(stream, (0,))])
         turns = 0
         while broker.replicas.behind:
             turns += 1

@@ -37,6 +37,9 @@ class Bus:
 
     send_now = send
 
+    def push(self) -> None:
+        pass
+
     def subscribe(self, subject: bytes, on_batch: Any, queue: bytes = b"") -> None:
         self.on_batch = on_batch
 
@@ -75,15 +78,18 @@ class Asked:
             bus,
             clock,
             OWN,
-            self._find,
+            self,
             lambda: ("a", "b"),
-            lambda: None,
+            bus,
             Jobs(print, Metrics()),
         )
         self.feeds.listen()
 
-    def _find(self, key: tuple[int, int]) -> Any:
+    def get(self, key: tuple[int, int]) -> Any:
         return self.replica
+
+    def led(self, key: tuple[int, int]) -> Any:
+        return self.replica.leading
 
     @property
     def promised(self) -> list[int]:
