@@ -442,7 +442,7 @@ def said(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     name = ast.unparse(node.func).split(".")[-1]
-    return name in ("exception", "fail", "_end", "note_failure") or any(
+    return name in ("exception", "fail", "assertion_failed", "_end", "note_failure") or any(
         each.arg == "exc_info" for each in node.keywords
     )
 
