@@ -27,7 +27,7 @@ async def ask(member: Member, method: str, request: Any, timeout_s: float = 10.0
     call.request(request.SerializeToString())
     assert member.process is not None
     methods: Mapping[str, Any] = member.broker.methods
-    status, text = await member.process.start(call.run(methods[f"/bascule.Admin/{method}"]))
+    status, text = await member.process.start(call.run(methods[f"/bascule.v1.Admin/{method}"]))
     responses = split(bytes(call.responses))
     return status, text, RESPONSES[method].FromString(responses[0]) if responses else None
 

@@ -81,7 +81,7 @@ class Brokers:
         """As the first broker that answers has it."""
         for broker in self.brokers.values():
             if broker.running:
-                answer = call(HOST, broker.port, "/bascule.Admin/ClusterStatus", b"", 5.0)
+                answer = call(HOST, broker.port, "/bascule.v1.Admin/ClusterStatus", b"", 5.0)
                 if answer.status == 0:
                     members = admin.ClusterStatusResponse.FromString(answer.message).members
                     return sorted(member.id for member in members if member.voter)

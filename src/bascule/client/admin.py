@@ -100,7 +100,7 @@ class Admin:
 
     async def _ask(self, method: str, request: Message, response: type[Response], deadline: Deadline) -> Response:
         try:
-            answer = await self._cluster.ask_any(f"/bascule.Admin/{method}", request.SerializeToString(), deadline)
+            answer = await self._cluster.ask_any(f"/bascule.v1.Admin/{method}", request.SerializeToString(), deadline)
         except Unimplemented:
             raise _no_bascule() from None
         return response.FromString(answer)
@@ -122,7 +122,7 @@ class Admin:
             _, channel = await self._cluster.any_connection()
             return await channel.unary(path, data, timeout=min(ROUND_S, deadline.remaining()))
 
-        path, data = f"/bascule.Admin/{method}", request.SerializeToString()
+        path, data = f"/bascule.v1.Admin/{method}", request.SerializeToString()
         try:
             return response.FromString(await self._cluster.persist(attempt, deadline))
         except Unimplemented:
@@ -131,5 +131,5 @@ class Admin:
 
 def _no_bascule() -> Unimplemented:
     return Unimplemented(
-        "this server has no service bascule.Admin: it is not a Bascule broker, or it has an older version"
+        "this server has no service bascule.v1.Admin: it is not a Bascule broker, or it has an older version"
     )

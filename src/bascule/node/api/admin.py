@@ -1,4 +1,4 @@
-"""The gRPC service `bascule.Admin`, beside `proto.API`: any broker takes the request, the controller carries it out.
+"""The gRPC service `bascule.v1.Admin`, beside `proto.API`: any broker takes the request, the controller carries it out.
 
 An answer describes the state at that moment. An operation that takes longer than the call allows is answered with its
 progress, and a repeated request continues it.
@@ -59,7 +59,7 @@ class AdminApi:
         self._address = address
 
     def methods(self) -> Mapping[str, Handler]:
-        service = Service("bascule.Admin", self._gate)
+        service = Service("bascule.v1.Admin", self._gate)
         service.unary("ClusterStatus", admin.ClusterStatusRequest, self.cluster_status, lambda request: CLUSTER)
         service.unary(
             "DescribeStream",

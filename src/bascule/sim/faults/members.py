@@ -84,7 +84,7 @@ async def _administer(faults: Faults, method: str, request: Any, but: Host | Non
     if not others:
         await asyncio.sleep(0.1)
         return None
-    status, text, answers = await faults.chance.choice(others).call(f"/bascule.Admin/{method}", request, 3.0)
+    status, text, answers = await faults.chance.choice(others).call(f"/bascule.v1.Admin/{method}", request, 3.0)
     faults.world.trace.note("change", f"{method} {request.broker}: {status.name} {text}")
     if status is not Status.OK:
         await asyncio.sleep(0.1)

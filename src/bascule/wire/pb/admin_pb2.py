@@ -24,45 +24,45 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _bascule_pool.AddSerializedFile(b'\n\x0b\x61\x64min.proto\x12\x07\x62\x61scule\"\x16\n\x14\x43lusterStatusRequest\"\xe3\x01\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\r\n\x05\x61live\x18\x05 \x01(\x08\x12\x12\n\ncontroller\x18\x06 \x01(\x08\x12\x10\n\x08\x64raining\x18\x07 \x01(\x08\x12\x10\n\x08removing\x18\x08 \x01(\x08\x12\x0f\n\x07leaving\x18\t \x01(\x08\x12\x13\n\x0bincarnation\x18\n \x01(\t\x12\x0c\n\x04\x62oot\x18\x0b \x01(\t\x12\x12\n\npartitions\x18\x0c \x01(\x05\x12\x13\n\x0bleaderships\x18\r \x01(\x05\"A\n\x0cPartitionRef\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xd4\x02\n\x15\x43lusterStatusResponse\x12\x12\n\ncontroller\x18\x01 \x01(\t\x12\x0f\n\x07\x63urrent\x18\x02 \x01(\x08\x12 \n\x07members\x18\x03 \x03(\x0b\x32\x0f.bascule.Member\x12\x12\n\npartitions\x18\x04 \x01(\x05\x12.\n\x0funderReplicated\x18\x05 \x03(\x0b\x32\x15.bascule.PartitionRef\x12&\n\x07offline\x18\x06 \x03(\x0b\x32\x15.bascule.PartitionRef\x12*\n\x0b\x62\x65lowMinIsr\x18\x07 \x03(\x0b\x32\x15.bascule.PartitionRef\x12\x1c\n\x14underReplicatedCount\x18\x08 \x01(\x05\x12\x14\n\x0cofflineCount\x18\t \x01(\x05\x12\x18\n\x10\x62\x65lowMinIsrCount\x18\n \x01(\x05\x12\x0e\n\x06\x62roker\x18\x0b \x01(\t\"\'\n\x15\x44\x65scribeStreamRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\"\xa4\x01\n\x07Replica\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\r\n\x05\x61live\x18\x02 \x01(\x08\x12\x0e\n\x06inSync\x18\x03 \x01(\x08\x12\x10\n\x08\x61nswered\x18\x04 \x01(\x08\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x04\x12\x18\n\x10highWatermarkEnd\x18\x06 \x01(\x04\x12\x11\n\tlastEpoch\x18\x07 \x01(\x04\x12\x0c\n\x04sync\x18\x08 \x01(\t\x12\x10\n\x08\x65ligible\x18\t \x01(\x08\"\x89\x02\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0e\n\x06online\x18\x03 \x01(\x08\x12\x13\n\x0bleaderEpoch\x18\x04 \x01(\x04\x12\"\n\x08replicas\x18\x05 \x03(\x0b\x32\x10.bascule.Replica\x12\x17\n\x0funderReplicated\x18\x06 \x01(\x08\x12\x13\n\x0b\x62\x65lowMinIsr\x18\x07 \x01(\x08\x12\x10\n\x08readonly\x18\x08 \x01(\x08\x12\x0e\n\x06paused\x18\t \x01(\x08\x12\x14\n\x0cuncleanEpoch\x18\n \x01(\x04\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\x12\x10\n\x08waitsFor\x18\x0c \x03(\t\"\xb5\x01\n\x16\x44\x65scribeStreamResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x19\n\x11\x63reationTimestamp\x18\x04 \x01(\x03\x12\x0e\n\x06minIsr\x18\x05 \x01(\x05\x12\x31\n\npartitions\x18\x06 \x03(\x0b\x32\x1d.bascule.PartitionDescription\x12\x0f\n\x07\x63urrent\x18\x07 \x01(\x08\"2\n\x12\x44rainBrokerRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\x0c\n\x04stop\x18\x02 \x01(\x08\"n\n\x13\x44rainBrokerResponse\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08\x12#\n\x04kept\x18\x02 \x03(\x0b\x32\x15.bascule.PartitionRef\x12\x12\n\ncontroller\x18\x03 \x01(\t\x12\x10\n\x08stopping\x18\x04 \x01(\x08\"&\n\x14UndrainBrokerRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x17\n\x15UndrainBrokerResponse\"4\n\x13RemoveBrokerRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"q\n\x14RemoveBrokerResponse\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08\x12&\n\x07waiting\x18\x02 \x03(\x0b\x32\x15.bascule.PartitionRef\x12#\n\x04lost\x18\x03 \x03(\x0b\x32\x15.bascule.PartitionRef\"~\n\x12\x45lectLeaderRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x12\n\nacceptLoss\x18\x04 \x01(\x08\x12\x0e\n\x06inSync\x18\x05 \x03(\t\x12\x10\n\x08\x65ligible\x18\x06 \x03(\t\"\xde\x01\n\x13\x45lectLeaderResponse\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x11\n\tleaderEnd\x18\x03 \x01(\x04\x12\x19\n\x11knownCommittedEnd\x18\x04 \x01(\x04\x12\x13\n\x0b\x63\x65rtainLoss\x18\x05 \x01(\x04\x12\x11\n\tstatement\x18\x06 \x01(\t\x12\"\n\x08replicas\x18\x07 \x03(\x0b\x32\x10.bascule.Replica\x12\x0e\n\x06inSync\x18\x08 \x03(\t\x12\r\n\x05\x65poch\x18\t \x01(\x04\x12\x10\n\x08\x65ligible\x18\n \x03(\t2\xe7\x03\n\x05\x41\x64min\x12P\n\rClusterStatus\x12\x1d.bascule.ClusterStatusRequest\x1a\x1e.bascule.ClusterStatusResponse\"\x00\x12S\n\x0e\x44\x65scribeStream\x12\x1e.bascule.DescribeStreamRequest\x1a\x1f.bascule.DescribeStreamResponse\"\x00\x12J\n\x0b\x44rainBroker\x12\x1b.bascule.DrainBrokerRequest\x1a\x1c.bascule.DrainBrokerResponse\"\x00\x12P\n\rUndrainBroker\x12\x1d.bascule.UndrainBrokerRequest\x1a\x1e.bascule.UndrainBrokerResponse\"\x00\x12M\n\x0cRemoveBroker\x12\x1c.bascule.RemoveBrokerRequest\x1a\x1d.bascule.RemoveBrokerResponse\"\x00\x12J\n\x0b\x45lectLeader\x12\x1b.bascule.ElectLeaderRequest\x1a\x1c.bascule.ElectLeaderResponse\"\x00\x62\x06proto3')
+DESCRIPTOR = _bascule_pool.AddSerializedFile(b'\n\x0b\x61\x64min.proto\x12\nbascule.v1\"\x16\n\x14\x43lusterStatusRequest\"\xe3\x01\n\x06Member\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\r\n\x05voter\x18\x04 \x01(\x08\x12\r\n\x05\x61live\x18\x05 \x01(\x08\x12\x12\n\ncontroller\x18\x06 \x01(\x08\x12\x10\n\x08\x64raining\x18\x07 \x01(\x08\x12\x10\n\x08removing\x18\x08 \x01(\x08\x12\x0f\n\x07leaving\x18\t \x01(\x08\x12\x13\n\x0bincarnation\x18\n \x01(\t\x12\x0c\n\x04\x62oot\x18\x0b \x01(\t\x12\x12\n\npartitions\x18\x0c \x01(\x05\x12\x13\n\x0bleaderships\x18\r \x01(\x05\"A\n\x0cPartitionRef\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xe0\x02\n\x15\x43lusterStatusResponse\x12\x12\n\ncontroller\x18\x01 \x01(\t\x12\x0f\n\x07\x63urrent\x18\x02 \x01(\x08\x12#\n\x07members\x18\x03 \x03(\x0b\x32\x12.bascule.v1.Member\x12\x12\n\npartitions\x18\x04 \x01(\x05\x12\x31\n\x0funderReplicated\x18\x05 \x03(\x0b\x32\x18.bascule.v1.PartitionRef\x12)\n\x07offline\x18\x06 \x03(\x0b\x32\x18.bascule.v1.PartitionRef\x12-\n\x0b\x62\x65lowMinIsr\x18\x07 \x03(\x0b\x32\x18.bascule.v1.PartitionRef\x12\x1c\n\x14underReplicatedCount\x18\x08 \x01(\x05\x12\x14\n\x0cofflineCount\x18\t \x01(\x05\x12\x18\n\x10\x62\x65lowMinIsrCount\x18\n \x01(\x05\x12\x0e\n\x06\x62roker\x18\x0b \x01(\t\"\'\n\x15\x44\x65scribeStreamRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\"\xa4\x01\n\x07Replica\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\r\n\x05\x61live\x18\x02 \x01(\x08\x12\x0e\n\x06inSync\x18\x03 \x01(\x08\x12\x10\n\x08\x61nswered\x18\x04 \x01(\x08\x12\x0b\n\x03\x65nd\x18\x05 \x01(\x04\x12\x18\n\x10highWatermarkEnd\x18\x06 \x01(\x04\x12\x11\n\tlastEpoch\x18\x07 \x01(\x04\x12\x0c\n\x04sync\x18\x08 \x01(\t\x12\x10\n\x08\x65ligible\x18\t \x01(\x08\"\x8c\x02\n\x14PartitionDescription\x12\x11\n\tpartition\x18\x01 \x01(\x05\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0e\n\x06online\x18\x03 \x01(\x08\x12\x13\n\x0bleaderEpoch\x18\x04 \x01(\x04\x12%\n\x08replicas\x18\x05 \x03(\x0b\x32\x13.bascule.v1.Replica\x12\x17\n\x0funderReplicated\x18\x06 \x01(\x08\x12\x13\n\x0b\x62\x65lowMinIsr\x18\x07 \x01(\x08\x12\x10\n\x08readonly\x18\x08 \x01(\x08\x12\x0e\n\x06paused\x18\t \x01(\x08\x12\x14\n\x0cuncleanEpoch\x18\n \x01(\x04\x12\r\n\x05\x65poch\x18\x0b \x01(\x04\x12\x10\n\x08waitsFor\x18\x0c \x03(\t\"\xb8\x01\n\x16\x44\x65scribeStreamResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07subject\x18\x02 \x01(\t\x12\r\n\x05group\x18\x03 \x01(\t\x12\x19\n\x11\x63reationTimestamp\x18\x04 \x01(\x03\x12\x0e\n\x06minIsr\x18\x05 \x01(\x05\x12\x34\n\npartitions\x18\x06 \x03(\x0b\x32 .bascule.v1.PartitionDescription\x12\x0f\n\x07\x63urrent\x18\x07 \x01(\x08\"2\n\x12\x44rainBrokerRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\x0c\n\x04stop\x18\x02 \x01(\x08\"q\n\x13\x44rainBrokerResponse\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08\x12&\n\x04kept\x18\x02 \x03(\x0b\x32\x18.bascule.v1.PartitionRef\x12\x12\n\ncontroller\x18\x03 \x01(\t\x12\x10\n\x08stopping\x18\x04 \x01(\x08\"&\n\x14UndrainBrokerRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\"\x17\n\x15UndrainBrokerResponse\"4\n\x13RemoveBrokerRequest\x12\x0e\n\x06\x62roker\x18\x01 \x01(\t\x12\r\n\x05\x66orce\x18\x02 \x01(\x08\"w\n\x14RemoveBrokerResponse\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08\x12)\n\x07waiting\x18\x02 \x03(\x0b\x32\x18.bascule.v1.PartitionRef\x12&\n\x04lost\x18\x03 \x03(\x0b\x32\x18.bascule.v1.PartitionRef\"~\n\x12\x45lectLeaderRequest\x12\x0e\n\x06stream\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\x12\x0f\n\x07replica\x18\x03 \x01(\t\x12\x12\n\nacceptLoss\x18\x04 \x01(\x08\x12\x0e\n\x06inSync\x18\x05 \x03(\t\x12\x10\n\x08\x65ligible\x18\x06 \x03(\t\"\xe1\x01\n\x13\x45lectLeaderResponse\x12\x0c\n\x04\x64one\x18\x01 \x01(\x08\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x11\n\tleaderEnd\x18\x03 \x01(\x04\x12\x19\n\x11knownCommittedEnd\x18\x04 \x01(\x04\x12\x13\n\x0b\x63\x65rtainLoss\x18\x05 \x01(\x04\x12\x11\n\tstatement\x18\x06 \x01(\t\x12%\n\x08replicas\x18\x07 \x03(\x0b\x32\x13.bascule.v1.Replica\x12\x0e\n\x06inSync\x18\x08 \x03(\t\x12\r\n\x05\x65poch\x18\t \x01(\x04\x12\x10\n\x08\x65ligible\x18\n \x03(\t2\x8b\x04\n\x05\x41\x64min\x12V\n\rClusterStatus\x12 .bascule.v1.ClusterStatusRequest\x1a!.bascule.v1.ClusterStatusResponse\"\x00\x12Y\n\x0e\x44\x65scribeStream\x12!.bascule.v1.DescribeStreamRequest\x1a\".bascule.v1.DescribeStreamResponse\"\x00\x12P\n\x0b\x44rainBroker\x12\x1e.bascule.v1.DrainBrokerRequest\x1a\x1f.bascule.v1.DrainBrokerResponse\"\x00\x12V\n\rUndrainBroker\x12 .bascule.v1.UndrainBrokerRequest\x1a!.bascule.v1.UndrainBrokerResponse\"\x00\x12S\n\x0cRemoveBroker\x12\x1f.bascule.v1.RemoveBrokerRequest\x1a .bascule.v1.RemoveBrokerResponse\"\x00\x12P\n\x0b\x45lectLeader\x12\x1e.bascule.v1.ElectLeaderRequest\x1a\x1f.bascule.v1.ElectLeaderResponse\"\x00\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CLUSTERSTATUSREQUEST']._serialized_start=24
-  _globals['_CLUSTERSTATUSREQUEST']._serialized_end=46
-  _globals['_MEMBER']._serialized_start=49
-  _globals['_MEMBER']._serialized_end=276
-  _globals['_PARTITIONREF']._serialized_start=278
-  _globals['_PARTITIONREF']._serialized_end=343
-  _globals['_CLUSTERSTATUSRESPONSE']._serialized_start=346
-  _globals['_CLUSTERSTATUSRESPONSE']._serialized_end=686
-  _globals['_DESCRIBESTREAMREQUEST']._serialized_start=688
-  _globals['_DESCRIBESTREAMREQUEST']._serialized_end=727
-  _globals['_REPLICA']._serialized_start=730
-  _globals['_REPLICA']._serialized_end=894
-  _globals['_PARTITIONDESCRIPTION']._serialized_start=897
-  _globals['_PARTITIONDESCRIPTION']._serialized_end=1162
-  _globals['_DESCRIBESTREAMRESPONSE']._serialized_start=1165
-  _globals['_DESCRIBESTREAMRESPONSE']._serialized_end=1346
-  _globals['_DRAINBROKERREQUEST']._serialized_start=1348
-  _globals['_DRAINBROKERREQUEST']._serialized_end=1398
-  _globals['_DRAINBROKERRESPONSE']._serialized_start=1400
-  _globals['_DRAINBROKERRESPONSE']._serialized_end=1510
-  _globals['_UNDRAINBROKERREQUEST']._serialized_start=1512
-  _globals['_UNDRAINBROKERREQUEST']._serialized_end=1550
-  _globals['_UNDRAINBROKERRESPONSE']._serialized_start=1552
-  _globals['_UNDRAINBROKERRESPONSE']._serialized_end=1575
-  _globals['_REMOVEBROKERREQUEST']._serialized_start=1577
-  _globals['_REMOVEBROKERREQUEST']._serialized_end=1629
-  _globals['_REMOVEBROKERRESPONSE']._serialized_start=1631
-  _globals['_REMOVEBROKERRESPONSE']._serialized_end=1744
-  _globals['_ELECTLEADERREQUEST']._serialized_start=1746
-  _globals['_ELECTLEADERREQUEST']._serialized_end=1872
-  _globals['_ELECTLEADERRESPONSE']._serialized_start=1875
-  _globals['_ELECTLEADERRESPONSE']._serialized_end=2097
-  _globals['_ADMIN']._serialized_start=2100
-  _globals['_ADMIN']._serialized_end=2587
+  _globals['_CLUSTERSTATUSREQUEST']._serialized_start=27
+  _globals['_CLUSTERSTATUSREQUEST']._serialized_end=49
+  _globals['_MEMBER']._serialized_start=52
+  _globals['_MEMBER']._serialized_end=279
+  _globals['_PARTITIONREF']._serialized_start=281
+  _globals['_PARTITIONREF']._serialized_end=346
+  _globals['_CLUSTERSTATUSRESPONSE']._serialized_start=349
+  _globals['_CLUSTERSTATUSRESPONSE']._serialized_end=701
+  _globals['_DESCRIBESTREAMREQUEST']._serialized_start=703
+  _globals['_DESCRIBESTREAMREQUEST']._serialized_end=742
+  _globals['_REPLICA']._serialized_start=745
+  _globals['_REPLICA']._serialized_end=909
+  _globals['_PARTITIONDESCRIPTION']._serialized_start=912
+  _globals['_PARTITIONDESCRIPTION']._serialized_end=1180
+  _globals['_DESCRIBESTREAMRESPONSE']._serialized_start=1183
+  _globals['_DESCRIBESTREAMRESPONSE']._serialized_end=1367
+  _globals['_DRAINBROKERREQUEST']._serialized_start=1369
+  _globals['_DRAINBROKERREQUEST']._serialized_end=1419
+  _globals['_DRAINBROKERRESPONSE']._serialized_start=1421
+  _globals['_DRAINBROKERRESPONSE']._serialized_end=1534
+  _globals['_UNDRAINBROKERREQUEST']._serialized_start=1536
+  _globals['_UNDRAINBROKERREQUEST']._serialized_end=1574
+  _globals['_UNDRAINBROKERRESPONSE']._serialized_start=1576
+  _globals['_UNDRAINBROKERRESPONSE']._serialized_end=1599
+  _globals['_REMOVEBROKERREQUEST']._serialized_start=1601
+  _globals['_REMOVEBROKERREQUEST']._serialized_end=1653
+  _globals['_REMOVEBROKERRESPONSE']._serialized_start=1655
+  _globals['_REMOVEBROKERRESPONSE']._serialized_end=1774
+  _globals['_ELECTLEADERREQUEST']._serialized_start=1776
+  _globals['_ELECTLEADERREQUEST']._serialized_end=1902
+  _globals['_ELECTLEADERRESPONSE']._serialized_start=1905
+  _globals['_ELECTLEADERRESPONSE']._serialized_end=2130
+  _globals['_ADMIN']._serialized_start=2133
+  _globals['_ADMIN']._serialized_end=2656
 # @@protoc_insertion_point(module_scope)

@@ -25,12 +25,12 @@ REQUESTS: dict[str, tuple[Any, About]] = {
     "/proto.API/Publish": (api.PublishRequest(stream="s"), about_stream("s")),
     "/proto.API/PublishToSubject": (api.PublishToSubjectRequest(subject="t"), about_subject("t")),
     "/proto.API/Subscribe": (api.SubscribeRequest(stream="s"), about_stream("s")),
-    "/bascule.Admin/ClusterStatus": (admin.ClusterStatusRequest(), CLUSTER),
-    "/bascule.Admin/DescribeStream": (admin.DescribeStreamRequest(stream="s"), about_stream("s")),
-    "/bascule.Admin/DrainBroker": (admin.DrainBrokerRequest(broker="b"), about_broker("b")),
-    "/bascule.Admin/UndrainBroker": (admin.UndrainBrokerRequest(broker="b"), about_broker("b")),
-    "/bascule.Admin/RemoveBroker": (admin.RemoveBrokerRequest(broker="b"), about_broker("b")),
-    "/bascule.Admin/ElectLeader": (admin.ElectLeaderRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Admin/ClusterStatus": (admin.ClusterStatusRequest(), CLUSTER),
+    "/bascule.v1.Admin/DescribeStream": (admin.DescribeStreamRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Admin/DrainBroker": (admin.DrainBrokerRequest(broker="b"), about_broker("b")),
+    "/bascule.v1.Admin/UndrainBroker": (admin.UndrainBrokerRequest(broker="b"), about_broker("b")),
+    "/bascule.v1.Admin/RemoveBroker": (admin.RemoveBrokerRequest(broker="b"), about_broker("b")),
+    "/bascule.v1.Admin/ElectLeader": (admin.ElectLeaderRequest(stream="s"), about_stream("s")),
 }
 ANSWERED_BY_THE_METADATA = {"FetchMetadata", "FetchPartitionMetadata", "Publish", "PublishAsync", "Subscribe"}
 
