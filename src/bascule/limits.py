@@ -44,6 +44,7 @@ QUARANTINE_BYTES = 1024 * MIB
 RESYNC_BYTES = 8 * MIB  # searched at a time for the next valid record after a bad one
 MAX_DAMAGE_NOTES = 1024  # damaged stretches remembered per segment
 RECOVERY_READ_BYTES = 4 * MIB
+SECTOR_BYTES = 512  # a device writes a sector whole or not at all; larger sectors are multiples of it
 DAMAGE_PATIENCE_S = 10.0  # a consumer waits so long until damage is repaired or known to be lost
 READ_TRIES = 6  # reads of bytes that fail their CRC and differ each time; after them, the read is an error of the disk
 WRITTEN_LOGS_LOOKED_AT = 1000  # logs that were written since their last check, in one check of files

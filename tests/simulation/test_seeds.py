@@ -103,7 +103,7 @@ def test_a_violation_ends_the_run_with_a_timeline_and_the_command_that_shows_it_
     again = next(line for line in lines if line.startswith("see it again: "))
     match = re.fullmatch(r"see it again: make simulate SEEDS=1 FIRST_SEED=(\d+) BUG=ack-before-sync", again)
     assert match
-    assert any("power loss" in line for line in lines)
+    assert any(re.match(r" *[0-9.]+  fault ", line) for line in lines)
     assert LAST_LINE.fullmatch(lines[-1])
     repeated = simulate("--seeds", "1", "--first-seed", match[1], "--bug", "ack-before-sync").stdout
     assert repeated.splitlines()[:-1] == lines[:-1]

@@ -113,7 +113,7 @@ async def next_record(read: Read, position: int, size: int, min_offset: int) -> 
         return own_end
     start = position + 1
     while start < size:
-        window = await _read_fully(read, start, min(limits.RESYNC_BYTES + _MAX_WHOLE_BYTES, size - start))
+        window = await read_fully(read, start, min(limits.RESYNC_BYTES + _MAX_WHOLE_BYTES, size - start))
         if not window:
             return size
         last = start + len(window) == size
@@ -134,11 +134,11 @@ async def _is_followed(read: Read, position: int, size: int, min_offset: int) ->
 
 async def _own_end(read: Read, position: int, size: int) -> int:
     """Where the record at `position` ends by its length, if a trailer is there; else 0."""
-    length = _record_bytes(await _read_fully(read, position, min(FRAME_PREFIX_BYTES, size - position)))
+    length = _record_bytes(await read_fully(read, position, min(FRAME_PREFIX_BYTES, size - position)))
     end = position + length
     if not FRAME_PREFIX_BYTES + limits.MIN_RECORD_PAYLOAD_BYTES <= length <= _MAX_WHOLE_BYTES or end > size:
         return 0
-    tag = await _read_fully(read, end - limits.RECORD_TRAILER_BYTES, len(TRAILER_TAG))
+    tag = await read_fully(read, end - limits.RECORD_TRAILER_BYTES, len(TRAILER_TAG))
     return end if tag == TRAILER_TAG else 0
 
 
@@ -156,15 +156,15 @@ async def read_record(read: Read, position: int, size: int) -> Chunk | None:
 async def _record_at(read: Read, position: int, size: int, min_offset: int) -> Chunk | None:
     if not 0 <= position < size:
         return None
-    length = _record_bytes(await _read_fully(read, position, min(FRAME_PREFIX_BYTES, size - position)))
+    length = _record_bytes(await read_fully(read, position, min(FRAME_PREFIX_BYTES, size - position)))
     if not 0 < length <= min(size - position, _MAX_WHOLE_BYTES):
         return None
-    data = await _read_fully(read, position, length)
+    data = await read_fully(read, position, length)
     good, count, first, following, timestamp, epoch, _ = kernels.scan_records(data, 0, len(data), min_offset)
     return Chunk(position, data, count, first, following, timestamp, epoch) if good == length else None
 
 
-async def _read_fully(read: Read, position: int, length: int) -> bytes:
+async def read_fully(read: Read, position: int, length: int) -> bytes:
     data = await read(position, length)
     while len(data) < length:
         more = await read(position + len(data), length - len(data))

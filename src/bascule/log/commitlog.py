@@ -62,7 +62,9 @@ class CommitLog:
         """Recover the folder: what is found counts as promised, for it is synced when this returns. Raises LogError."""
         disk, folder = self.segments.disk, self.folder
         try:
-            segments = await recover(disk, self._clock, folder, self._replicated, self.record)
+            segments = await recover(
+                disk, self._clock, folder, self._replicated, self.record, self._scheduler.mode.relaxed
+            )
             for segment in segments:
                 segment.belongs_to(disk)
             await sync_parents(disk, folder, segments, self._scheduler.synced_folders)

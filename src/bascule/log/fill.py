@@ -119,12 +119,16 @@ class Fill:
         else:
             aside = await self._quarantine.keep(self._segment.path, stretch.start, stretch.end)
         if self.helped:
+            if not self._records:
+                healed = "name nothing in another replica's log, which is the same one, and are left out here too"
+            else:
+                healed = f"are back from another replica{'' if self.whole else ', as far as it has them'}"
             _log.warning(
-                "%s: offsets %d to %d are back from another replica%s; %s",
+                "%s: offsets %d to %d %s; %s",
                 self._segment.path,
                 stretch.first_offset,
                 stretch.end_offset - 1,
-                "" if self.whole else ", as far as it has them",
+                healed,
                 f"the damaged bytes are in {aside}" if aside else "no damaged bytes were left",
             )
 

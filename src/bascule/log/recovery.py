@@ -21,13 +21,17 @@ named by the end of the one before it, so a hole between segments is always dama
 Scanned bytes are read from the device, not from the page cache: after a failed sync the page cache has bytes that the
 device does not have and never gets, and these must not count as recovered.
 
-A power loss may keep later pages of a write that was never promised and lose earlier ones. With a valid record after
-the hole that looks like damage. But unless it is on record that the missing records were promised, nothing after them
-counts as promised either (`EndRecord.torn_from`). If another replica has them they are healed. If all in-sync and
-eligible replicas answer that they lack them, a replica that is to lead truncates its log there first (`node.repair`).
+A power loss may keep later sectors of a write that was never promised and lose earlier ones. With a valid record after
+the hole that looks like damage; but where nothing says that the missing records were promised, nothing behind them
+counts as promised either. Where the hole shows that sectors are missing (`tornwrite`), or what is on record is exact,
+for the process alone ended, it is certain that nothing from there on was promised: it is a torn tail, and truncated.
 
-Known to be imperfect: if one of those cannot be asked, or there is no other replica, the records after the hole stay,
-because they may have been promised right before the power loss; the offsets in the hole are then never used.
+Where that is not certain what follows the hole is kept, for it may have been promised in the last moments
+(`EndRecord.torn_from`). If another replica has the missing records they are repaired. If all in-sync and eligible
+replicas answer that they lack them, a replica that is to lead truncates its log there first (`node.partition.repair`).
+
+Known to be imperfect: where it is not certain, and one of those is away or there is no other replica, offsets that
+nobody was told of name nothing from then on.
 
 Afterwards every segment is valid records back to back, every sealed one has an index, and all of it is
 synced. A clean log costs a list, a footer per sealed segment, and one pass of a kernel over the last segment.
@@ -41,9 +45,10 @@ from bascule.log.endrecord import EndRecord
 from bascule.log.filecopy import TEMPORARY_SUFFIX, commit_one, rewrite
 from bascule.log.index import read_footer
 from bascule.log.quarantine import Quarantine
-from bascule.log.scan import Scan, scan_segment
+from bascule.log.scan import Hole, Scan, scan_segment
 from bascule.log.segment import NAME_DIGITS, Segment, index_path, segment_path
 from bascule.log.tail import Known, Tail, judge
+from bascule.log.tornwrite import lacks_sectors
 from bascule.ports import Clock, Disk, Write
 
 EPOCHS_FILE = "epochs"
@@ -61,13 +66,16 @@ class Unrecorded(Exception):
         self.torn = torn
 
 
-async def recover(disk: Disk, clock: Clock, folder: str, replicated: bool, record: EndRecord) -> list[Segment]:
-    """The recovered segments of the folder. What is known about their end is in `record.tail` then."""
+async def recover(
+    disk: Disk, clock: Clock, folder: str, replicated: bool, record: EndRecord, relaxed: bool
+) -> list[Segment]:
+    """The recovered segments of the folder. What is known about their end is in `record.tail` then. `relaxed`: what
+    was promised need not be synced."""
     while True:
         known = record.known()
 
         async def work(here: Disk, known: Known = known) -> tuple[list[Segment], Tail, int | None]:
-            recovery = Recovery(here, Quarantine(here, clock), folder, replicated, known)
+            recovery = Recovery(here, Quarantine(here, clock), folder, replicated, known, relaxed)
             return await recovery.run(), recovery.tail, recovery.torn_from
 
         try:
@@ -85,12 +93,15 @@ async def recover(disk: Disk, clock: Clock, folder: str, replicated: bool, recor
 class Recovery:
     """The recovery of one partition's folder."""
 
-    def __init__(self, disk: Disk, quarantine: Quarantine, folder: str, replicated: bool, known: Known) -> None:
+    def __init__(
+        self, disk: Disk, quarantine: Quarantine, folder: str, replicated: bool, known: Known, relaxed: bool
+    ) -> None:
         self._disk = disk
         self._quarantine = quarantine
         self._folder = folder
         self._replicated = replicated
         self._known = known
+        self._relaxed = relaxed
         self._unsynced: list[Write] = []
         self._indexes: dict[str, None] = {}
         self._orphans: list[int] = []
@@ -213,8 +224,7 @@ class Recovery:
         scan = await scan_segment(self._disk, path, base, size, limit)
         if limit is None:
             self._torn = scan.torn_at is not None
-            if self._replicated and self._known.complete and self._known.clean is None:
-                self.torn_from = scan.hole_from(max(self._known.promised, self._known.exposed))
+            scan = await self._look_for_torn_writes(path, scan)
             self._check_recorded(scan.end)
         if index in self._indexes:
             await self._disk.remove(index)
@@ -223,6 +233,45 @@ class Recovery:
             scan = await self._repair(path, scan, limit)
             self._unsynced.append(Write(path, scan.size, []))
         return scan.segment(self._disk, self._folder)
+
+    async def _look_for_torn_writes(self, path: str, scan: Scan) -> Scan:
+        """Of the last segment, for a segment is written when the one before it is synced."""
+        known = self._known
+        if not known.complete or known.clean is not None:
+            return scan
+        holes = scan.holes_from(max(known.promised, known.exposed, self._evidence))
+        for hole in holes:
+            if await self._is_unsynced(path, hole):
+                self._torn = True
+                self._check_recorded(hole.offset)
+                scan = await self._truncate_torn(path, scan, hole)
+                break
+        if self._replicated and holes and holes[0].offset < scan.end:
+            self.torn_from = holes[0].offset
+        return scan
+
+    async def _is_unsynced(self, path: str, hole: Hole) -> bool:
+        """Whether it is certain that nothing from this hole on was promised."""
+
+        async def read(position: int, length: int, fresh: bool = False) -> bytes:
+            return await self._disk.read(path, position, length, fresh)
+
+        return self._known.exact or (not self._relaxed and await lacks_sectors(read, hole.start, hole.end))
+
+    async def _truncate_torn(self, path: str, scan: Scan, hole: Hole) -> Scan:
+        copy = await self._quarantine.keep(path, hole.start, scan.size)
+        _log.warning(
+            "%s: a power loss tore a hole at position %d into a write that was not promised: truncated there, so that "
+            "offsets %d to %d are given to other records; what was left behind the hole is in %s",
+            path,
+            hole.start,
+            hole.offset,
+            scan.end - 1,
+            copy,
+        )
+        await self._disk.truncate(path, hole.start)
+        self._unsynced.append(Write(path, hole.start, []))
+        return await scan_segment(self._disk, path, scan.base, hole.start)
 
     async def _make_empty(self, base: int) -> Segment:
         """For the next record, or one from another replica."""

@@ -4,6 +4,7 @@ What does not verify is read again before it counts as bad (`chunk`, `reread`).
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bascule import limits
 from bascule.log.chunk import Chunk, read_chunk
@@ -11,6 +12,14 @@ from bascule.log.index import Footer, MemoryIndex
 from bascule.log.segment import CRC_BYTES, Segment
 from bascule.ports import Disk
 from bascule.wire import kernels
+
+
+class Hole(NamedTuple):
+    """A bad stretch with a valid record after it, and the first offset that a record in it can have had."""
+
+    offset: int
+    start: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -63,10 +72,10 @@ class Scan:
         self.bad.append((self.position, end))
         self.bad_from.append(self.end)
 
-    def hole_from(self, offset: int) -> int | None:
-        """Where the first stretch begins that has a valid record after it, and held nothing below `offset`."""
-        holes = (start for (_, end), start in zip(self.bad, self.bad_from, strict=True) if end < self.size)
-        return next((start for start in holes if start >= offset), None)
+    def holes_from(self, offset: int) -> list[Hole]:
+        """The stretches that have a valid record after them, and held nothing below `offset`."""
+        holes = (Hole(first, *edges) for edges, first in zip(self.bad, self.bad_from, strict=True))
+        return [hole for hole in holes if hole.end < self.size and hole.offset >= offset]
 
     def add(self, chunk: Chunk) -> None:
         if chunk.position > self.position:

@@ -39,7 +39,7 @@ class Known:
     """The highest watermark that clients have seen, or may conclude."""
     damaged: dict[int, None] = field(default_factory=dict)
     torn: dict[int, None] = field(default_factory=dict)
-    """Offsets written and not promised at a power loss: these may be missing."""
+    """Offsets written and not synced at a power loss, under relaxed sync: these may be missing."""
 
 
 class Checker:

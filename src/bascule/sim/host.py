@@ -147,7 +147,6 @@ class Host:
 
     def power_off(self, chance: random.Random) -> None:
         """The process ends, and the page cache with it."""
-        self.disk.kill(chance)
         self._end_process()
         self.disk.crash(chance)
 

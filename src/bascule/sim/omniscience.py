@@ -132,7 +132,7 @@ class Omniscience:
 
     def power_goes(self, host: Host) -> None:
         """Of records that are not synced yet some sectors may survive and others not: an earlier record may be torn
-        and a later one whole. Neither of them was promised."""
+        and a later one whole. Neither of them was promised, but under relaxed sync."""
         for folder in host.disk.folders():
             if not folder.startswith("streams/") or not folder.rpartition("/")[2].isdigit():
                 continue  # of no partition, or of one that is being deleted
@@ -142,7 +142,8 @@ class Omniscience:
             for offset in written.records:
                 if offset not in durable.records:
                     self.destroyed(host, folder, offset)
-                    self._checker.known(self._part(folder)).torn[offset] = None
+                    if not self._durable:
+                        self._checker.known(self._part(folder)).torn[offset] = None
 
     def others_have(self, host: Host, folder: str, offset: int) -> bool:
         """Whether another broker in the ISR, by the newest metadata, has this record on its disk: repair fetches it
@@ -276,11 +277,14 @@ class Omniscience:
         return folder in held and (partition.epoch <= epoch or offset < held_end or now_s - at_s < UNDER_WAY_S)
 
     def _is_a_gap(self, folder: str, offset: int) -> bool:
-        """A power loss tore a write that was never promised, and the only replica in sync went on after this offset: it
-        was never exposed or acked, and is on no disk."""
-        named = offset in self._exposed.get(folder, {}) or offset in self._checker.known(self._part(folder)).names
-        return not named and not any(
-            offset in self._copy(each, folder).records for each in self._cluster.hosts.values()
+        """A power loss tore a write under relaxed sync, and the only replica in sync went on after this offset: it was
+        never exposed or acked, and is on no disk."""
+        known = self._checker.known(self._part(folder))
+        named = offset in self._exposed.get(folder, {}) or offset in known.names
+        return (
+            offset in known.torn
+            and not named
+            and not any(offset in self._copy(each, folder).records for each in self._cluster.hosts.values())
         )
 
     def _violate(self, invariant: str, text: str, folder: str, offset: int) -> None:

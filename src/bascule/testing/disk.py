@@ -6,9 +6,9 @@ bytes are still not durable. Folder entries are durable once their folder is syn
 are not durable goes with them.
 
 `crash()` is a power loss: only what is durable stays. With a random source it is harsher and more like a
-device: of each write since the last sync any sectors may have arrived, the first ones, none, or only the new length
-of the file with zeros in it; and so may changes of folders. `kill()` is the end of the process alone: the page cache
-stays, but writes under way may be torn.
+device: of each write since the last sync any sectors may have arrived, the first ones, all but some in the
+middle, none, or only the new length of the file with zeros in it; and so may changes of folders. `kill()` is the end of
+the process alone: the page cache stays, but writes under way may be torn.
 
 Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do, or `injected_error` is asked
 at each. `capacity_bytes` bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time, and `latency_s`
@@ -74,6 +74,8 @@ class StoredFile:
 def _survivors(position: int, piece: bytes | None, chance: random.Random) -> list[tuple[int, bytes | None]]:
     """What of a write that nobody synced is on the device."""
     fate = chance.random()
+    if piece and _sectors(position, piece) > 1 and chance.random() < 0.5:
+        return _out_of_order(position, piece, chance)
     if fate < 0.3:
         return [(position, piece)]
     if fate < 0.5 or not piece:
@@ -82,13 +84,28 @@ def _survivors(position: int, piece: bytes | None, chance: random.Random) -> lis
         return [(position, piece[: chance.randrange(len(piece))])]
     if fate < 0.75:
         return [(position, bytes(len(piece)))]
-    first = position // SECTOR_BYTES * SECTOR_BYTES
-    found: list[tuple[int, bytes | None]] = []
-    for sector in range(first, position + len(piece), SECTOR_BYTES):
-        start, end = max(sector, position), min(sector + SECTOR_BYTES, position + len(piece))
-        if chance.random() < 0.5:
-            found.append((start, piece[start - position : end - position]))
-    return found
+    return [(start, part) for start, part in _by_sector(position, piece) if chance.random() < 0.5]
+
+
+def _out_of_order(position: int, piece: bytes, chance: random.Random) -> list[tuple[int, bytes | None]]:
+    """The device had written later sectors when an earlier one had its turn: that one, or a few, is missing."""
+    sectors = _by_sector(position, piece)
+    first = chance.randrange(len(sectors) // 2)
+    last = min(first + chance.choice((1, 1, 1, 2, 4)), len(sectors) - 1)
+    return [*sectors[:first], *sectors[last:]]
+
+
+def _sectors(position: int, piece: bytes) -> int:
+    return (position + len(piece) - 1) // SECTOR_BYTES - position // SECTOR_BYTES + 1
+
+
+def _by_sector(position: int, piece: bytes) -> list[tuple[int, bytes | None]]:
+    parts: list[tuple[int, bytes | None]] = []
+    end = position + len(piece)
+    for sector in range(position // SECTOR_BYTES * SECTOR_BYTES, end, SECTOR_BYTES):
+        start = max(sector, position)
+        parts.append((start, piece[start - position : min(sector + SECTOR_BYTES, end) - position]))
+    return parts
 
 
 class MemoryDisk:
@@ -207,6 +224,18 @@ class MemoryDisk:
     def folders(self) -> list[str]:
         """Those that hold files."""
         return sorted(self._files)
+
+    def torn_by_power_loss(self, folder: str) -> list[bytes]:
+        """Writes over several sectors to files below this folder that nobody has synced yet: of these a power loss may
+        keep any part."""
+        return [
+            piece
+            for name, files in self._files.items()
+            if _inside(name, folder)
+            for file in files.values()
+            for position, piece in file.unsynced
+            if piece and _sectors(position, piece) > 1
+        ]
 
     @property
     def used_bytes(self) -> int:

@@ -32,6 +32,7 @@ async def kill(faults: Faults, host: Host) -> None:
 async def power(faults: Faults, host: Host) -> None:
     if faults.chance.random() < 0.7:
         await faults.ask(host)  # what a client was sent at the last moment must hold too
+    await faults.amid_write(host)
     faults.note("power", f"power loss of {host.name}")
     faults.cut_power(host)
     await faults.come_back(host)
@@ -73,6 +74,7 @@ async def blackout(faults: Faults, host: Host) -> None:
     """All brokers lose power at once, and start again one by one."""
     faults.note("blackout", "power loss of all")
     hosts = list(faults.world.cluster.hosts.values())
+    await faults.amid_write(*hosts)
     for other in hosts:
         faults.cut_power(other)
     faults.chance.shuffle(hosts)

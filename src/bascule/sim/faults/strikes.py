@@ -10,8 +10,11 @@ from bascule.sim.host import Host
 from bascule.sim.readers import watch
 from bascule.sim.trace import Part
 from bascule.sim.world import World
+from bascule.wire.kernels import scan_records
 
 CLAIM_TRIES, CLAIM_EVERY_S = 20, 0.2
+TEAR_TRIES, TEAR_EVERY_S = 250, 0.002
+TEAR_SYNC_DELAY_S = 0.02
 
 
 class Faults:
@@ -91,6 +94,20 @@ class Faults:
         self.world.omniscience.power_goes(host)
         host.power_off(self.chance)
 
+    async def amid_write(self, *hosts: Host) -> None:
+        """Often the power goes just while one of them writes several records in several sectors, which is a rare
+        moment: it is waited for, and the disks take their time, so that more comes together."""
+        if self.chance.random() < 0.3:
+            return
+        for _ in range(TEAR_TRIES):
+            for host in hosts:
+                host.disk.sync_delay_s = max(host.disk.sync_delay_s, TEAR_SYNC_DELAY_S)
+            if self.stopped or any(map(_writes_several, hosts)):
+                break
+            await asyncio.sleep(TEAR_EVERY_S)
+        for host in hosts:
+            host.disk.sync_delay_s = self.world.scenario.sync_delay_s
+
     async def come_back(self, host: Host) -> None:
         await asyncio.sleep(self.chance.choice((0.0, 0.05, 0.5)))
         host.boot()
@@ -124,3 +141,8 @@ class Faults:
         while self.world.missing and not self.stopped:
             await asyncio.sleep(0.1)
         self.harmed = None
+
+
+def _writes_several(host: Host) -> bool:
+    pieces = host.disk.torn_by_power_loss("streams")
+    return any(scan_records(piece, 0, len(piece), 0)[1] > 1 for piece in pieces)

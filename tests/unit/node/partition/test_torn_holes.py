@@ -12,21 +12,23 @@ from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, open_bench, start_ends, stop_ends
 from bascule.testing.loop import run
 from bascule.testing.records import encode, record_starts
-from tests.harness.members import Member, isr, leader_of, until
+from tests.harness.members import REPLICATION, Member, isr, leader_of, until
 from tests.harness.replicas import COUNT, EXPECTED, loaded, log_bytes, logs
 from tests.harness.stops import stop
 
 LOST, KEPT = b"lost", b"kept"
 
 
-async def torn(members: dict[str, Member], whole: tuple[str, ...] = ()) -> str:
+async def torn(
+    members: dict[str, Member], whole: tuple[str, ...] = (), lost: bytes = LOST, leader: Member | None = None
+) -> str:
     """The power of all is lost while the leader writes two records, of which the second one is on its disk; the members
     of `whole` have both. The leader's name."""
-    leader = leader_of(members, "s")
+    leader = leader or leader_of(members, "s")
     replica = leader.broker.replicas.find("s", 0)
     assert replica is not None
     log = replica.log
-    written = encode([LOST, KEPT], COUNT, log.last_timestamp + 1, replica.partition.leader_epoch, "s")[0]
+    written = encode([lost, KEPT], COUNT, log.last_timestamp + 1, replica.partition.leader_epoch, "s")[0]
     first = record_starts(written)[1]
     await asyncio.sleep(1)
     for member in members.values():
@@ -89,6 +91,60 @@ def test_nothing_is_truncated_while_one_that_may_have_it_is_away(min_isr: int) -
         await until(lambda: len({log_bytes(member) for member in members.values()}) == 1, 60)
         for member in members.values():
             assert await member.read("s", replica=True) == [*EXPECTED, LOST, KEPT]
+
+    run(main())
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_the_only_one_in_sync_truncates_a_hole_that_lacks_sectors(shows: bool) -> None:
+    """It was alone at the power loss: nothing that it had not synced was committed. If the hole may be damage as well,
+    what follows it is kept."""
+    lost = b"lost" * 500 if shows else LOST
+
+    async def main() -> None:
+        members = await loaded()
+        leader = leader_of(members, "s")
+        others = [member for member in members.values() if member is not leader]
+        for member in others:
+            member.buses[REPLICATION].disconnect()
+        await until(lambda: isr(members) == (leader.name,), 60)
+        await torn(members, (), lost, leader)
+        await start(members, *members)
+        await until(lambda: len(isr(members)) == 3, 60)
+        await until(lambda: len({log_bytes(member) for member in members.values()}) == 1, 60)
+        left = [] if shows else [KEPT]
+        for member in members.values():
+            assert await member.read("s", replica=True) == [*EXPECTED, *left]
+        offset = COUNT + (0 if shows else 2)
+        assert (await members["a"].publish("s", b"more", timeout_s=20)).offset == offset
+
+    run(main())
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_torn_hole_in_what_was_not_promised_is_no_damage(whole: bool) -> None:
+    """Both of two replicas have one, and the disk of the third is lost: they have everything committed, and one leads.
+    What the third had, if its disk is not lost, is kept, for it has the most."""
+
+    async def main() -> None:
+        members = await loaded(min_isr=2)
+        leader = leader_of(members, "s")
+        third = next(name for name in members if name != leader.name)
+        lost = b"lost" * 500
+        await torn(members, (third,) if whole else (), lost, leader)
+        holed = [name for name in members if name != third]
+        path = logs(leader)[-1]
+        for name in holed:
+            members[name].disk.put(path, leader.disk.content(path))
+        if not whole:
+            members[third].disk = MemoryDisk()
+        await start(members, *members)
+        await until(lambda: len(isr(members)) == 3, 60)
+        await until(lambda: len({log_bytes(member) for member in members.values()}) == 1, 60)
+        await asyncio.sleep(1)
+        assert await members[holed[0]].read("s", replica=True) == [*EXPECTED, *([lost, KEPT] if whole else [])]
+        for name in holed:
+            assert not members[name].broker.replicas.find("s", 0).log.damaged  # type: ignore[union-attr]
 
     run(main())
 
