@@ -51,12 +51,39 @@ class DeleteStream:
     operation: Operation = UNASKED
 
 
-@layout(pb.SET_STREAM_READONLY, "setStreamReadonlyOp", name="stream")
 @dataclass(frozen=True, slots=True)
-class SetStreamReadonly:
+class PartitionsCommand:
+    """Some partitions of a stream, or, if none is named, all of them."""
+
     name: str
     partitions: tuple[int, ...]
+
+
+@layout(pb.PAUSE_STREAM, "pauseStreamOp", name="stream")
+@dataclass(frozen=True, slots=True)
+class PauseStream(PartitionsCommand):
+    """Nothing is stored or read there until somebody resumes it. The `leader` of an idle partition asks for it on its
+    own account: it is paused if that broker leads it still, in the same epoch."""
+
+    resume_all: bool = False
+    at: int = 0
+    leader: str = ""
+    leader_epoch: int = 0
+
+
+@layout(pb.RESUME_STREAM, "resumeStreamOp", name="stream")
+@dataclass(frozen=True, slots=True)
+class ResumeStream(PartitionsCommand):
+    """Those of them that are paused; where one was paused to resume all, every paused partition of the stream."""
+
+    at: int = 0
+
+
+@layout(pb.SET_STREAM_READONLY, "setStreamReadonlyOp", name="stream")
+@dataclass(frozen=True, slots=True)
+class SetStreamReadonly(PartitionsCommand):
     readonly: bool
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +239,8 @@ AdminCommand = DrainBroker | UndrainBroker | BeginRemoval | RemoveBroker | Elect
 Command = (
     CreateStream
     | DeleteStream
+    | PauseStream
+    | ResumeStream
     | SetStreamReadonly
     | ShrinkIsr
     | ExpandIsr

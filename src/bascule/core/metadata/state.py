@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from bascule.core.metadata import administration
+from bascule.core.metadata import administration, pausing
 from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.commands import (
     AdminCommand,
@@ -26,6 +26,9 @@ from bascule.core.metadata.commands import (
     GiveWay,
     HandOver,
     IsrChange,
+    PartitionsCommand,
+    PauseStream,
+    ResumeStream,
     SetStreamReadonly,
     ShrinkIsr,
     operation_of,
@@ -98,11 +101,8 @@ class Metadata:
                 if name not in self.streams:
                     raise NotFound("stream does not exist")
                 self.operations.check_present(operation, self.streams[name].creation_index)
-            case SetStreamReadonly(name, partitions, _):
-                if (known := self.streams.get(name)) is None:
-                    raise NotFound("stream does not exist")
-                if any(known.partition(partition) is None for partition in partitions):
-                    raise NotFound("partition does not exist")
+            case PartitionsCommand():
+                pausing.check(self.streams.get(command.name), command)
             case IsrChange():
                 self._check_isr(command)
             case ChangeLeader():
@@ -152,17 +152,9 @@ class Metadata:
             case DeleteStream(name):
                 self.operations.record_deleted(name, index)
                 return [StreamDeleted(self.streams.pop(name))]
-            case SetStreamReadonly(name, partitions, readonly):
-                known = self.streams[name]
-                changed = partitions or tuple(item.id for item in known)
-                self.streams[name] = known.with_partitions(
-                    {
-                        item.id: item._replace(readonly=readonly, epoch=Epoch(index))
-                        for item in known
-                        if item.id in changed
-                    }
-                )
-                return [PartitionsChanged(self.streams[name], changed)]
+            case PauseStream() | ResumeStream() | SetStreamReadonly():
+                known = self.streams[command.name]
+                return self._move({known.name: pausing.apply(known, command, Epoch(index))})
             case BrokerDied(broker, alive) | HandOver(broker, alive):
                 return self._move(fail_over(self.streams, broker, Departure.WHOLE, self._now(alive)))
             case DiskLost(broker, alive):

@@ -80,6 +80,19 @@ def camel(name: str) -> str:
 _CONFIG_FIELDS = tuple((item.name, camel(item.name)) for item in fields(StreamConfig))
 
 
+class EventTimes(NamedTuple):
+    """When something happened first and last, in ns by the controller's clock; 0 is never."""
+
+    first: int = 0
+    latest: int = 0
+
+    def at(self, time: int) -> "EventTimes":
+        return EventTimes(self.first or time, time)
+
+
+NEVER = EventTimes()
+
+
 class Partition(NamedTuple):
     """One partition as the cluster agreed on it. `epoch` and `leader_epoch` are indexes of commands. A frozen dataclass
     would take three times as long to make, and a command may change ten thousand."""
@@ -96,6 +109,11 @@ class Partition(NamedTuple):
     """The last leader epoch that began with a leader who was not in sync: what was committed before may be gone."""
     eligible: tuple[str, ...] = ()
     """Not in sync, but with everything that was committed: they may lead if no in-sync replica is alive."""
+    resume_all: bool = False
+    """Resuming this partition resumes every paused one of its stream."""
+    pauses: EventTimes = NEVER
+    """Pauses and resumptions."""
+    readonly_changes: EventTimes = NEVER
 
     @property
     def under_replicated(self) -> bool:
@@ -119,6 +137,9 @@ class Partition(NamedTuple):
             readonly=message.readonly,
             unclean_epoch=Epoch(message.uncleanEpoch),
             eligible=tuple(message.eligible),
+            resume_all=message.resumeAll,
+            pauses=_times(message.pauses) if message.HasField("pauses") else NEVER,
+            readonly_changes=_times(message.readonlyChanges) if message.HasField("readonlyChanges") else NEVER,
         )
 
     def to_wire(self) -> pb.Partition:
@@ -133,7 +154,14 @@ class Partition(NamedTuple):
             readonly=self.readonly,
             uncleanEpoch=self.unclean_epoch,
             eligible=self.eligible,
+            resumeAll=self.resume_all,
+            pauses=pb.EventTimes(**self.pauses._asdict()) if self.pauses.first else None,
+            readonlyChanges=pb.EventTimes(**self.readonly_changes._asdict()) if self.readonly_changes.first else None,
         )
+
+
+def _times(message: pb.EventTimes) -> EventTimes:
+    return EventTimes(message.first, message.latest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class StreamConfig(_message.Message):
     def __init__(self, retentionMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxMessages: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., cleanerInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactMaxGoroutines: _Optional[_Union[NullableInt32, _Mapping]] = ..., compactEnabled: _Optional[_Union[NullableBool, _Mapping]] = ..., autoPauseTime: _Optional[_Union[NullableInt64, _Mapping]] = ..., autoPauseDisableIfSubscribers: _Optional[_Union[NullableBool, _Mapping]] = ..., minIsr: _Optional[_Union[NullableInt32, _Mapping]] = ..., optimisticConcurrencyControl: _Optional[_Union[NullableBool, _Mapping]] = ..., encryption: _Optional[_Union[NullableBool, _Mapping]] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly", "uncleanEpoch", "eligible")
+    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly", "uncleanEpoch", "eligible", "resumeAll", "pauses", "readonlyChanges")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -130,6 +130,9 @@ class Partition(_message.Message):
     READONLY_FIELD_NUMBER: _ClassVar[int]
     UNCLEANEPOCH_FIELD_NUMBER: _ClassVar[int]
     ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
+    RESUMEALL_FIELD_NUMBER: _ClassVar[int]
+    PAUSES_FIELD_NUMBER: _ClassVar[int]
+    READONLYCHANGES_FIELD_NUMBER: _ClassVar[int]
     subject: str
     stream: str
     id: int
@@ -144,7 +147,18 @@ class Partition(_message.Message):
     readonly: bool
     uncleanEpoch: int
     eligible: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., uncleanEpoch: _Optional[int] = ..., eligible: _Optional[_Iterable[str]] = ...) -> None: ...
+    resumeAll: bool
+    pauses: EventTimes
+    readonlyChanges: EventTimes
+    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., uncleanEpoch: _Optional[int] = ..., eligible: _Optional[_Iterable[str]] = ..., resumeAll: bool = ..., pauses: _Optional[_Union[EventTimes, _Mapping]] = ..., readonlyChanges: _Optional[_Union[EventTimes, _Mapping]] = ...) -> None: ...
+
+class EventTimes(_message.Message):
+    __slots__ = ("first", "latest")
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    first: int
+    latest: int
+    def __init__(self, first: _Optional[int] = ..., latest: _Optional[int] = ...) -> None: ...
 
 class Stream(_message.Message):
     __slots__ = ("name", "subject", "partitions", "config", "creationTimestamp", "creationIndex")
@@ -175,32 +189,42 @@ class DeleteStreamOp(_message.Message):
     def __init__(self, stream: _Optional[str] = ...) -> None: ...
 
 class PauseStreamOp(_message.Message):
-    __slots__ = ("stream", "partitions", "resumeAll")
+    __slots__ = ("stream", "partitions", "resumeAll", "at", "leader", "leaderEpoch")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     RESUMEALL_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     resumeAll: bool
-    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., resumeAll: bool = ...) -> None: ...
+    at: int
+    leader: str
+    leaderEpoch: int
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., resumeAll: bool = ..., at: _Optional[int] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ...) -> None: ...
 
 class ResumeStreamOp(_message.Message):
-    __slots__ = ("stream", "partitions")
+    __slots__ = ("stream", "partitions", "at")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+    at: int
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., at: _Optional[int] = ...) -> None: ...
 
 class SetStreamReadonlyOp(_message.Message):
-    __slots__ = ("stream", "partitions", "readonly")
+    __slots__ = ("stream", "partitions", "readonly", "at")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     READONLY_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
     readonly: bool
-    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: bool = ...) -> None: ...
+    at: int
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: bool = ..., at: _Optional[int] = ...) -> None: ...
 
 class IsrOp(_message.Message):
     __slots__ = ("stream", "partition", "replica", "leader", "leaderEpoch", "epoch", "lacks")
@@ -525,13 +549,16 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
     CHANGELEADEROP_FIELD_NUMBER: _ClassVar[int]
     EXPANDISROP_FIELD_NUMBER: _ClassVar[int]
     DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    PAUSESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    RESUMESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    SETSTREAMREADONLYOP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
     ADMINOP_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
@@ -543,12 +570,15 @@ class PropagatedRequest(_message.Message):
     changeLeaderOp: ChangeLeaderOp
     expandISROp: IsrOp
     deleteStreamOp: DeleteStreamOp
+    pauseStreamOp: PauseStreamOp
+    resumeStreamOp: ResumeStreamOp
+    setStreamReadonlyOp: SetStreamReadonlyOp
     brokerOp: BrokerOp
     adminOp: AdminOp
     operation: Operation
     brokerStartedOp: BrokerStartedOp
     giveWayOp: IsrOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")
