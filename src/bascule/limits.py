@@ -68,6 +68,7 @@ ISR_CHANGES_AT_ONCE = 1_000_000  # requested by one broker: one for each other r
 LATE_CHANGES_AT_ONCE = 10_000  # metadata changes that wait for the disk
 READS_FOR_FOLLOWERS = 4096  # concurrent reads of logs for followers: one for each follower
 WATCH_SLICE = 200  # leaders that check which followers lag
+PAUSES_AT_ONCE = 16  # idle partitions that a broker asks to be paused, at a time
 FEED_SLICE = 100  # positions of a follower that are processed: up to 4 ms
 FEED_WAITING_REQUESTS = 1000  # fetch requests of one follower that wait for the processing of earlier ones
 CLOSE_SLICE = 100  # partitions that are closed

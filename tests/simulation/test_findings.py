@@ -116,7 +116,7 @@ def test_a_refused_publish_leaves_nothing_behind() -> None:
         create.optimisticConcurrencyControl.value = True
         assert (await host.call("CreateStream", create, 5))[0] is Status.OK
         assert host.broker is not None
-        publisher = Publisher(host.broker.environment, host.broker.manager.refusal)
+        publisher = Publisher(host.broker.environment, host.broker.manager.refusal, host.broker.client.resume_stream)
         depths = []
         for _ in range(5):
             request = api.PublishRequest(stream="s", expectedOffset=7)

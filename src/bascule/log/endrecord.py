@@ -114,6 +114,13 @@ class EndRecord:
         self.holder, self.clean = holder, None
         self.changed()
 
+    def released(self) -> None:
+        """The log is closed in good order: what it says last is known when it is opened again."""
+        if self.holder is not None:
+            self.take_over()
+            self.clean, self.holder = self.holder.clean_end(), None
+            self._verified_end = None
+
     def promise(self, end: int) -> Promise | None:
         """For a write of the log: once it is durable, everything below `end` is promised."""
         return None if self._ledger is None else self._ledger.cached.promise(self.number, end)

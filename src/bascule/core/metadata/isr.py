@@ -137,7 +137,9 @@ def _with_sets(
 ) -> Partition:
     """With these sets, and with another leader if one is given. Without `_replace`, which takes twice as long."""
     eligible = () if len(isr) >= least else tuple(dict.fromkeys([each for each in eligible if each not in isr]))
-    id, replicas, led_by, _, led_since, _, paused, readonly, unclean_epoch, _, resume_all, pauses, readonly_changes = item
+    id, replicas, led_by, _, led_since, _, paused, readonly, unclean_epoch, _, resume_all, pauses, readonly_changes = (
+        item
+    )
     leader, leader_epoch = led_by if leader is None else leader, led_since if leader_epoch is None else leader_epoch
     assert leader in isr or not isr, f"{leader} leads and is not in sync: {isr}"
     return Partition(

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from bascule.core.metadata.state import Metadata
-from bascule.core.metadata.streams import Key, Partition, Stream
+from bascule.core.metadata.streams import EventTimes, Key, Partition, Stream
 from bascule.errors import Internal, ResourceExhausted
 from bascule.limits import (
     METADATA_ANSWER_BYTES,
@@ -40,8 +40,6 @@ _STREAM, _PARTITION = 0x12, 0x22
 
 Positions = tuple[int, int, int, int] | None
 """Of the replica here: high watermark, log end, and when the first and the latest message arrived."""
-
-_NEVER = api.PartitionEventTimestamps()
 
 
 class Answer:
@@ -240,9 +238,13 @@ def _fixed(item: Partition) -> bytes:
         eligible=item.eligible,
         paused=item.paused,
         readonly=item.readonly,
-        pauseTimestamps=_NEVER,
-        readonlyTimestamps=_NEVER,
+        pauseTimestamps=_times(item.pauses),
+        readonlyTimestamps=_times(item.readonly_changes),
     ).SerializeToString()
+
+
+def _times(times: EventTimes) -> api.PartitionEventTimestamps:
+    return api.PartitionEventTimestamps(firstTimestamp=times.first, latestTimestamp=times.latest)
 
 
 def _moving(positions: Positions) -> bytes:

@@ -1,11 +1,13 @@
 """The gRPC API: requests checked in the protocol's order, answers in its exact codes and texts."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from bascule.core.metadata.streams import RESERVED_STREAMS, StreamConfig
 from bascule.errors import (
     FailedPrecondition,
+    Internal,
     InvalidArgument,
     NotFound,
     ResourceExhausted,
@@ -31,8 +33,6 @@ from bascule.wire.pb import api_pb2 as api
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject
 
 LATER = (
-    "PauseStream",
-    "SetStreamReadonly",
     "SetCursor",
     "FetchCursor",
     "JoinConsumerGroup",
@@ -59,7 +59,7 @@ class Api:
         self._cluster = cluster
         self._client = client
         self._address = address
-        self._publisher = Publisher(environment, manager.refusal)
+        self._publisher = Publisher(environment, manager.refusal, client.resume_stream)
         self._descriptions = Descriptions(lambda: cluster.metadata, replicas.get, environment.jobs)
 
     def methods(self) -> Mapping[str, Handler]:
@@ -70,6 +70,20 @@ class Api:
         )
         service.unary(
             "DeleteStream", api.DeleteStreamRequest, self.delete_stream, lambda request: about_stream(request.name)
+        )
+        service.unary(
+            "PauseStream",
+            api.PauseStreamRequest,
+            self.pause_stream,
+            lambda request: about_stream(request.name),
+            needs_metadata=True,
+        )
+        service.unary(
+            "SetStreamReadonly",
+            api.SetStreamReadonlyRequest,
+            self.set_stream_readonly,
+            lambda request: about_stream(request.name),
+            needs_metadata=True,
         )
         service.sending(
             "FetchMetadata",
@@ -153,6 +167,28 @@ class Api:
         await self._client.delete_stream(request.name, call.time_remaining())
         return api.DeleteStreamResponse()
 
+    async def pause_stream(self, request: api.PauseStreamRequest, call: Call) -> api.PauseStreamResponse:
+        partitions = self._named(request.name, request.partitions)
+        with _failing("Failed to pause stream"):
+            await self._client.pause_stream(request.name, partitions, request.resumeAll, call.time_remaining())
+        return api.PauseStreamResponse()
+
+    async def set_stream_readonly(
+        self, request: api.SetStreamReadonlyRequest, call: Call
+    ) -> api.SetStreamReadonlyResponse:
+        partitions = self._named(request.name, request.partitions)
+        with _failing("Failed to set stream readonly flag"):
+            await self._client.set_readonly(request.name, partitions, request.readonly, call.time_remaining())
+        return api.SetStreamReadonlyResponse()
+
+    def _named(self, stream: str, partitions: Sequence[int]) -> tuple[int, ...]:
+        """The partitions that a request names, each once; none means all."""
+        if not partitions and self._cluster.metadata.stream(stream) is None:
+            raise NotFound("stream not found")
+        if len(partitions) > MAX_PARTITIONS:
+            raise InvalidArgument(f"at most {MAX_PARTITIONS} partitions can be named")
+        return tuple(dict.fromkeys(partitions))
+
     # --- metadata -----------------------------------------------------------------------------------------------
 
     async def fetch_metadata(self, request: api.FetchMetadataRequest, call: Call) -> None:
@@ -210,7 +246,16 @@ class Api:
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def subscribe(self, request: api.SubscribeRequest, call: Call) -> None:
-        await subscribe(self._replicas, self._cluster, request, call)
+        await subscribe(self._replicas, self._cluster, self._manager, self._client.resume_stream, request, call)
+
+
+@contextmanager
+def _failing(text: str) -> Iterator[None]:
+    """What the cluster could not decide is told with what was to be done."""
+    try:
+        yield
+    except Internal as error:
+        raise Internal(f"{text}: {error}") from error
 
 
 def _check_group(group: str) -> None:

@@ -8,7 +8,7 @@ readonly, too large, NATS not connected) are returned to Python and answered one
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -32,7 +32,7 @@ from bascule.limits import (
 )
 from bascule.node.api.requests import check_fields
 from bascule.node.partition.environment import Environment
-from bascule.node.partition.routes import NEEDS_ACK_POLICY, READONLY, REFUSES_WRITES, Table
+from bascule.node.partition.routes import NEEDS_ACK_POLICY, PAUSED, READONLY, REFUSES_WRITES, Table
 from bascule.ports import Call
 from bascule.wire.envelope import MsgType
 from bascule.wire.envelope import decode as decode_envelope
@@ -50,6 +50,9 @@ CLOSE_WAIT_S = 5.0
 STALLED_ACKS_S = 5.0
 """Acks that are missing for this long will not arrive (a lost NATS connection): the call goes on without them."""
 
+RESUME_TIMEOUT_S = 5.0
+"""How long a message waits for its partition to be resumed."""
+
 Code = api.PublishAsyncError.Code
 _MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
 _LONG_CORRELATION_ID = f"correlationId is too long: it takes at most {MAX_CORRELATION_ID_BYTES} bytes as UTF-8"
@@ -64,6 +67,8 @@ _ACK_FAILURES: dict[int, tuple[type[BasculeError], str]] = {
 
 RefusalReason = Callable[[str, int], str | None]
 """Why a partition of this broker takes no writes, asked by stream and partition."""
+Resume = Callable[[str, tuple[int, ...], float | None], Awaitable[None]]
+"""Resumes paused partitions of a stream, within so many seconds."""
 
 
 class RefusedError(Exception):
@@ -76,7 +81,8 @@ class RefusedError(Exception):
 
 
 class Publisher:
-    def __init__(self, environment: Environment, refusal: RefusalReason) -> None:
+    def __init__(self, environment: Environment, refusal: RefusalReason, resume: Resume) -> None:
+        self._resume_stream = resume
         self._routes = environment.routes
         self._refused = environment.refused
         self._refusal = refusal
@@ -90,7 +96,7 @@ class Publisher:
         if not request.stream:
             raise self._counted(InvalidArgument("no stream provided"))
         try:
-            subject, suffix = self._route_of(request)
+            subject, suffix = await self._resumed_route_of(request, call.time_remaining())
         except RefusedError as refused:
             raise self._counted(refused.error) from None
         message = _message_of(request, subject)
@@ -201,6 +207,21 @@ class Publisher:
         self._refused.add(refusal.status.name.lower())
         return refusal
 
+    async def _resumed_route_of(self, request: api.PublishRequest, timeout_s: float | None) -> tuple[bytes, bytes]:
+        """The same for a partition that may be paused: it is resumed first, and takes the message then."""
+        subject, suffix = self._route_of(request)
+        if self._is_paused(request):
+            try:
+                await self._resume_stream(request.stream, (request.partition,), timeout_s)
+            except BasculeError as error:
+                raise RefusedError(Code.INTERNAL, type(error)(f"failed to resume stream: {error}")) from error
+        return subject, suffix
+
+    def _is_paused(self, request: api.PublishRequest) -> bool:
+        routes = self._routes.table.get(request.stream.encode())
+        route = routes[request.partition] if routes and 0 <= request.partition < len(routes) else None
+        return route is not None and bool(route[1] & PAUSED)
+
     def _route_of(self, request: api.PublishRequest) -> tuple[bytes, bytes]:
         """The subject and the suffix of the ack inbox, after the checks every publish passes, in the protocol's
         order."""
@@ -266,22 +287,22 @@ class Publisher:
         for first in range(0, len(requests), PUBLISH_SINGLY):
             async with self._singly:
                 for request in requests[first : first + PUBLISH_SINGLY]:
-                    self._decode_singly(session, inbox, request)
+                    await self._decode_singly(session, inbox, request)
                 session.send_refusals()
                 await asyncio.sleep(0)
             await session.room()
 
-    def _decode_singly(self, session: "_Session", inbox: bytes, data: bytes) -> None:
+    async def _decode_singly(self, session: "_Session", inbox: bytes, data: bytes) -> None:
         try:
             check_fields(data)
         except InvalidArgument as error:  # its correlation id is not decoded
             session.refuse(api.PublishRequest(), Code.BAD_REQUEST, str(self._counted(error)))
             return
-        self._publish_singly(session, inbox, api.PublishRequest.FromString(data))
+        await self._publish_singly(session, inbox, api.PublishRequest.FromString(data))
 
-    def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
+    async def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
         try:
-            subject, suffix = self._route_of(request)
+            subject, suffix = await self._resumed_route_of(request, RESUME_TIMEOUT_S)
             message = _message_of(request, subject)
             message.ackInbox = (inbox + suffix).decode()
             self._send(subject, message)

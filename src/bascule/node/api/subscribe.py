@@ -5,9 +5,11 @@ the high watermark, send them, wait. The bytes sent are those on disk: no messag
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from bascule.errors import (
+    BasculeError,
     FailedPrecondition,
     Internal,
     InvalidArgument,
@@ -21,6 +23,7 @@ from bascule.log.reader import Reader
 from bascule.node.api.leadership import confirm_leads
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.peers import SESSION_S
+from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.replica import Replica
 from bascule.node.partition.replicas import Replicas
 from bascule.ports import Call
@@ -28,6 +31,10 @@ from bascule.wire.pb import api_pb2 as api
 
 HANDSHAKE = bytes(5)
 """An empty framed Message: "you are subscribed". Clients drop it."""
+
+
+RESUMED_S = 5.0
+"""How long a subscription waits for this broker to open a partition that is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +45,23 @@ class Span:
     stop_end: int | None
 
 
-async def subscribe(replicas: Replicas, cluster: Cluster, request: api.SubscribeRequest, call: Call) -> None:
+Resume = Callable[[str, tuple[int, ...], float | None], Awaitable[None]]
+
+
+async def subscribe(
+    replicas: Replicas,
+    cluster: Cluster,
+    manager: ReplicaManager,
+    resume: Resume,
+    request: api.SubscribeRequest,
+    call: Call,
+) -> None:
     if request.consumer.groupId and not request.consumer.consumerId:
         raise InvalidArgument("Consumer id cannot be empty when group id is provided")
     if not replicas.exists(request.stream, request.partition):
         raise NotFound("No such partition")
+    if replicas.is_paused(request.stream, request.partition):
+        await _resume_or_refuse(replicas, manager, resume, request, call)
     replica = replicas.find(request.stream, request.partition)
     if replica is None or (replica.leading is None and not request.readISRReplica):
         raise FailedPrecondition("Server not partition leader")
@@ -50,11 +69,30 @@ async def subscribe(replicas: Replicas, cluster: Cluster, request: api.Subscribe
         raise InvalidArgument("Consumer groups not compatible with ReadISRReplica")
     if replica.leading is not None and not await _may_start(cluster, replica, request):
         raise FailedPrecondition("Server not partition leader")
-    with replica.group_members.join(request.consumer) as replaced:
+    with replica.subscribed(), replica.group_members.join(request.consumer) as replaced:
         if request.reverse:
-            await _serve_reverse(replica.log, request, call, replaced)
+            await _serve_reverse(replica, request, call, replaced)
         else:
             await _serve(replica, request, call, replaced)
+
+
+async def _resume_or_refuse(
+    replicas: Replicas, manager: ReplicaManager, resume: Resume, request: api.SubscribeRequest, call: Call
+) -> None:
+    """Returns if the partition is resumed, or another broker is to say what is to be said."""
+    if not replicas.holds(request.stream, request.partition, request.readISRReplica):
+        raise FailedPrecondition("Server not partition leader")
+    if request.resume:
+        try:
+            await resume(request.stream, (request.partition,), call.time_remaining())
+            await manager.opened(request.stream, request.partition, RESUMED_S)
+        except BasculeError as error:
+            raise Internal(f"Failed to resume stream: {error}") from error
+        return
+    if request.startPosition == api.NEW_ONLY or manager.is_empty(request.stream, request.partition):
+        await call.send(HANDSHAKE)
+        raise FailedPrecondition("commit log was closed")
+    raise Internal("Failed to create stream reader: segment has been closed")
 
 
 async def _may_start(cluster: Cluster, replica: Replica, request: api.SubscribeRequest) -> bool:
@@ -77,19 +115,22 @@ async def _serve(replica: Replica, request: api.SubscribeRequest, call: Call, re
     replaced.add_done_callback(lambda _: replica.log.waiters.wake())
     await call.send(HANDSHAKE)
     while not replaced.done():
-        records = await reader.read(SUBSCRIBER_READ_BYTES, span.stop_end)
+        records = None if replica.paused else await reader.read(SUBSCRIBER_READ_BYTES, span.stop_end)
         if records:
             await call.send(records)
         elif span.stop_end is not None and reader.next_offset >= span.stop_end:
             raise ResourceExhausted("Stop offset reached")
+        elif replica.partition.readonly and reader.next_offset >= replica.log.end:
+            raise ResourceExhausted("End of readonly partition")
         else:
-            await _more(replica.log, reader)
+            await _more(replica, reader)
 
 
 async def _serve_reverse(
-    log: CommitLog, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
+    replica: Replica, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
 ) -> None:
     """From the newest to the oldest; a stop position is then the oldest message requested."""
+    log = replica.log
     if log.visible_end <= log.start:
         raise Internal("Failed to create stream reader: segment not found")
     start = min(await _start(log, request), log.visible_end - 1)
@@ -99,17 +140,21 @@ async def _serve_reverse(
     reader = log.reverse_reader(start, oldest=0 if stop is None else stop)
     await call.send(HANDSHAKE)
     while not replaced.done():
+        if replica.paused:
+            raise FailedPrecondition("commit log was closed")
         records = await reader.read(SUBSCRIBER_READ_BYTES)
         if not records:
             raise ResourceExhausted("Stop offset reached")
         await call.send(records)
 
 
-async def _more(log: CommitLog, reader: Reader) -> None:
+async def _more(replica: Replica, reader: Reader) -> None:
     """Returns when there may be more to read; raises if the log is deleted or closed."""
     match await reader.wait():
         case "deleted":
             raise NotFound("commit log was deleted")
+        case "closed" if replica.paused:
+            raise FailedPrecondition("commit log was closed")
         case "closed":
             raise Unavailable("commit log was closed")
 

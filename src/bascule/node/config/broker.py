@@ -20,6 +20,8 @@ class StreamDefaults:
     optimistic_concurrency: bool
     max_message_bytes: int
     max_lag_ns: int = 15_000_000_000
+    auto_pause_ns: int = 0
+    auto_pause_disable_if_subscribers: bool = False
 
     def log_config(self, config: StreamConfig) -> LogConfig:
         return LogConfig(
@@ -35,6 +37,14 @@ class StreamDefaults:
     def optimistic_concurrency_of(self, config: StreamConfig) -> bool:
         own = config.optimistic_concurrency_control
         return self.optimistic_concurrency if own is None else own
+
+    def auto_pause_ns_of(self, config: StreamConfig) -> int:
+        """After how long an idle partition is paused; 0 is never."""
+        return self.auto_pause_ns if config.auto_pause_time is None else config.auto_pause_time * _MS
+
+    def auto_pause_spares_subscribers(self, config: StreamConfig) -> bool:
+        own = config.auto_pause_disable_if_subscribers
+        return self.auto_pause_disable_if_subscribers if own is None else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +82,7 @@ class BrokerSettings:
                 optimistic_concurrency=config.streams.concurrency_control,
                 max_message_bytes=clustering.replication_max_bytes,
                 max_lag_ns=clustering.replica_max_lag_time_ns,
+                auto_pause_ns=config.streams.auto_pause_time_ns,
+                auto_pause_disable_if_subscribers=config.streams.auto_pause_disable_if_subscribers,
             ),
         )

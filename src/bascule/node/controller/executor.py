@@ -10,9 +10,21 @@ If a client gives up, the change goes on: a stream must never be created or dele
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import cast
 
 from bascule.core.metadata.codec import asked
-from bascule.core.metadata.commands import Command, CreateStream, DeleteStream, ExpandIsr, GiveWay, ShrinkIsr
+from bascule.core.metadata.commands import (
+    Command,
+    CreateStream,
+    DeleteStream,
+    ExpandIsr,
+    GiveWay,
+    PauseStream,
+    ResumeStream,
+    SetStreamReadonly,
+    ShrinkIsr,
+)
 from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata
@@ -20,7 +32,7 @@ from bascule.core.metadata.streams import Stream, StreamConfig
 from bascule.errors import FailedPrecondition, Internal, InvalidArgument, Outdated, Unavailable
 from bascule.limits import CHANGES_AT_ONCE, REMEMBERED_OPERATIONS
 from bascule.node.controller.administration import ADMINISTRATION, Administration
-from bascule.node.controller.deletion import Deletion
+from bascule.node.controller.leases import Leases
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
 from bascule.node.controller.streamstatus import StreamStatus
@@ -41,7 +53,13 @@ REPEATABLE = (
 )
 """A late copy is harmless: these change nothing, or name the only state in which they apply."""
 
-ASKED_BY_CLIENTS = (pb.CREATE_STREAM, pb.DELETE_STREAM)
+ASKED_BY_CLIENTS = (
+    pb.CREATE_STREAM,
+    pb.DELETE_STREAM,
+    pb.PAUSE_STREAM,
+    pb.RESUME_STREAM,
+    pb.SET_STREAM_READONLY,
+)
 
 AS_REQUESTED = (
     pb.SHRINK_ISR,
@@ -53,7 +71,7 @@ AS_REQUESTED = (
 )
 """The request is the command (`core.metadata.codec`)."""
 
-NEVER_REQUESTED = (pb.SET_STREAM_READONLY, pb.BROKER_DIED, pb.DISK_LOST, pb.BEGIN_REMOVAL)
+NEVER_REQUESTED = (pb.BROKER_DIED, pb.DISK_LOST, pb.BEGIN_REMOVAL)
 """The controller proposes these commands by itself, or nobody does yet: a request for one is refused."""
 
 
@@ -64,7 +82,7 @@ class Executor:
         live: LiveBrokers,
         administration: Administration,
         status: StreamStatus,
-        deletion: Deletion,
+        leases: Leases,
         clock: Clock,
         new_id: Callable[[], str],
         min_replication_factor: int,
@@ -76,7 +94,7 @@ class Executor:
         self._live = live
         self._administration = administration
         self._status = status
-        self._deletion = deletion
+        self._leases = leases
         self._clock = clock
         self._new_id = new_id
         self._min_replication_factor = min_replication_factor
@@ -93,7 +111,7 @@ class Executor:
 
     def begin(self) -> None:
         """This broker is the controller from now on."""
-        self._deletion.begin()
+        self._leases.begin()
 
     # --- once ------------------------------------------------------------------------------------------------
 
@@ -143,6 +161,10 @@ class Executor:
                 return await self._create(NewStream.from_wire(request.createStreamOp), operation)
             case pb.DELETE_STREAM:
                 return await self._delete(request.deleteStreamOp.stream, operation)
+            case pb.PAUSE_STREAM | pb.SET_STREAM_READONLY:
+                return await self._restrict(cast(PauseStream | SetStreamReadonly, asked(request)))
+            case pb.RESUME_STREAM:
+                return await self._resume(cast(ResumeStream, asked(request)))
             case op if op in AS_REQUESTED:
                 return await self._make(asked(request))
             case op if op in ADMINISTRATION:
@@ -160,9 +182,9 @@ class Executor:
 
     async def _barrier(self, asker: str) -> int:
         if asker:
-            if asker not in self._raft.membership.everyone:  # a deletion would not wait for its lease
+            if asker not in self._raft.membership.everyone:  # nobody would wait for its lease
                 raise FailedPrecondition(f"{asker} is not a member of the cluster")
-            self._deletion.renewed(asker)
+            self._leases.renewed(asker)
         return await self._raft.current()
 
     async def _create(self, new: NewStream, operation: Operation) -> int:
@@ -204,8 +226,27 @@ class Executor:
 
         index = await self._proposals.propose(command)
         if stream is None or self._metadata.stream(name) is stream:
-            await self._deletion.forgotten_by_all()  # it was deleted before, perhaps by another controller
+            await self._leases.until_all_over()  # it was deleted before, perhaps by another controller
         else:
             replicas = dict.fromkeys(each for item in stream for each in item.replicas)
-            await self._deletion.forgotten(replicas, stream.creation_index)
+            gone = partial(self._status.knows_that_it_is_gone, creation_index=stream.creation_index)
+            await self._leases.until_known(replicas, gone)
+        return index
+
+    async def _restrict(self, command: PauseStream | SetStreamReadonly) -> int:
+        """Returns when no replica stores anything any more that the command rules out: each has carried it out, or its
+        lease is over. A partition that is set writable again takes messages on return."""
+        index = await self._proposals.propose(lambda: replace(command, at=self._clock.time_ns()))
+        if stream := self._metadata.stream(command.name):
+            named = [stream.partitions[number] for number in command.partitions] if command.partitions else stream
+            replicas = dict.fromkeys(each for item in named for each in item.replicas)
+            carried_out = partial(self._status.has_carried_out, index=index)
+            await self._leases.until_known(replicas, carried_out)
+        return index
+
+    async def _resume(self, command: ResumeStream) -> int:
+        """Returns when the leaders of the stream lead: a message that is published then is not lost."""
+        index = await self._proposals.propose(lambda: replace(command, at=self._clock.time_ns()))
+        if stream := self._metadata.stream(command.name):
+            await self._status.started((item.leader for item in stream if not item.paused), stream.creation_index)
         return index

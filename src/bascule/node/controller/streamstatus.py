@@ -22,6 +22,10 @@ class LocalReplicas(Protocol):
     def leads_all_it_should(self, creation_index: int) -> bool:
         """Whether everything of a stream that this broker should lead is being led."""
 
+    @property
+    def carried_out(self) -> int:
+        """The index of the last command, if everything up to it is carried out here; else 0."""
+
 
 class StreamStatus:
     def __init__(self, own: str, calls: Calls, store: MetadataStore, replicas: LocalReplicas) -> None:
@@ -54,8 +58,17 @@ class StreamStatus:
         return status is not None and status.isLeader
 
     async def knows_that_it_is_gone(self, broker: str, creation_index: int) -> bool:
+        if broker == self._own:
+            return not self.exists(creation_index)
         status = await self._ask(broker, creation_index)
         return status is not None and not status.exists
+
+    async def has_carried_out(self, broker: str, index: int) -> bool:
+        """Whether its replicas are as the command at this index has them."""
+        if broker == self._own:
+            return self._replicas.carried_out >= index
+        status = await self._ask(broker, 0)
+        return status is not None and status.carriedOut >= index
 
     async def _ask(self, broker: str, creation_index: int) -> pb.PartitionStatusResponse | None:
         question = pb.PartitionStatusRequest(creationIndex=creation_index)
@@ -71,4 +84,8 @@ class StreamStatus:
 
     def _answer(self, question: pb.PartitionStatusRequest) -> pb.PartitionStatusResponse:
         index = question.creationIndex
-        return pb.PartitionStatusResponse(exists=self.exists(index), isLeader=self._replicas.leads_all_it_should(index))
+        return pb.PartitionStatusResponse(
+            exists=self.exists(index),
+            isLeader=self._replicas.leads_all_it_should(index),
+            carriedOut=self._replicas.carried_out,
+        )

@@ -17,6 +17,9 @@ from bascule.core.metadata.commands import (
     ExpandIsr,
     GiveWay,
     HandOver,
+    PauseStream,
+    ResumeStream,
+    SetStreamReadonly,
     ShrinkIsr,
 )
 from bascule.core.metadata.streams import Partition
@@ -70,6 +73,28 @@ class ControllerClient:
     async def delete_stream(self, name: str, timeout_s: float | None) -> None:
         """Returns when no broker takes messages for it any more. That may take as long as the lease of a leader."""
         await self.change(asking(DeleteStream(name)), timeout_s, patience_s=LEASE_WAIT_S)
+
+    async def pause_stream(
+        self, name: str, partitions: tuple[int, ...], resume_all: bool, timeout_s: float | None
+    ) -> None:
+        """Returns when nothing is taken for these partitions any more."""
+        await self.change(asking(PauseStream(name, partitions, resume_all)), timeout_s, patience_s=LEASE_WAIT_S)
+
+    async def pause_idle(self, stream: str, partition: Partition) -> None:
+        """This broker leads it, and nobody has used it for long."""
+        command = PauseStream(stream, (partition.id,), leader=partition.leader, leader_epoch=partition.leader_epoch)
+        await self.change(asking(command), DEFAULT_TIMEOUT_S, patience_s=LEASE_WAIT_S)
+
+    async def resume_stream(self, name: str, partitions: tuple[int, ...], timeout_s: float | None) -> None:
+        """Returns when their leaders lead, and this broker knows."""
+        index = await self.change(asking(ResumeStream(name, partitions)), timeout_s)
+        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+
+    async def set_readonly(
+        self, name: str, partitions: tuple[int, ...], readonly: bool, timeout_s: float | None
+    ) -> None:
+        """Returns when nothing is taken for these partitions any more; or when it is taken again."""
+        await self.change(asking(SetStreamReadonly(name, partitions, readonly)), timeout_s, patience_s=LEASE_WAIT_S)
 
     async def barrier(self, timeout_s: float) -> None:
         """Returns when this broker has applied everything that was committed before the call. The controller then

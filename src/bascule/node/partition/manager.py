@@ -9,13 +9,13 @@ from contextlib import suppress
 
 from bascule.core.metadata.commands import PartitionName
 from bascule.core.metadata.state import Metadata
-from bascule.core.metadata.streams import Stream
+from bascule.core.metadata.streams import Key, Stream
 from bascule.core.partition.leader import AskExpand, AskShrink
-from bascule.errors import BasculeError, BusUnavailable, LogError
+from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
 from bascule.limits import CLOSE_SLICE, ISR_CHANGES_AT_ONCE, ROLES_SLICE
 from bascule.log.tail import Tail
 from bascule.node.membership.cluster import Cluster
-from bascule.node.membership.controllerclient import ControllerClient
+from bascule.node.membership.controllerclient import POLL_S, ControllerClient
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.isrchanges import IsrChanges
 from bascule.node.partition.opening import Opening
@@ -59,6 +59,8 @@ class ReplicaManager:
         self._client = client
         self._replicas = replicas
         self._routes = environment.routes
+        self._paused: dict[Key, bool] = {}
+        """Replicas that this broker has closed, and whether their logs were verified."""
         self._on_grown = on_grown
         self._grown = 0
         self._isr_questions = environment.jobs.tasks("a change of an in-sync set", ISR_CHANGES_AT_ONCE)
@@ -84,12 +86,15 @@ class ReplicaManager:
 
     async def open(self, streams: list[Stream], partitions: tuple[int, ...] = ()) -> None:
         """Open the replicas of these streams on this broker that are not open yet; if `partitions` are given, only
-        those."""
+        those. Paused ones are opened only while the broker starts: if such a log lacks something the broker leaves the
+        in-sync set, before it can be elected."""
         missing = [
             (stream, item)
             for stream in streams
             for item in ([stream.partitions[number] for number in partitions] if partitions else stream)
-            if self._own in item.replicas and (stream.creation_index, item.id) not in self._replicas
+            if self._own in item.replicas
+            and (not item.paused or not self.caught_up)
+            and (stream.creation_index, item.id) not in self._replicas
         ]
         await Opening(self._environment, self, missing).run()
 
@@ -98,6 +103,8 @@ class ReplicaManager:
         if not self.caught_up and (self.unclean or self._cluster.joined):
             # Promised records were not synced, or are gone with the disk: each log may lack some, none is known to.
             replica.mark_suspect()
+        elif self._paused.pop(replica.key, False) and replica.tail is Tail.SURE and not replica.log.damaged:
+            replica.verification.verified = True  # it is as it was when this broker closed it
         self._replicas.add(replica)
         self._grow()
 
@@ -124,6 +131,14 @@ class ReplicaManager:
                 or replica.tail is Tail.SHORT
             )
         )
+
+    async def close_paused(self, stream: Stream, partitions: tuple[int, ...]) -> None:
+        """Of a paused partition nothing is open: no file, no subscription."""
+        for number in partitions:
+            key = (stream.creation_index, number)
+            if stream.partitions[number].paused and (replica := self._replicas.pop(key)):
+                self._paused[key] = replica.verification.verified
+                await replica.pause()
 
     # --- roles -----------------------------------------------------------------------------------------------
 
@@ -206,6 +221,8 @@ class ReplicaManager:
 
     async def erase(self, stream: Stream) -> None:
         """End every partition, also if the disk fails: otherwise it would store messages for a deleted stream."""
+        for item in stream:
+            self._paused.pop((stream.creation_index, item.id), None)
         self._routes.drop_stream(stream)
         found = [self._replicas.pop((stream.creation_index, item.id)) for item in stream]
         replicas = [replica for replica in found if replica is not None]
@@ -258,6 +275,22 @@ class ReplicaManager:
     def ask_isr(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
         """Each replica has at most one such request in flight (`core.partition.insync`)."""
         self._isr_questions.start(self.isr_changes.ask(replica, asked))
+
+    # --- paused partitions -----------------------------------------------------------------------------------
+
+    async def opened(self, stream: str, partition: int, timeout_s: float) -> None:
+        """Returns when a partition that was resumed has its role here. Unavailable if that takes longer."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (replica := self._replicas.find(stream, partition)) is None or not replica.has_role:
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            raise Unavailable("this broker has not opened the partition yet; try again") from None
+
+    def is_empty(self, stream: str, partition: int) -> bool:
+        """Whether a partition that is paused has no committed record, as this broker left it."""
+        known = self._metadata.stream(stream)
+        return known is None or not self._environment.ends.record(f"{stream_folder(known)}/{partition}").shown
 
     # --- all of them -----------------------------------------------------------------------------------------
 

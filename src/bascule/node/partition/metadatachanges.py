@@ -97,10 +97,15 @@ class MetadataChanges:
         match change:
             case StreamCreated(stream) if manager.present(stream):
                 await manager.open([stream])
-                await manager.take_roles(stream, tuple(item.id for item in stream))
+                await self._take_roles(stream, tuple(item.id for item in stream))
             case PartitionsChanged(stream, partitions):
                 if present := manager.present(stream):
                     await manager.open([present], partitions)
-                await manager.take_roles(stream, partitions)
+                await self._take_roles(stream, partitions)
             case StreamDeleted(stream):
                 await manager.erase(stream)
+
+    async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
+        if present := self._manager.present(stream):
+            await self._manager.close_paused(present, partitions)
+        await self._manager.take_roles(stream, partitions)

@@ -6,7 +6,8 @@ log stays, and with it what is the same in every role: its epochs, its end, and 
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 
 from bascule.core.metadata.streams import Key, Partition, Stream
 from bascule.core.partition.epochs import EpochHistory
@@ -56,6 +57,10 @@ class Replica:
         self.name = f"{stream.name}/{partition.id}"
         self.key: Key = (stream.creation_index, partition.id)
         self.group_members = GroupMembers()
+        self.subscribers = 0
+        """Subscriptions that read here now."""
+        self.paused = False
+        """The partition is paused, and this replica is over: when it is resumed there is another one."""
         self.first_received = 0
         self.latest_received = 0
         self.verification = Verification(self.log, only_replica=len(partition.replicas) == 1)
@@ -92,6 +97,8 @@ class Replica:
         """Take the role that the metadata gives. The caller flushes the streams bus, so that NATS has our SUB."""
         same_epoch = partition.leader_epoch == self.partition.leader_epoch
         self.stream, self.partition = stream, partition
+        if partition.readonly:
+            self.log.waiters.wake()  # for readers at its end nothing comes any more
         try:
             self.roles.take(same_epoch)
         except AssertionError as error:
@@ -104,6 +111,18 @@ class Replica:
         except AssertionError as error:
             self.assertion_failed(error)
 
+    @contextmanager
+    def subscribed(self) -> Iterator[None]:
+        self.subscribers += 1
+        try:
+            yield
+        finally:
+            self.subscribers -= 1
+
+    @property
+    def has_role(self) -> bool:
+        return self.leading is not None or self.following is not None
+
     @property
     def has_failed(self) -> bool:
         return self.roles.role is Role.FAILED
@@ -115,6 +134,14 @@ class Replica:
     async def close(self) -> None:
         await self._end()
         await self.log.close()
+
+    async def pause(self) -> None:
+        """Its log is closed, synced, and no file stays open. Readers are told that it is paused."""
+        self.paused = True
+        await self.close()
+        if self.log.failed is None:
+            self.log.record.released()
+        await self.environment.ports.disk.forget(self.log.folder)
 
     def let_go(self) -> None:
         """Its stream is deleted: from now on nothing is stored or acked for it, also if the disk fails. Messages that

@@ -58,10 +58,25 @@ class Replicas:
             for stream in self._cache.metadata.streams.values()
             if stream.creation_index == creation_index
             for item in stream
-            if item.leader == self._broker_id
+            if item.leader == self._broker_id and not item.paused
         ]
         replicas = [self._open.get((creation_index, item.id)) for item in led]
         return bool(led) and all(replica is not None and replica.leading is not None for replica in replicas)
+
+    @property
+    def carried_out(self) -> int:
+        """The index of the last command, if everything up to it is carried out here; else 0."""
+        return 0 if self.behind else self._store.metadata.index
+
+    def is_paused(self, stream: str, partition: int) -> bool:
+        item = self._store.metadata.partition(stream, partition)
+        return item is not None and item.paused
+
+    def holds(self, stream: str, partition: int, as_follower: bool) -> bool:
+        """Whether the metadata names this broker the leader of the partition, or, `as_follower` too, one of its
+        replicas."""
+        item = self._store.metadata.partition(stream, partition)
+        return item is not None and self._broker_id in (item.replicas if as_follower else (item.leader,))
 
     def leads_what_is_anothers(self) -> bool:
         """Whether this broker still leads a partition for which the metadata names another leader."""

@@ -26,10 +26,10 @@ from bascule.node.config.broker import BrokerSettings
 from bascule.node.controller.administration import Administration
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.controller import Controller
-from bascule.node.controller.deletion import Deletion
 from bascule.node.controller.executor import Executor
 from bascule.node.controller.fencing import Fencing
 from bascule.node.controller.joining import Joining
+from bascule.node.controller.leases import Leases
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
 from bascule.node.controller.streamstatus import StreamStatus
@@ -247,7 +247,7 @@ def _controller(
         live,
         administration,
         status,
-        Deletion(ties.own, clock, status.knows_that_it_is_gone),
+        Leases(clock),
         clock,
         ties.calls.new_id,
         settings.min_replication_factor,

@@ -19,6 +19,7 @@ from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.partition import repair
 from bascule.node.partition.abandonedacks import AbandonedAcks
+from bascule.node.partition.autopause import AutoPause
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.filewatch import FileWatch
 from bascule.node.partition.lagwatch import WATCH_EVERY_S, LagWatch
@@ -75,6 +76,7 @@ class Broker:
         self.changes = changes
         self.lag_watch = LagWatch(environment, replicas)
         self.abandoned_acks = AbandonedAcks(environment)
+        self.auto_pause = AutoPause(environment, replicas, client)
         self._process = process
         self._jobs = environment.jobs
         self._hand_overs = self._jobs.tasks("a hand-over", STOPS_AT_ONCE, answered=True)
@@ -139,6 +141,7 @@ class Broker:
         self._jobs.vital("the taking of roles", self.changes.run())
         run("the scrub of all records", self._scrub, "damage on disk is found only when a record is read")
         run("the check for lag", self._watch, "followers that lag stay in the in-sync set, and commits wait")
+        run("the pausing of idle partitions", self.auto_pause.run, "idle partitions stay open")
 
     async def _watch(self) -> None:
         while True:

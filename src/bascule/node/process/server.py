@@ -279,7 +279,6 @@ NO_EFFECT_YET = (
     "streams.retention.",
     "streams.cleaner.",
     "streams.compact.",
-    "streams.auto.pause.",
     "activity.stream.",
     "cursors.stream.",
     "groups.",
@@ -290,7 +289,7 @@ def _warn_of_what_has_no_effect_yet(config: Config) -> None:
     """Accepted, because configuration files of the Go server must work; logged, because an operator may rely on it."""
     for key in sorted(config.explicit):
         if key.startswith(NO_EFFECT_YET):
-            logger.warning("%s is set, but has no effect in this version: nothing is deleted, compacted or paused", key)
+            logger.warning("%s is set, but has no effect in this version: nothing is deleted or compacted", key)
 
 
 def _server_tls(config: Config) -> ssl.SSLContext | None:

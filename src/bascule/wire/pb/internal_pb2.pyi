@@ -491,12 +491,14 @@ class PartitionStatusRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., creationIndex: _Optional[int] = ...) -> None: ...
 
 class PartitionStatusResponse(_message.Message):
-    __slots__ = ("exists", "isLeader")
+    __slots__ = ("exists", "isLeader", "carriedOut")
     EXISTS_FIELD_NUMBER: _ClassVar[int]
     ISLEADER_FIELD_NUMBER: _ClassVar[int]
+    CARRIEDOUT_FIELD_NUMBER: _ClassVar[int]
     exists: bool
     isLeader: bool
-    def __init__(self, exists: bool = ..., isLeader: bool = ...) -> None: ...
+    carriedOut: int
+    def __init__(self, exists: bool = ..., isLeader: bool = ..., carriedOut: _Optional[int] = ...) -> None: ...
 
 class PositionsRequest(_message.Message):
     __slots__ = ("stream", "partitions")

@@ -186,7 +186,7 @@ def test_leases_of_others_run_while_the_loop_stands_still() -> None:
         lead.kill()
         del members[lead.name]
         await until(lambda: any(m.broker.controller.active for m in members.values()))
-        deletion = controller(members).broker.controller.executor._deletion
+        deletion = controller(members).broker.controller.executor._leases
         left_ns = deletion._lease_end("") - deletion._clock.monotonic_ns()
         assert left_ns > (LEASE_WAIT_S - 0.5) * 1e9
 
