@@ -18,7 +18,15 @@ from bascule.wire.pb import api_pb2 as api
 
 POLICIES = (api.LEADER, api.ALL, api.ALL, api.ALL, api.NONE)
 ACK_TIMEOUT_S = 3.0
-NOT_SENT = ("failed to publish to NATS: ", "no such stream", "no such partition", "the broker is stopping", REFUSED)
+NOT_SENT = (
+    "failed to publish to NATS: ",
+    "failed to resume stream: ",
+    "no such stream",
+    "no such partition",
+    "readonly partition: ",
+    "the broker is stopping",
+    REFUSED,
+)
 NOT_STORED = ("incorrect expected offset",)
 TAKES_NO_WRITES = " takes no writes: "
 NOT_KNOWN = "unknown error"

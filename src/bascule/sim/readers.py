@@ -38,7 +38,11 @@ async def read_all(world: World, part: Part, timeout_s: float = READ_TIMEOUT_S) 
     """From the oldest to the newest; None if the end was not reached."""
     view = View(world.checker, part)
     request = api.SubscribeRequest(
-        stream=part.stream, partition=part.number, startPosition=api.EARLIEST, stopPosition=api.STOP_LATEST
+        stream=part.stream,
+        partition=part.number,
+        startPosition=api.EARLIEST,
+        stopPosition=api.STOP_LATEST,
+        resume=True,
     )
     _, text = await collect(world, view, request, timeout_s)
     complete = text in (STOPPED, EMPTY)
@@ -49,7 +53,9 @@ async def read_all(world: World, part: Part, timeout_s: float = READ_TIMEOUT_S) 
 async def read_back(world: World, part: Part, timeout_s: float = READ_TIMEOUT_S) -> View | None:
     """From the newest to the oldest; None if the oldest was not reached."""
     view = View(world.checker, part)
-    request = api.SubscribeRequest(stream=part.stream, partition=part.number, startPosition=api.LATEST, reverse=True)
+    request = api.SubscribeRequest(
+        stream=part.stream, partition=part.number, startPosition=api.LATEST, reverse=True, resume=True
+    )
     _, text = await collect(world, view, request, timeout_s)
     complete = text in (STOPPED, NOTHING_BEHIND)
     view.covered(0 if complete else view.last, view.top if complete or view.seen else 0)

@@ -31,6 +31,7 @@ from bascule.sim.publishers import (
     UnaryPublisher,
 )
 from bascule.sim.readers import Follower, Reader, Watcher, read_all, read_back, watch
+from bascule.sim.restrictions import Restrictions
 from bascule.sim.scenario import scenario
 from bascule.sim.trace import Part, Trace, Violation
 from bascule.sim.world import World
@@ -171,6 +172,7 @@ class Simulation:
         self._start_publishers(parts, races)
         self._start_readers([part for part in world.parts() if part.number < USED])
         world.start(Churn(world, "churn", last.replication, last.min_isr).run())
+        world.start(Restrictions(world, "restricted", last.replication, last.min_isr).run())
         self.trace.note("phase", f"work for {self.plan.duration_s:.3f} s")
         world.start(self._faults.run())
 

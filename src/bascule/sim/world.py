@@ -110,15 +110,15 @@ class World:
         request.minIsr.value = stream.min_isr
         if stream.optimistic:
             request.optimisticConcurrencyControl.value = True
-        await self._until_done("CreateStream", request, stream, (Status.OK, Status.ALREADY_EXISTS))
+        await self.change("CreateStream", request, stream, (Status.OK, Status.ALREADY_EXISTS))
 
     async def delete(self, stream: StreamInfo) -> bool:
         """True if a broker deleted it; False if it did not exist any more."""
         self.omniscience.deletes(stream.name)
         request = api.DeleteStreamRequest(name=stream.name)
-        return await self._until_done("DeleteStream", request, stream, (Status.OK, Status.NOT_FOUND)) is Status.OK
+        return await self.change("DeleteStream", request, stream, (Status.OK, Status.NOT_FOUND)) is Status.OK
 
-    async def _until_done(self, method: str, request: Any, stream: StreamInfo, done: tuple[Status, ...]) -> Status:
+    async def change(self, method: str, request: Any, stream: StreamInfo, done: tuple[Status, ...]) -> Status:
         while True:
             host = self.some_host()
             status, text, _ = await host.call(method, request, 5.0)

@@ -32,7 +32,7 @@ async def partitions_of(node: Node | Member) -> dict[int, api.PartitionMetadata]
     return dict(api.FetchMetadataResponse.FromString(b"".join(responses)).streamMetadata[0].partitions)
 
 
-async def subscribe(node: Node | Member, **fields: Any) -> tuple[Status, str, int]:
+async def subscribe(node: Any, **fields: Any) -> tuple[Status, str, int]:
     """How it ended, and how much was sent, the handshake included."""
     call = MemoryCall(3.0)
     call.request(api.SubscribeRequest(stream="s", **fields).SerializeToString())
