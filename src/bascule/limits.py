@@ -212,3 +212,7 @@ RAFT_MAX_SERVERS = 1024  # voters and learners of one membership
 REMOVED_BROKERS = 256  # remembered: a removed broker that starts again learns that it was removed
 ADMIN_NAMED_PARTITIONS = 1000  # partitions of each kind in one response; the counts are complete
 ADMIN_SLICE = 200  # partitions that are described
+
+# retention
+MAX_HOLDS = 64  # of one partition
+MAX_HOLD_NAME_BYTES = 200

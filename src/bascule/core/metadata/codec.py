@@ -10,7 +10,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, cast, get_type_hints
 
-from bascule.core.metadata.commands import LAYOUTS, At, Command, PartitionName
+from bascule.core.metadata.commands import LAYOUTS, At, Command, NewStart, PartitionName
 from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.streams import Stream, camel, finish
 from bascule.errors import CorruptError
@@ -105,6 +105,9 @@ _KINDS: dict[Any, Kind] = {
     tuple[int, ...]: Scalars(),
     tuple[PartitionName, ...]: Values(("stream", "partition"), tuple, tuple),
     tuple[At, ...]: _AT,
+    tuple[NewStart, ...]: Values(
+        ("stream", "creationIndex", "partition", "leaderEpoch", "start"), tuple, lambda start: NewStart(*start)
+    ),
     At: Value(_AT),
     Stream: _STREAM,
     Operation: _OPERATION,

@@ -86,6 +86,46 @@ class SetStreamReadonly(PartitionsCommand):
     at: int = 0
 
 
+class NewStart(NamedTuple):
+    """Where a partition begins from now on."""
+
+    stream: str
+    creation_index: int
+    partition: int
+    leader_epoch: int
+    start: int
+
+
+@layout(pb.RAISE_STARTS, "raiseStartsOp")
+@dataclass(frozen=True, slots=True)
+class RaiseStarts:
+    """Records have expired in partitions that a broker leads, all of them committed. Those where it does not lead any
+    more, that a hold keeps, or that begin higher already, stay as they are."""
+
+    leader: str
+    starts: tuple[NewStart, ...]
+
+
+@layout(pb.SET_HOLD, "holdOp")
+@dataclass(frozen=True, slots=True)
+class SetHold:
+    """Nothing at or above this offset is removed. A hold that is there is raised to it: all below is archived."""
+
+    stream: str
+    partition: int
+    name: str
+    offset: int
+    at: int = 0
+
+
+@layout(pb.REMOVE_HOLD, "holdOp")
+@dataclass(frozen=True, slots=True)
+class RemoveHold:
+    stream: str
+    partition: int
+    name: str
+
+
 @dataclass(frozen=True, slots=True)
 class IsrChange:
     """The leader of a partition asks for something about one of its replicas."""
@@ -242,6 +282,9 @@ Command = (
     | PauseStream
     | ResumeStream
     | SetStreamReadonly
+    | RaiseStarts
+    | SetHold
+    | RemoveHold
     | ShrinkIsr
     | ExpandIsr
     | BrokerDied

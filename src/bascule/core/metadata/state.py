@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from bascule.core.metadata import administration, pausing
+from bascule.core.metadata import administration, pausing, starts
 from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.commands import (
     AdminCommand,
@@ -28,7 +28,10 @@ from bascule.core.metadata.commands import (
     IsrChange,
     PartitionsCommand,
     PauseStream,
+    RaiseStarts,
+    RemoveHold,
     ResumeStream,
+    SetHold,
     SetStreamReadonly,
     ShrinkIsr,
     operation_of,
@@ -107,7 +110,9 @@ class Metadata:
                 self._check_isr(command)
             case ChangeLeader():
                 self._check_term(command)
-            case BrokerDied() | HandOver() | DiskLost() | BrokerStarted():
+            case SetHold() | RemoveHold():
+                starts.check_hold(self.partition(command.stream, command.partition), command)
+            case BrokerDied() | HandOver() | DiskLost() | BrokerStarted() | RaiseStarts():
                 pass
             case _:
                 administration.check(self.streams, command)
@@ -155,6 +160,11 @@ class Metadata:
             case PauseStream() | ResumeStream() | SetStreamReadonly():
                 known = self.streams[command.name]
                 return self._move({known.name: pausing.apply(known, command, Epoch(index))})
+            case RaiseStarts():
+                return self._move(starts.raise_starts(self.streams, command))
+            case SetHold() | RemoveHold():
+                item = self.streams[command.stream].partitions[command.partition]
+                return self._move({command.stream: {item.id: starts.apply_hold(item, command)}})
             case BrokerDied(broker, alive) | HandOver(broker, alive):
                 return self._move(fail_over(self.streams, broker, Departure.WHOLE, self._now(alive)))
             case DiskLost(broker, alive):

@@ -93,6 +93,15 @@ class EventTimes(NamedTuple):
 NEVER = EventTimes()
 
 
+class Hold(NamedTuple):
+    """Nothing at or above this offset is removed from the partition, whatever expires."""
+
+    name: str
+    offset: int
+    at: int
+    """When it was set or raised last, in ns by the controller's clock."""
+
+
 class Partition(NamedTuple):
     """One partition as the cluster agreed on it. `epoch` and `leader_epoch` are indexes of commands. A frozen dataclass
     would take three times as long to make, and a command may change ten thousand."""
@@ -114,6 +123,10 @@ class Partition(NamedTuple):
     pauses: EventTimes = NEVER
     """Pauses and resumptions."""
     readonly_changes: EventTimes = NEVER
+    start: int = 0
+    """Everything below has expired, or was deleted: it is served nowhere."""
+    holds: tuple[Hold, ...] = ()
+    """In the order of their names."""
 
     @property
     def under_replicated(self) -> bool:
@@ -140,6 +153,8 @@ class Partition(NamedTuple):
             resume_all=message.resumeAll,
             pauses=_times(message.pauses) if message.HasField("pauses") else NEVER,
             readonly_changes=_times(message.readonlyChanges) if message.HasField("readonlyChanges") else NEVER,
+            start=message.start,
+            holds=tuple(Hold(each.name, each.offset, each.at) for each in message.holds),
         )
 
     def to_wire(self) -> pb.Partition:
@@ -157,6 +172,8 @@ class Partition(NamedTuple):
             resumeAll=self.resume_all,
             pauses=pb.EventTimes(**self.pauses._asdict()) if self.pauses.first else None,
             readonlyChanges=pb.EventTimes(**self.readonly_changes._asdict()) if self.readonly_changes.first else None,
+            start=self.start,
+            holds=[pb.Hold(**hold._asdict()) for hold in self.holds],
         )
 
 

@@ -37,6 +37,9 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     BROKER_STARTED: _ClassVar[Op]
     GIVE_WAY: _ClassVar[Op]
     DISK_LOST: _ClassVar[Op]
+    RAISE_STARTS: _ClassVar[Op]
+    SET_HOLD: _ClassVar[Op]
+    REMOVE_HOLD: _ClassVar[Op]
 CREATE_STREAM: Op
 SHRINK_ISR: Op
 REPORT_LEADER: Op
@@ -65,6 +68,9 @@ WAS_REMOVED: Op
 BROKER_STARTED: Op
 GIVE_WAY: Op
 DISK_LOST: Op
+RAISE_STARTS: Op
+SET_HOLD: Op
+REMOVE_HOLD: Op
 
 class NullableInt64(_message.Message):
     __slots__ = ("value",)
@@ -115,7 +121,7 @@ class StreamConfig(_message.Message):
     def __init__(self, retentionMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxMessages: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., cleanerInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactMaxGoroutines: _Optional[_Union[NullableInt32, _Mapping]] = ..., compactEnabled: _Optional[_Union[NullableBool, _Mapping]] = ..., autoPauseTime: _Optional[_Union[NullableInt64, _Mapping]] = ..., autoPauseDisableIfSubscribers: _Optional[_Union[NullableBool, _Mapping]] = ..., minIsr: _Optional[_Union[NullableInt32, _Mapping]] = ..., optimisticConcurrencyControl: _Optional[_Union[NullableBool, _Mapping]] = ..., encryption: _Optional[_Union[NullableBool, _Mapping]] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly", "uncleanEpoch", "eligible", "resumeAll", "pauses", "readonlyChanges")
+    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly", "uncleanEpoch", "eligible", "resumeAll", "pauses", "readonlyChanges", "start", "holds")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +139,8 @@ class Partition(_message.Message):
     RESUMEALL_FIELD_NUMBER: _ClassVar[int]
     PAUSES_FIELD_NUMBER: _ClassVar[int]
     READONLYCHANGES_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     subject: str
     stream: str
     id: int
@@ -150,7 +158,55 @@ class Partition(_message.Message):
     resumeAll: bool
     pauses: EventTimes
     readonlyChanges: EventTimes
-    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., uncleanEpoch: _Optional[int] = ..., eligible: _Optional[_Iterable[str]] = ..., resumeAll: bool = ..., pauses: _Optional[_Union[EventTimes, _Mapping]] = ..., readonlyChanges: _Optional[_Union[EventTimes, _Mapping]] = ...) -> None: ...
+    start: int
+    holds: _containers.RepeatedCompositeFieldContainer[Hold]
+    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., uncleanEpoch: _Optional[int] = ..., eligible: _Optional[_Iterable[str]] = ..., resumeAll: bool = ..., pauses: _Optional[_Union[EventTimes, _Mapping]] = ..., readonlyChanges: _Optional[_Union[EventTimes, _Mapping]] = ..., start: _Optional[int] = ..., holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("name", "offset", "at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    offset: int
+    at: int
+    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., at: _Optional[int] = ...) -> None: ...
+
+class NewStart(_message.Message):
+    __slots__ = ("stream", "creationIndex", "partition", "leaderEpoch", "start")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    CREATIONINDEX_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    creationIndex: int
+    partition: int
+    leaderEpoch: int
+    start: int
+    def __init__(self, stream: _Optional[str] = ..., creationIndex: _Optional[int] = ..., partition: _Optional[int] = ..., leaderEpoch: _Optional[int] = ..., start: _Optional[int] = ...) -> None: ...
+
+class RaiseStartsOp(_message.Message):
+    __slots__ = ("leader", "starts")
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    leader: str
+    starts: _containers.RepeatedCompositeFieldContainer[NewStart]
+    def __init__(self, leader: _Optional[str] = ..., starts: _Optional[_Iterable[_Union[NewStart, _Mapping]]] = ...) -> None: ...
+
+class HoldOp(_message.Message):
+    __slots__ = ("stream", "partition", "name", "offset", "at")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    name: str
+    offset: int
+    at: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., name: _Optional[str] = ..., offset: _Optional[int] = ..., at: _Optional[int] = ...) -> None: ...
 
 class EventTimes(_message.Message):
     __slots__ = ("first", "latest")
@@ -349,7 +405,7 @@ class RemovedBroker(_message.Message):
     def __init__(self, id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +420,8 @@ class RaftLog(_message.Message):
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     BROKERSTARTEDOP_FIELD_NUMBER: _ClassVar[int]
     GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
+    RAISESTARTSOP_FIELD_NUMBER: _ClassVar[int]
+    HOLDOP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: CreateStreamOp
     shrinkISROp: IsrOp
@@ -378,7 +436,9 @@ class RaftLog(_message.Message):
     operation: Operation
     brokerStartedOp: BrokerStartedOp
     giveWayOp: IsrOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
+    raiseStartsOp: RaiseStartsOp
+    holdOp: HoldOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
     __slots__ = ("streams", "index", "draining", "removing", "removed", "operations")
@@ -551,7 +611,7 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -566,6 +626,8 @@ class PropagatedRequest(_message.Message):
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     BROKERSTARTEDOP_FIELD_NUMBER: _ClassVar[int]
     GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
+    RAISESTARTSOP_FIELD_NUMBER: _ClassVar[int]
+    HOLDOP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: NewStream
     shrinkISROp: IsrOp
@@ -580,7 +642,9 @@ class PropagatedRequest(_message.Message):
     operation: Operation
     brokerStartedOp: BrokerStartedOp
     giveWayOp: IsrOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ...) -> None: ...
+    raiseStartsOp: RaiseStartsOp
+    holdOp: HoldOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")
