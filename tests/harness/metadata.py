@@ -17,7 +17,13 @@ from bascule.core.metadata.commands import (
     ExpandIsr,
     GiveWay,
     HandOver,
+    NewStart,
+    PauseStream,
+    RaiseStarts,
     RemoveBroker,
+    RemoveHold,
+    ResumeStream,
+    SetHold,
     SetStreamReadonly,
     ShrinkIsr,
     UndrainBroker,
@@ -43,6 +49,8 @@ brokers = st.sampled_from(["x", "y", "z"])
 operations = st.builds(Operation, st.sampled_from(["", "o1", "o2", "o3", "o4"]), st.integers(0, 20))
 places = st.builds(At, names, st.integers(0, 3), st.sampled_from(["w", "x", "y", "z"]))
 isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5), st.integers(0, 5))
+numbers = st.lists(st.integers(0, 2), max_size=2).map(tuple)
+new_starts = st.builds(NewStart, names, st.integers(1, 5), st.integers(0, 3), st.integers(1, 5), st.integers(0, 9))
 commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(ShrinkIsr, *isr_change),
     st.builds(ExpandIsr, *isr_change),
@@ -61,5 +69,11 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(BeginRemoval, brokers, st.lists(places, max_size=2).map(tuple)),
     st.builds(RemoveBroker, brokers, st.sampled_from(["", "incarnation"]), st.lists(places, max_size=2).map(tuple)),
     st.builds(ElectLeader, places, st.lists(brokers, max_size=2).map(tuple)),
-    st.builds(SetStreamReadonly, names, st.lists(st.integers(0, 2), max_size=2).map(tuple), st.booleans()),
+    st.builds(SetStreamReadonly, names, numbers, st.booleans(), st.integers(0, 9)),
+    st.builds(PauseStream, names, numbers, st.booleans(), st.integers(0, 9)),
+    st.builds(PauseStream, names, numbers, leader=brokers, leader_epoch=st.integers(0, 5)),
+    st.builds(ResumeStream, names, numbers, st.integers(0, 9)),
+    st.builds(RaiseStarts, brokers, st.lists(new_starts, max_size=3).map(tuple)),
+    st.builds(SetHold, names, st.integers(0, 3), st.sampled_from(["h", "i"]), st.integers(0, 9), st.integers(0, 9)),
+    st.builds(RemoveHold, names, st.integers(0, 3), st.sampled_from(["h", "i"])),
 )

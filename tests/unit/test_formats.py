@@ -208,9 +208,18 @@ def test_recorded_commands_make_the_recorded_snapshot(name: str) -> None:
     assert Metadata.restore(snapshot.data).snapshot() == snapshot.data
 
 
+SINCE = {
+    commands.PauseStream,
+    commands.ResumeStream,
+    commands.RaiseStarts,
+    commands.SetHold,
+    commands.RemoveHold,
+}
+
+
 def test_every_kind_of_command_is_read_and_written() -> None:
     kinds = {type(codec.decode(data)) for walk in RECORDED.commands for data in walk}
-    assert kinds == set(commands.Command.__args__)
+    assert set(commands.Command.__args__) - kinds == SINCE, "commands that came after the recording are named"
     for walk, state in zip(RECORDED.commands, RECORDED.states, strict=True):
         metadata = Metadata()
         for index, data in enumerate(walk, 1):
@@ -295,6 +304,10 @@ def test_a_record_in_several_messages_is_one_again() -> None:
         assert b"".join(replication.encode_response(replication.decode_response(whole))) == whole
 
 
+FIELDS_SINCE = {"status PARTITION_STATUS_RESPONSE": {"carriedOut"}}
+"""They came after the recording."""
+
+
 def test_brokers_still_say_all_that_they_said() -> None:
     """Each field of each kind that was ever set is set in the same histories today, and no other."""
     messages = [*today(0)[1], *spoken(Turmoil())]
@@ -304,5 +317,5 @@ def test_brokers_still_say_all_that_they_said() -> None:
         return {field for each in by if each.kind == kind for field in fields_of(known.FromString(each.content))}
 
     assert {kind: said(kind, messages) for kind in PROTOBUF} == {
-        kind: said(kind, RECORDED.messages) for kind in PROTOBUF
+        kind: said(kind, RECORDED.messages) | FIELDS_SINCE.get(kind, set()) for kind in PROTOBUF
     }

@@ -39,8 +39,10 @@ def command_of(recorded: dict[str, Any]) -> Command:
         partitions = [{name: tuples(value) for name, value in each.items()} for each in stream["partitions"]]
         stream["partitions"] = tuple(Partition(**each) for each in partitions)
         given["stream"] = Stream(**stream)
-    if "at" in given:
+    if "at" in given and isinstance(given["at"], dict):
         given["at"] = At(**given["at"])
+    if "starts" in given:
+        given["starts"] = tuple(commands.NewStart(*each) for each in given["starts"])
     for name in ("additions", "elected"):
         if name in given:
             given[name] = tuple(At(**each) for each in given[name])

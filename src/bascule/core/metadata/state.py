@@ -204,6 +204,8 @@ class Metadata:
     def _move(self, partitions: Changed) -> list[Change]:
         changes: list[Change] = []
         for name, moved in partitions.items():
+            if not moved:
+                continue
             self.streams[name] = self.streams[name].with_partitions(moved)
             changes.append(PartitionsChanged(self.streams[name], tuple(moved)))
         return changes
