@@ -56,6 +56,7 @@ class Api:
         self._gate = gate
         self._environment = environment
         self._replicas = replicas
+        self._manager = manager
         self._cluster = cluster
         self._client = client
         self._address = address
