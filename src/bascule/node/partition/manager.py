@@ -290,7 +290,7 @@ class ReplicaManager:
     def is_empty(self, stream: str, partition: int) -> bool:
         """Whether a partition that is paused has no committed record, as this broker left it."""
         known = self._metadata.stream(stream)
-        return known is None or not self._environment.ends.record(f"{stream_folder(known)}/{partition}").shown
+        return known is None or not self._environment.ends.record(f"{stream_folder(known)}/{partition}").exposed
 
     # --- all of them -----------------------------------------------------------------------------------------
 
