@@ -47,11 +47,11 @@ class _Holdings:
         """Whoever reads a partition and still may goes on. The partitions that nobody reads."""
         unread = dict.fromkeys(range(self._partitions[stream]))
         for member in self._subscribers[stream]:
-            kept = [number for number in sorted(before.get(member, {}).get(stream, ())) if number in unread]
-            for number in kept:
+            held = [number for number in sorted(before.get(member, {}).get(stream, ())) if number in unread]
+            for number in held:
                 del unread[number]
-            self._held[member][stream] = kept
-            self._load[member] += len(kept)
+            self._held[member][stream] = held
+            self._load[member] += len(held)
         return list(unread)
 
     def give_unread(self) -> None:
