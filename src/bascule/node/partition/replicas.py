@@ -66,16 +66,16 @@ class Replicas:
     @property
     def carried_out(self) -> int:
         """The index of the last command, if everything up to it is carried out here; else 0."""
-        return 0 if self.behind else self._store.metadata.index
+        return 0 if self.behind else self._cache.metadata.index
 
     def is_paused(self, stream: str, partition: int) -> bool:
-        item = self._store.metadata.partition(stream, partition)
+        item = self._cache.metadata.partition(stream, partition)
         return item is not None and item.paused
 
     def holds(self, stream: str, partition: int, as_follower: bool) -> bool:
         """Whether the metadata names this broker the leader of the partition, or, `as_follower` too, one of its
         replicas."""
-        item = self._store.metadata.partition(stream, partition)
+        item = self._cache.metadata.partition(stream, partition)
         return item is not None and self._broker_id in (item.replicas if as_follower else (item.leader,))
 
     def leads_what_is_anothers(self) -> bool:
