@@ -12,8 +12,9 @@ A method is registered in its `Service`: with `unary` (one request, one response
 responses itself) or `streaming` (it reads its requests itself, too).
 
 PublishAsync passes once per call; no Python runs per message. Its messages are checked by the kernel `route_publishes`
-against a table of routes (`node/partition/routes.py`): a client that may not publish to some streams is given a table
-without them, or with a flag that has these messages singled out.
+against a table of routes (`node/partition/routes.py`). Messages without a route, or with a flag, are singled out, and
+pass `Publisher._route_of` one by one, as every Publish does: a check of single messages belongs there, and a client
+that it may refuse is given a table without the routes of those streams.
 """
 
 import logging

@@ -71,7 +71,14 @@ AS_REQUESTED = (
 )
 """The request is the command (`core.metadata.codec`)."""
 
-NEVER_REQUESTED = (pb.BROKER_DIED, pb.DISK_LOST, pb.BEGIN_REMOVAL)
+NEVER_REQUESTED = (
+    pb.BROKER_DIED,
+    pb.DISK_LOST,
+    pb.BEGIN_REMOVAL,
+    pb.RAISE_STARTS,
+    pb.SET_HOLD,
+    pb.REMOVE_HOLD,
+)
 """The controller proposes these commands by itself, or nobody does yet: a request for one is refused."""
 
 

@@ -261,7 +261,7 @@ class Leading:
         if len(batch) > self._machine.identity.max_message_bytes:
             too_large = self._count_too_large(batch)
         if refused > too_large:
-            reason = "log_failed" if self._machine.failed else "cut_off" if self._lease.over() else "not_acceptable"
+            reason = "log_failed" if self._machine.failed else "no_lease" if self._lease.over() else "not_acceptable"
             self._environment.refused.add(reason, refused - too_large)
 
     def _count_too_large(self, batch: bytes) -> int:
