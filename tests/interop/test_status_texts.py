@@ -339,7 +339,7 @@ def test_metadata_names_the_broker_and_unknown_streams(stub: Stub, broker: Broke
 
 
 def test_methods_of_later_versions_are_unimplemented(stub: Stub) -> None:
-    for name in ["PauseStream", "SetStreamReadonly", "SetCursor", "JoinConsumerGroup"]:
+    for name in ["SetCursor", "FetchCursor", "JoinConsumerGroup", "LeaveConsumerGroup"]:
         method = getattr(stub, name)
         request = getattr(api, f"{name}Request")()
         fails(
