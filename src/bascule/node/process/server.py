@@ -74,6 +74,7 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
     """Serve until SIGTERM or SIGINT. The exit code: 0 after a clean stop."""
     sys.setswitchinterval(THREAD_SWITCH_S)
     keep_freed_memory()
+    freeze_objects()  # now, before anybody waits: those of all modules
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
