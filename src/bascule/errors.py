@@ -145,6 +145,12 @@ class TlsRefused(ClusterError):
     status = Status.UNAVAILABLE
 
 
+class WrongServer(ClusterError):
+    """Something else than a gRPC server answers at the address. Trying again changes nothing."""
+
+    status = Status.UNAVAILABLE
+
+
 class Outdated(ClusterError):
     """The request was made with outdated metadata: the caller reads the metadata again, and repeats it."""
 

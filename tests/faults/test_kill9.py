@@ -73,8 +73,8 @@ async def publish_by_grpc(address: str, acked: Acked, stop: asyncio.Event, numbe
             if len(sent) % 64 == 0:
                 await asyncio.sleep(0)
 
-    def on_acks(acks: "list[tuple[int, int]]") -> None:
-        for index, offset in acks:
+    def on_acks(acks: "list[tuple[int, int, int]]") -> None:
+        for index, offset, _ in acks:
             acked.add(sent[index], offset)
 
     try:

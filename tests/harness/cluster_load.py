@@ -254,8 +254,8 @@ class Load:
                         yield sent[-1]
                     await asyncio.sleep(ROUND_S)
 
-            def on_acks(acks: list[tuple[int, int]], sent: list[bytes] = sent) -> None:
-                for index, offset in acks:
+            def on_acks(acks: list[tuple[int, int, int]], sent: list[bytes] = sent) -> None:
+                for index, offset, _ in acks:
                     self._confirmed(sent[index], partition, offset)
 
             try:

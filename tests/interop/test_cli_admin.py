@@ -34,7 +34,7 @@ def test_a_stream_is_created_listed_described_and_deleted(broker: BrokerProcess,
         "under_replicated": 0,
     }
     assert [stream, f"{stream}.in"] in [line.split()[:2] for line in run(broker, "stream", "list").splitlines()]
-    CliRunner().invoke(cli, ["pub", stream, "one", "two", "--server", broker.address])
+    CliRunner().invoke(cli, ["pub", stream, "--partition", "0", "one", "two", "--server", broker.address])
     described = answer(broker, "stream", "info", stream)
     first, second = described["partitions"]
     (replica,) = first["replicas"]

@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import urllib.parse
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from bascule.testing.processes import BrokerProcess, free_port, script
 from tests.harness.command import running
 
 TIMEOUT_S = 60.0
+PATH = f"{script('bascule').parent}:{os.environ['PATH']}"
 
 
 def bascule(
@@ -26,7 +29,7 @@ def bascule(
     return done
 
 
-def objects(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, object]]:
+def objects(done: subprocess.CompletedProcess[bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -44,7 +47,7 @@ def test_lines_of_stdin_are_published_each_as_it_is(broker: BrokerProcess, strea
 
 def test_json_tells_acks_in_the_order_of_the_input(broker: BrokerProcess, stream: str) -> None:
     acks = objects(bascule(broker, "pub", "--create", "--json", stream, stdin=b"a\n" * 500))
-    assert acks == [{"stream": stream, "index": n, "offset": n} for n in range(500)]
+    assert acks == [{"stream": stream, "partition": 0, "offset": n, "index": n} for n in range(500)]
 
 
 def test_json_shows_keys_headers_and_bytes_that_are_no_text(broker: BrokerProcess, stream: str) -> None:
@@ -56,6 +59,93 @@ def test_json_shows_keys_headers_and_bytes_that_are_no_text(broker: BrokerProces
     assert isinstance(first["timestamp"], int)
     assert "value" not in second
     assert second["value_base64"] == "//4="
+
+
+def test_all_partitions_are_read_by_time_and_named(broker: BrokerProcess, stream: str) -> None:
+    bascule(broker, "stream", "create", stream, "--partitions", "3")
+    acks = objects(bascule(broker, "pub", "--json", stream, *map(str, range(9))))
+    assert sorted(ack["partition"] for ack in acks) == [0, 0, 0, 1, 1, 1, 2, 2, 2], "without a key they are spread"
+    bascule(broker, "pub", stream, "--partition", "1", "last")
+    shown = [line.split(b"\t") for line in bascule(broker, "sub", stream).stdout.splitlines()]
+    assert {int(value): int(partition) for partition, value in shown[:9]} == {
+        ack["index"]: ack["partition"] for ack in acks
+    }
+    assert shown[9] == [b"1", b"last"]
+    told = objects(bascule(broker, "sub", stream, "--json"))
+    assert [each["timestamp"] for each in told] == sorted(each["timestamp"] for each in told)
+    assert bascule(broker, "sub", stream, "--last", "1").stdout == b"1\tlast\n"
+    assert bascule(broker, "sub", stream, "--last", "1", "--raw").stdout == b"last\n"
+    assert bascule(broker, "sub", stream, "--partition", "1", "--last", "1").stdout == b"last\n"
+    two = bascule(broker, "sub", stream, "--partition", "0", "--partition", "2").stdout.splitlines()
+    assert {line[:2] for line in two} == {b"0\t", b"2\t"}
+    assert b"no such partition: 3" in bascule(broker, "sub", stream, "--partition", "3", code=1).stderr
+    late = bascule(broker, "sub", stream, "--from", "9")
+    assert b"the newest offsets of its partitions are" in late.stderr
+    assert b"nothing there yet" in bascule(broker, "sub", stream, "--from", "2099-01-01").stderr
+
+
+def test_follow_shows_new_messages_of_all_partitions(broker: BrokerProcess, stream: str) -> None:
+    bascule(broker, "stream", "create", stream, "--partitions", "3")
+    bascule(broker, "pub", stream, "--partition", "2", "before")
+    command = [str(script("bascule")), "sub", stream, "--follow", "--server", broker.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as reader:
+        assert reader.stdout is not None
+        try:
+            assert reader.stdout.readline() == b"2\tbefore\n"
+            for partition in (1, 0, 2):
+                bascule(broker, "pub", stream, "--partition", str(partition), "after")
+                assert reader.stdout.readline() == b"%d\tafter\n" % partition
+        finally:
+            reader.kill()
+
+
+def test_create_asks_only_whether_the_stream_is_there(broker: BrokerProcess, stream: str) -> None:
+    bascule(broker, "pub", "--create", stream, "x")
+    bascule(broker, "pub", "--create", "--replication-factor", "3", stream, "y")
+    assert (
+        b"replicationFactor"
+        in bascule(broker, "pub", "--create", "--replication-factor", "3", f"{stream}-new", "y", code=1).stderr
+    )
+
+
+def on_terminal(broker: BrokerProcess, command: str) -> str:
+    """What a terminal of 120 columns gets while the shell runs this."""
+    env = {**os.environ, "BASCULE_SERVER": broker.address, "COLUMNS": "120", "TERM": "xterm", "PATH": PATH}
+    ours, theirs = os.openpty()
+    with subprocess.Popen(["bash", "-c", command], stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while data := os.read(ours, 65536):
+                shown += data
+        except OSError:  # EIO: the last process has closed it
+            pass
+        finally:
+            os.close(ours)
+        assert process.wait(TIMEOUT_S) == 0, shown
+    return shown.decode()
+
+
+def test_escape_sequences_reach_no_terminal(broker: BrokerProcess, stream: str) -> None:
+    value = b"\x1b]0;title\x07 red \x1b[31m \xc2\x9b31m\r tab\t."
+    bascule(broker, "pub", "--create", stream, stdin=value + b"\n")
+    shown = on_terminal(broker, f"bascule sub {stream}")
+    assert shown == "\\x1b]0;title\\x07 red \\x1b[31m \\x9b31m\\x0d tab\t.\r\n"
+    assert "\x1b" not in on_terminal(broker, f"bascule sub {stream} --json")
+    assert bascule(broker, "sub", stream).stdout == value + b"\n"
+    (told,) = objects(bascule(broker, "sub", stream, "--json"))
+    assert told["value"] == value.decode()
+    assert on_terminal(broker, f"bascule sub {stream} --raw").encode() == value + b"\r\n"
+
+
+def test_a_file_gives_percentage_and_rate(broker: BrokerProcess, stream: str, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"a line of a file\n" * 200_000)
+    shown = on_terminal(broker, f"bascule pub --create {stream} < {tmp_path / 'lines'}")
+    assert re.search(r"\d+ %", shown), shown
+    assert re.search(r"published [\d,]+, [\d,]+/s", shown), shown
+    assert f"published 200000 to {stream}" in shown
+    shown = on_terminal(broker, f"seq 200000 | bascule pub {stream}")
+    assert " %" not in shown, "nobody knows how long a pipe is"
 
 
 def test_where_to_begin(broker: BrokerProcess, stream: str) -> None:
@@ -103,7 +193,7 @@ def test_a_reader_that_has_enough_ends_it_quietly(broker: BrokerProcess, stream:
             assert reader.stdout.readline() == b"line\n"
             reader.stdout.close()
             assert reader.stderr.read() == b""
-            assert reader.wait(TIMEOUT_S) == 1
+            assert reader.wait(TIMEOUT_S) == 0
         finally:
             reader.kill()
 

@@ -39,6 +39,32 @@ def test_sub_of_a_partition_below_min_isr_says_soon_what_it_waits_for(tmp_path: 
             reading.communicate()
 
 
+def test_following_says_that_its_connection_is_lost_and_goes_on(tmp_path: Path) -> None:
+    with start_broker(tmp_path) as broker:
+        command = [str(script("bascule")), "--server", broker.address]
+        subprocess.run([command[0], "pub", "--create", "s", "first", *command[1:]], check=True, timeout=60.0)
+        reading = subprocess.Popen(
+            [command[0], "sub", "s", "--follow", *command[1:]], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        try:
+            assert reading.stdout is not None
+            assert reading.stderr is not None
+            assert reading.stdout.readline() == b"first\n"
+            time.sleep(0.5)  # until it follows
+            broker.kill9()
+            assert b"looking for the broker that leads now" in reading.stderr.readline()
+            broker.start().wait_ready()
+            subprocess.run([command[0], "pub", "s", "second", *command[1:]], check=True, timeout=60.0)
+            assert reading.stdout.readline() == b"second\n"
+            said = [reading.stderr.readline() for _ in range(1)]
+            while b"connected again" not in said[-1]:
+                assert said[-1].startswith(b"waiting: "), said
+                said.append(reading.stderr.readline())
+        finally:
+            reading.kill()
+            reading.communicate()
+
+
 def test_publishes_that_nobody_confirms_say_where_to_look(tmp_path: Path) -> None:
     with start_broker(tmp_path) as broker:
         asyncio.run(below_min_isr(broker))

@@ -17,6 +17,7 @@ from bascule.errors import (
     PublishError,
     Unavailable,
     Unconfirmed,
+    WrongServer,
 )
 from bascule.testing.processes import BrokerProcess, free_port, start_broker
 
@@ -47,14 +48,14 @@ def test_what_is_published_is_read_back_with_key_headers_and_offsets(broker: Bro
         assert (one.offset, one.key, one.value, one.stream, one.subject) == (0, b"k", b"one", stream, stream)
         assert one.headers["colour"] == b"blue"
         assert one.timestamp == first.reception_timestamp
-        assert (two.offset, two.key, two.value) == (1, b"", b"")
+        assert (two.offset, two.key, two.value) == (1, None, b"")
 
     run(broker, use)
 
 
 def test_many_messages_keep_their_order_and_every_ack_is_told(broker: BrokerProcess, stream: str) -> None:
     count = 3 * limits.CLIENT_PUBLISH_WINDOW + 17
-    acks: list[tuple[int, int]] = []
+    acks: list[tuple[int, int, int]] = []
 
     async def use(client: Client) -> None:
         await client.create_stream(stream)
@@ -64,7 +65,7 @@ def test_many_messages_keep_their_order_and_every_ack_is_told(broker: BrokerProc
         assert [m.value for m in messages] == [b"message %d" % n for n in range(count)]
 
     run(broker, use)
-    assert sorted(acks) == [(n, n) for n in range(count)]
+    assert sorted(acks) == [(n, n, 0) for n in range(count)]
 
 
 def test_a_slow_source_is_sent_message_by_message(broker: BrokerProcess, stream: str) -> None:
@@ -95,6 +96,46 @@ def test_keys_choose_partitions_and_partitions_are_read_one_by_one(broker: Broke
             assert values == [key for key in keys if partition_for(key, 3) == partition]
 
     run(broker, use)
+
+
+def test_messages_without_a_key_are_spread_if_asked_and_acks_name_the_partition(
+    broker: BrokerProcess, stream: str
+) -> None:
+    acks: list[tuple[int, int, int]] = []
+
+    async def use(client: Client) -> None:
+        await client.create_stream(stream, partitions=3)
+        await client.publish_many(stream, [b"%d" % n for n in range(9)], spread=True, on_acks=acks.extend)
+        await client.publish_many(stream, [Outgoing(b"h", headers={"a": b"b"})] * 3, spread=True)
+        await client.publish_many(stream, [b"zero"])
+        for partition in range(3):
+            stored = await read_all(client, stream, partition)
+            mine = {(index, offset) for index, offset, at in acks if at == partition}
+            assert {(int(m.value), m.offset) for m in stored if m.value.isdigit()} == mine
+            assert len(mine) == 3
+            assert [m.value for m in stored[3:]] == [b"h"] + [b"zero"] * (partition == 0)
+
+    run(broker, use)
+
+
+def test_a_value_that_is_text_is_refused_with_a_sentence(broker: BrokerProcess, stream: str) -> None:
+    async def use(client: Client) -> None:
+        await client.create_stream(stream)
+        with pytest.raises(InvalidArgument, match=r"the value is text .*'text'\.encode\(\)"):
+            await client.publish(stream, "text")  # type: ignore[arg-type]
+        with pytest.raises(PublishError, match=r"message 1: the value is text") as caught:
+            await client.publish_many(stream, [b"first", "second"])  # type: ignore[list-item]
+        assert caught.value.index == 1
+        with pytest.raises(PublishError, match=r"message 1: the value is of type int"):
+            await client.publish_many(stream, [b"first", 2])  # type: ignore[list-item]
+
+    run(broker, use)
+
+
+def test_a_nats_server_in_the_place_of_a_broker_is_named(broker: BrokerProcess) -> None:
+    nats = broker.nats_url.rpartition("//")[2]
+    with pytest.raises(WrongServer, match=r"a NATS server answers there, and not a broker: .*9292"):
+        asyncio.run(Client.connect(nats))
 
 
 def test_a_publish_counts_only_the_ack_of_its_own_stream(broker: BrokerProcess, stream: str) -> None:
@@ -201,7 +242,7 @@ def test_new_means_after_the_subscription_was_accepted(broker: BrokerProcess, st
     async def use(client: Client) -> None:
         await client.create_stream(stream)
         await client.publish(stream, b"old")
-        async with client.subscribe(stream) as subscription:
+        async with client.subscribe(stream, start="new") as subscription:
             await client.publish(stream, b"new")
             async for message in subscription:
                 assert (message.offset, message.value) == (1, b"new")
@@ -278,8 +319,29 @@ def test_a_subscription_goes_on_after_the_broker_was_killed(tmp_path: Path) -> N
         run(broker, use)
 
 
+def test_a_subscription_that_lost_its_connection_says_so_and_when_it_goes_on(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    async def use(client: Client) -> None:
+        await client.create_stream("s")
+        await client.publish("s", b"first")
+        on_lost = lambda error: said.append("lost" if error else "back")  # noqa: E731
+        async with client.subscribe("s", on_lost=on_lost) as subscription:
+            messages = aiter(subscription)
+            assert (await anext(messages)).value == b"first", "it begins with the earliest"
+            assert said == []
+            await asyncio.to_thread(broker.kill9)
+            await asyncio.to_thread(lambda: broker.start().wait_ready())
+            await client.publish("s", b"second")
+            assert (await anext(messages)).value == b"second"
+
+    with start_broker(tmp_path) as broker:
+        run(broker, use)
+    assert said == ["lost", "back"]
+
+
 def test_messages_without_an_answer_are_unconfirmed_and_the_confirmed_ones_are_there(tmp_path: Path) -> None:
-    acks: list[tuple[int, int]] = []
+    acks: list[tuple[int, int, int]] = []
 
     def endless() -> Iterator[bytes]:
         number = 0
@@ -287,7 +349,7 @@ def test_messages_without_an_answer_are_unconfirmed_and_the_confirmed_ones_are_t
             yield b"%d" % number
             number += 1
 
-    def on_acks(some: list[tuple[int, int]]) -> None:
+    def on_acks(some: list[tuple[int, int, int]]) -> None:
         acks.extend(some)
         if len(acks) > 5000 and broker.running:
             broker.kill9()
@@ -299,7 +361,7 @@ def test_messages_without_an_answer_are_unconfirmed_and_the_confirmed_ones_are_t
         assert caught.value.acked == len(acks)
         await asyncio.to_thread(lambda: broker.start().wait_ready())
         stored = {m.offset: m.value for m in await read_all(client, "s")}
-        assert all(stored[offset] == b"%d" % index for index, offset in acks)
+        assert all(stored[offset] == b"%d" % index for index, offset, _ in acks)
         assert (await client.publish("s", b"after")).offset == len(stored)
 
     with start_broker(tmp_path) as broker:

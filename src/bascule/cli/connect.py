@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import click
 
-from bascule.cli.output import hint, one_line
+from bascule.cli.output import hint, one_line, say
 from bascule.client import Client
 from bascule.client.failures import OnWait
 from bascule.errors import BasculeError, NotFound
@@ -50,7 +50,7 @@ def say_waits() -> OnWait:
         if seconds >= SAY_WAITS_FROM_S and reason not in said:
             said.add(reason)
             said_so = "" if text.startswith("waiting ") else "waiting: "
-            click.echo(f"{said_so}{text}{hint(text)}", err=True)
+            say(f"{said_so}{text}{hint(text)}")
 
     return on_wait
 

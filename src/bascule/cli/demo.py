@@ -154,7 +154,7 @@ async def _publish_at_fail_over(cluster: _Cluster, client: Client, before: int) 
     _say(f"Publishing {AT_FAIL_OVER} more, and killing the broker that leads ({leader}) with SIGKILL meanwhile ...")
     done, killed_at, lost, back_at = 0, 0.0, False, 0.0
 
-    def on_acks(acks: list[tuple[int, int]]) -> None:
+    def on_acks(acks: list[tuple[int, int, int]]) -> None:
         nonlocal done, killed_at, back_at
         done += len(acks)
         if not killed_at and done >= KILL_AFTER:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import functools
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any
@@ -50,6 +51,42 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
+
+
+class _Terminal:
+    has_bar = False
+    """A progress bar is on it: lines that do not go through its console would be torn apart by it."""
+
+
+@contextmanager
+def showing_progress() -> Iterator[None]:
+    _Terminal.has_bar = True
+    try:
+        yield
+    finally:
+        _Terminal.has_bar = False
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr; above the progress bar if there is one."""
+    if _Terminal.has_bar:
+        console().print(text, markup=False, soft_wrap=True)
+    else:
+        click.echo(text, err=True)
+
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def harmless(data: bytes) -> str:
+    """As text without what a terminal would obey: escape sequences, and bytes that are no UTF-8, are shown with
+    backslashes. Tabs and line ends stay."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", data.decode("utf-8", "backslashreplace"))
+
+
+def harmless_json(text: str) -> str:
+    """`json.dumps` escapes only a part of what terminals obey. The value stays the same."""
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def one_line(text: str) -> str:

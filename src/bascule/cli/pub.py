@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-import threading
-from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import CancelledError
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import nullcontext
 
 import click
 from click.core import ParameterSource
 
-from bascule import limits
 from bascule.cli.connect import ServerOption, connected, missing_stream_explained
-from bascule.cli.output import console, one_line
+from bascule.cli.input import Lines, progress
+from bascule.cli.output import console, one_line, say
 from bascule.client import AckPolicy, Client, Outgoing
 from bascule.client.pipeline import OnAcks
-from bascule.errors import AlreadyExists, BasculeError, InvalidArgument, Unconfirmed
+from bascule.errors import AlreadyExists, BasculeError, Unconfirmed
 
 COMMANDLINE = ParameterSource.COMMANDLINE
 
@@ -31,6 +28,7 @@ EPILOG = """\b
 Examples:
   bascule pub --create orders 'first order' 'second order'
   seq 100000 | bascule pub orders --retry 30
+  bascule pub orders < orders.txt
   bascule pub orders --key alice --header source=web 'third order'
 """
 
@@ -45,17 +43,23 @@ def _header(text: str) -> tuple[str, bytes]:
 @click.command(epilog=EPILOG)
 @click.argument("stream")
 @click.argument("messages", nargs=-1, metavar="[MESSAGE]...")
-@click.option("--create", is_flag=True, help="Create the stream first, on the NATS subject of its name, if missing.")
+@click.option(
+    "--create",
+    is_flag=True,
+    help="Create the stream first, on the NATS subject of its name, if there is none of this name.",
+)
 @click.option(
     "--replication-factor",
     type=click.IntRange(min=-1),
     default=1,
     show_default=True,
-    help="With --create: copies of the stream; -1 means one on every broker.",
+    help="Of a stream that --create creates: copies of it; -1 means one on every broker.",
 )
 @click.option("--key", "-k", help="Key of the messages; it chooses the partition.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header; may be repeated.")
-@click.option("--partition", type=click.IntRange(min=0), help="Partition, instead of the key's. [default: 0]")
+@click.option(
+    "--partition", type=click.IntRange(min=0), help="Partition. [default: the key's; without a key, all in turn]"
+)
 @click.option(
     "--ack",
     type=click.Choice(["leader", "all", "none"]),
@@ -121,7 +125,7 @@ class Tally:
         self.count = 0
 
     def before(self, show: OnAcks | None) -> OnAcks:
-        def on_acks(acks: list[tuple[int, int]]) -> None:
+        def on_acks(acks: list[tuple[int, int, int]]) -> None:
             self.count += len(acks)
             if show is not None:
                 show(acks)
@@ -141,17 +145,19 @@ async def _publish(
     as_json: bool,
     confirmed: Tally,
 ) -> int:
-    values = _arguments(messages) if messages else _lines()
+    lines = Lines()
+    values: AsyncIterable[bytes] = _arguments(messages) if messages else lines
     plain = template == Outgoing(b"")
     async with connected(server) as client:
         if copies is not None:
             await _create(client, stream, copies)
         shows_progress = not messages and not as_json and console().is_terminal and not sys.stdin.isatty()
-        with _progress() if shows_progress else nullcontext(None) as advance:
+        with progress(lines) if shows_progress else nullcontext(None) as advance:
             return await client.publish_many(
                 stream,
                 values if plain else (template._replace(value=value) async for value in values),
                 partition=partition,
+                spread=True,
                 ack=AckPolicy[ack.upper()],
                 on_acks=confirmed.before(_printer(stream) if as_json else advance),
                 retry_s=retry_s,
@@ -161,10 +167,13 @@ async def _publish(
 
 def _say_retry(count: int, error: BasculeError) -> None:
     reason = str(error).partition(": ")[0] if isinstance(error, Unconfirmed) else str(error)
-    click.echo(f"{one_line(reason)}; sending {count} again, some of which may be stored already", err=True)
+    say(f"{one_line(reason)}; sending {count} again, some of which may be stored already")
 
 
 async def _create(client: Client, stream: str, copies: int) -> None:
+    """Of a stream that exists nothing else is checked: its settings may be other than a new one would get."""
+    if stream in (await client.fetch_metadata([stream])).streams:
+        return
     try:
         await client.create_stream(stream, replication_factor=copies)
     except AlreadyExists:
@@ -176,60 +185,19 @@ async def _arguments(messages: tuple[str, ...]) -> AsyncIterator[bytes]:
         yield message.encode("utf-8", "surrogateescape")
 
 
-async def _lines() -> AsyncIterator[bytes]:
-    """Lines of stdin without their ends."""
-    rest = b""
-    async for data in _stdin():
-        lines = (rest + data).split(b"\n")
-        rest = lines.pop()
-        if len(rest) > limits.GRPC_MAX_MESSAGE_BYTES:
-            raise InvalidArgument("a line of stdin is longer than a message may be: is it text?")
-        for line in lines:
-            yield line.removesuffix(b"\r")
-    if rest:
-        yield rest
-
-
-async def _stdin() -> AsyncIterator[bytes]:
-    """Input as it arrives. Read in a daemon thread: a terminal without input must not delay the exit."""
-    loop, source = asyncio.get_running_loop(), sys.stdin.fileno()
-    arrived: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
-
-    def pump() -> None:
-        data = b"more"
-        while data:
-            data = os.read(source, limits.CLIENT_PUBLISH_BATCH_BYTES)
-            try:
-                asyncio.run_coroutine_threadsafe(arrived.put(data), loop).result()
-            except (RuntimeError, CancelledError):
-                return  # the loop has ended before the input did
-
-    threading.Thread(target=pump, name="stdin", daemon=True).start()
-    while data := await arrived.get():
-        yield data
-
-
-@contextmanager
-def _progress() -> Iterator[OnAcks]:
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    count = TextColumn("published {task.completed:,.0f}")
-    with Progress(SpinnerColumn(), count, TimeElapsedColumn(), console=console(), transient=True) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda acks: progress.advance(task, len(acks))
-
-
 def _printer(stream: str) -> OnAcks:
     """Acks of several partitions may overtake one another: print them in the order of the input."""
-    early: dict[int, int] = {}
+    early: dict[int, tuple[int, int]] = {}
     following = 0
 
-    def show(acks: list[tuple[int, int]]) -> None:
+    def show(acks: list[tuple[int, int, int]]) -> None:
         nonlocal following
-        early.update(acks)
+        early.update((index, (partition, offset)) for index, offset, partition in acks)
         lines: list[str] = []
         while following in early:
-            lines.append(json.dumps({"stream": stream, "index": following, "offset": early.pop(following)}))
+            partition, offset = early.pop(following)
+            ack = {"stream": stream, "partition": partition, "offset": offset, "index": following}
+            lines.append(json.dumps(ack))
             following += 1
         if lines:
             click.echo("\n".join(lines))

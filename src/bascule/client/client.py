@@ -7,6 +7,7 @@ allows, if the failure is transient.
 
 from __future__ import annotations
 
+import random
 import ssl
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -18,9 +19,9 @@ from bascule.client.cluster import Cluster
 from bascule.client.failures import Deadline, OnWait, persist
 from bascule.client.pipeline import OnAcks, Pipeline, Values, check_values
 from bascule.client.publisher import PUBLISH_ASYNC, Publisher
-from bascule.client.requests import partition_for
+from bascule.client.requests import partition_for, unfit
 from bascule.client.retrying import OnRetry, Retrying
-from bascule.client.subscription import FETCH_PARTITION_METADATA, Reading, Subscription
+from bascule.client.subscription import FETCH_PARTITION_METADATA, OnLost, Reading, Subscription
 from bascule.client.values import (
     Ack,
     AckPolicy,
@@ -200,14 +201,16 @@ class Client:
         expected_offset: int = -1,
         timeout: float = limits.CLIENT_ACK_TIMEOUT_S,
     ) -> Ack:
-        """Publish one message and wait for its ack.
+        """Publish one message and wait for its ack. Value, key and the values of headers are bytes.
 
         Without a partition the key chooses it, and without a key it is 0. Unconfirmed means that it is not known
         whether the message was stored.
         """
+        message = Outgoing(value, key, headers)
+        if reason := unfit(message):
+            raise InvalidArgument(reason)
         if partition is None:
             partition = await self._partition_for(stream, key, timeout)
-        message = Outgoing(value, key, headers)
         return await self._publisher.publish(stream, message, partition, ack, expected_offset, timeout)
 
     async def _partition_for(self, stream: str, key: bytes | None, timeout: float) -> int:
@@ -221,6 +224,7 @@ class Client:
         values: Values,
         *,
         partition: int | None = None,
+        spread: bool = False,
         ack: AckPolicy = AckPolicy.ALL,
         timeout: float = limits.CLIENT_ACK_TIMEOUT_S,
         on_acks: OnAcks | None = None,
@@ -229,15 +233,17 @@ class Client:
     ) -> int:
         """Publish values (or `Outgoing`s, with key and headers) pipelined; the number of them, all confirmed.
 
-        `timeout` bounds the wait for the next ack. `on_acks` gets (index, offset) of the messages just confirmed, in
-        batches. A PublishError names the refused message; Unconfirmed says how many are confirmed.
+        Without a partition the key of a message chooses it. Messages without a key go to partition 0, or with `spread`
+        to all of them in turn. `timeout` bounds the wait for the next ack. `on_acks` gets (index, offset, partition) of
+        the messages just confirmed, in batches. A PublishError names the refused message; Unconfirmed says how many are
+        confirmed.
 
         With `retry_s` messages without an ack are sent again after a lost connection, until nothing is confirmed for
         that long. They may then be stored twice. `on_retry` gets their number, and the reason.
         """
         check_values(values)
         if not retry_s or ack is AckPolicy.NONE:
-            return await self._publish_many(stream, values, partition, ack, timeout, on_acks)
+            return await self._publish_many(stream, values, partition, spread, ack, timeout, on_acks)
 
         lost = False
 
@@ -246,7 +252,7 @@ class Client:
             try:
                 if lost:  # messages that are published while there is no leader get no acks
                     await self.fetch_partition_metadata(stream, partition or 0, timeout)
-                return await self._publish_many(stream, values, partition, ack, timeout, on_acks)
+                return await self._publish_many(stream, values, partition, spread, ack, timeout, on_acks)
             except (Unavailable, Unconfirmed, PublishError):
                 lost = True
                 self._cluster.forget(stream)  # another broker may lead by now
@@ -259,6 +265,7 @@ class Client:
         stream: str,
         values: Values,
         partition: int | None,
+        spread: bool,
         ack: AckPolicy,
         timeout: float,
         on_acks: OnAcks | None,
@@ -267,6 +274,8 @@ class Client:
         partitions = len((await self._cluster.stream(stream, deadline)).partitions)
         if partition is not None and not 0 <= partition < partitions:
             raise NotFound(f"no such partition: {partition}. Stream {stream} has {partitions}")
+        first = random.randrange(partitions) if spread else 0  # many calls with a message each spread them, too
+        keyless = [(first + number) % partitions for number in range(partitions)] if spread else [0]
 
         async def start() -> Pipeline:
             channel = await self._cluster.publisher(stream, partition or 0, deadline)
@@ -274,6 +283,7 @@ class Client:
                 channel.stream(PUBLISH_ASYNC),
                 stream,
                 partitions,
+                keyless=keyless,
                 partition=partition,
                 policy=ack,
                 timeout=timeout,
@@ -287,19 +297,22 @@ class Client:
         stream: str,
         partition: int = 0,
         *,
-        start: StartAt = "new",
+        start: StartAt = "earliest",
         stop: StopAt = None,
         reverse: bool = False,
         resume_paused: bool = False,
         replica: str = "",
+        on_lost: OnLost | None = None,
     ) -> Subscription:
         """Iterate the result for messages, or its `batches()`. It gets only committed messages.
 
-        `start`: "new", "earliest", "latest", an offset or a datetime; `stop`, inclusive: "latest", an offset,
+        `start`: "earliest", "latest", "new", an offset or a datetime; `stop`, inclusive: "latest", an offset,
         a datetime, or None to go on for ever. `replica`: the id of a broker to read from instead of the leader; a
-        message may arrive a moment later from it, and never before it is committed.
+        message may arrive a moment later from it, and never before it is committed. `on_lost` is called with the reason
+        when the connection is lost, and with None when the subscription goes on.
         """
-        return Subscription(self._cluster, Reading(stream, partition, start, stop, reverse, resume_paused, replica))
+        reading = Reading(stream, partition, start, stop, reverse, resume_paused, replica)
+        return Subscription(self._cluster, reading, on_lost)
 
 
 def _explained(error: InvalidArgument, request: pb.CreateStreamRequest) -> InvalidArgument:

@@ -17,13 +17,23 @@ from typing import TypeVar
 from bascule import limits
 from bascule.client.failures import Deadline, OnWait, from_status, passes_by_itself, persist
 from bascule.client.values import Address, Metadata, Partition, Stream, metadata_of
-from bascule.errors import BasculeError, FailedPrecondition, HungUp, NotFound, RpcError, TlsRefused, Unavailable
+from bascule.errors import (
+    BasculeError,
+    FailedPrecondition,
+    HungUp,
+    NotFound,
+    RpcError,
+    TlsRefused,
+    Unavailable,
+    WrongServer,
+)
 from bascule.net.channel import Channel
 from bascule.wire.pb import api_pb2 as pb
 
 T = TypeVar("T")
 
 FETCH_METADATA = "/proto.API/FetchMetadata"
+UNREACHABLE = (Unavailable, TlsRefused, WrongServer)
 
 
 def _stale(error: BasculeError) -> bool:
@@ -35,6 +45,8 @@ def _nobody(refusals: Sequence[BasculeError]) -> BasculeError:
     reasons = "; ".join(map(str, refusals))
     if all(isinstance(error, TlsRefused) for error in refusals):
         return TlsRefused(reasons)
+    if all(isinstance(error, WrongServer) for error in refusals):
+        return WrongServer(reasons)
     if all(isinstance(error, TlsRefused | HungUp) for error in refusals):
         return HungUp(reasons)
     return Unavailable(f"no broker can be reached ({reasons}): is one running there? `bascule up` starts one")
@@ -85,7 +97,7 @@ class Cluster:
         for address in turned:
             try:
                 return address, await self.connection(address)
-            except (Unavailable, TlsRefused) as error:
+            except UNREACHABLE as error:
                 refusals.append(error)
         raise _nobody(refusals)
 
@@ -194,7 +206,7 @@ class Cluster:
             return await self.connection(self._source)
         try:
             return await self.connection(Address(broker.host, broker.port))
-        except (Unavailable, TlsRefused):
+        except UNREACHABLE:
             self.forget(stream)
             raise
 
@@ -203,6 +215,6 @@ class Cluster:
         if stream in self._metadata.streams:
             try:
                 return await self.leader(stream, partition, deadline)
-            except (Unavailable, TlsRefused, NotFound):
+            except (*UNREACHABLE, NotFound):
                 pass
         return (await self.any_connection())[1]

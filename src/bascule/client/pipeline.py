@@ -14,11 +14,11 @@ sent and not answered has an unknown outcome, and the error says how many were c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 
 from bascule import limits
 from bascule.client.failures import from_publish_code, from_status
-from bascule.client.requests import Encoder, Responses, TooLarge, partition_for
+from bascule.client.requests import Encoder, Responses, TooLarge, in_turn, partition_for, unfit
 from bascule.client.values import AckPolicy, Outgoing
 from bascule.errors import BasculeError, InvalidArgument, PublishError, RpcError, Unavailable, Unconfirmed
 from bascule.net.channel import ClientCall
@@ -26,8 +26,8 @@ from bascule.wire.pb import api_pb2 as pb
 
 Values = AsyncIterable[bytes | Outgoing] | Iterable[bytes | Outgoing]
 
-OnAcks = Callable[[list[tuple[int, int]]], None]
-"""Takes (index, offset) of each message just confirmed; called once per received batch."""
+OnAcks = Callable[[list[tuple[int, int, int]]], None]
+"""Takes (index, offset, partition) of each message just confirmed; called once per received batch."""
 
 
 class Pipeline:
@@ -37,6 +37,7 @@ class Pipeline:
         stream: str,
         partitions: int,
         *,
+        keyless: Sequence[int],
         partition: int | None,
         policy: AckPolicy,
         timeout: float,
@@ -46,6 +47,8 @@ class Pipeline:
         self._stream = stream
         self._partitions = partitions
         self._partition = partition
+        self._keyless = keyless if partition is None else [partition]
+        """Messages without a key take these partitions in turn."""
         self._policy = policy
         self._timeout = timeout
         self._on_acks = on_acks
@@ -58,6 +61,7 @@ class Pipeline:
         self._call_ended = False
         self._failure: BaseException | None = None
         self._answered = bytearray(limits.CLIENT_PUBLISH_WINDOW)
+        self._sent_to = [0] * limits.CLIENT_PUBLISH_WINDOW
         self._oldest = 0  # every message before it is answered
         self._sent = 0
         self.acked = 0
@@ -106,8 +110,11 @@ class Pipeline:
         while self._is_full:
             self._space.clear()
             await self._space.wait()
+        try:
+            self._pending_bytes += _size(value)
+        except TypeError:
+            raise self._unfit([value], self._sent + len(self._pending))  # noqa: B904
         self._pending.append(value)
-        self._pending_bytes += _size(value)
         if len(self._pending) == 1 or self._is_full:
             self._changed.set()
 
@@ -132,24 +139,44 @@ class Pipeline:
         except TooLarge as error:
             index = self._sent + error.position
             raise PublishError(f"message {index}: {error}", index, self.acked) from error
+        except (TypeError, AttributeError):  # looked for only now: a check of each message would cost too much
+            raise self._unfit(batch, self._sent)  # noqa: B904
         if not self._unanswered:
             self._progress_at = asyncio.get_running_loop().time()
         self._sent += len(batch)
         await self._call.send(frames)
 
     def _encode(self, batch: list[bytes | Outgoing]) -> bytes:
+        keyless = in_turn(self._keyless, self._sent, len(batch))
         values = [value for value in batch if not isinstance(value, Outgoing)]
         if len(values) == len(batch):
-            return self._encoder.encode_values(values, self._partition or 0, self._sent)
+            self._note_partitions(keyless)
+            return self._encoder.encode_values(values, self._keyless, self._sent)
         messages = [value if isinstance(value, Outgoing) else Outgoing(value) for value in batch]
-        return self._encoder.encode(messages, map(self._choose, messages), self._sent)
+        chosen = list(map(self._choose, messages, keyless))
+        self._note_partitions(chosen)
+        return self._encoder.encode(messages, chosen, self._sent)
 
-    def _choose(self, message: Outgoing) -> int:
+    def _choose(self, message: Outgoing, without_key: int) -> int:
         if message.partition is not None:
             return message.partition
         if self._partition is not None:
             return self._partition
-        return partition_for(message.key, self._partitions) if message.key else 0
+        return partition_for(message.key, self._partitions) if message.key else without_key
+
+    def _note_partitions(self, chosen: list[int]) -> None:
+        """In a ring as wide as the window, under the numbers of the messages: an ack does not name its partition."""
+        begin = self._sent % limits.CLIENT_PUBLISH_WINDOW
+        straight = limits.CLIENT_PUBLISH_WINDOW - begin
+        self._sent_to[begin : begin + len(chosen)] = chosen[:straight]
+        self._sent_to[: max(0, len(chosen) - straight)] = chosen[straight:]
+
+    def _unfit(self, batch: Sequence[object], first: int) -> PublishError:
+        found = ((number, reason) for number, value in enumerate(batch, first) if (reason := unfit(value)))
+        number, reason = next(found, (first, "it is neither bytes nor an Outgoing"))
+        error = PublishError(f"message {number}: {reason}", number, self.acked)
+        error.__cause__ = InvalidArgument(reason)
+        return error
 
     async def _change(self) -> None:
         """Wait until something happened, but never longer for an ack than the timeout."""
@@ -184,7 +211,7 @@ class Pipeline:
 
     def _confirm(self, responses: list[pb.PublishResponse]) -> None:
         ring, window, stream = self._answered, limits.CLIENT_PUBLISH_WINDOW, self._stream
-        confirmed: list[tuple[int, int]] = []
+        confirmed: list[tuple[int, int, int]] = []
         for response in responses:
             if response.HasField("asyncError"):
                 raise self._refused(response)
@@ -193,7 +220,7 @@ class Pipeline:
             if ack.stream != stream or ring[index % window] or not self._oldest <= index < self._sent:
                 continue
             ring[index % window] = 1
-            confirmed.append((index, ack.offset))
+            confirmed.append((index, ack.offset, self._sent_to[index % window]))
         while self._oldest < self._sent and ring[self._oldest % window]:
             ring[self._oldest % window] = 0
             self._oldest += 1

@@ -8,7 +8,8 @@ names its message by it. gRPC framing (flag 0, length) is part of the bytes.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle, islice
 
 from google.protobuf.message import DecodeError
 
@@ -85,12 +86,13 @@ class Encoder:
             number += 1
         return b"".join(parts)
 
-    def encode_values(self, values: list[bytes], partition: int, first: int) -> bytes:
-        """The same for bare values to one partition: the fast way."""
-        route, tail, short = self._route(partition), self._tail, _SHORT
+    def encode_values(self, values: list[bytes], partitions: Sequence[int], first: int) -> bytes:
+        """The same for bare values: the fast way. They take the partitions in turn, by their number."""
+        tail, short = self._tail, _SHORT
+        routes = cycle([self._route(partition) for partition in in_turn(partitions, first, len(partitions))])
         parts: list[bytes] = []
         number = first
-        for value in values:
+        for value, route in zip(values, routes, strict=False):
             digits, length = b"%d" % number, len(value)
             size = short[length] if length < 16_384 else _varint(length)
             body = b"".join((_VALUE, size, value, route, _CORRELATION, short[len(digits)], digits, tail))
@@ -98,6 +100,26 @@ class Encoder:
             parts += (b"\0", len(body).to_bytes(4, "big"), body)
             number += 1
         return b"".join(parts)
+
+
+def in_turn(partitions: Sequence[int], first: int, count: int) -> list[int]:
+    """The partitions of `count` messages that are numbered from `first` and take these in turn."""
+    begin = first % len(partitions)
+    return list(islice(cycle(partitions), begin, begin + count))
+
+
+def unfit(message: object) -> str | None:
+    """What keeps it from being published: value, key and the values of headers are bytes."""
+    value, key, headers, _ = message if isinstance(message, Outgoing) else (message, None, None, None)
+    fields: list[tuple[str, object]] = [("the value", value), ("the key", b"" if key is None else key)]
+    fields += [(f"header {name!r}", content) for name, content in (headers or {}).items()]
+    for name, content in fields:
+        if isinstance(content, str):
+            return f"{name} is text ({content[:20]!r}), and messages are bytes: encode it, as in 'text'.encode()"
+        if not isinstance(content, bytes | bytearray | memoryview):
+            return f"{name} is of type {type(content).__name__}, and messages are bytes"
+    names = [name for name in headers or {} if not isinstance(name, str)]
+    return f"the name of header {names[0]!r} is not text, as names of headers are" if names else None
 
 
 class TooLarge(InvalidArgument):

@@ -102,8 +102,8 @@ class Retrying:
         if self._failure is not None:
             raise self._failure
 
-    def _note_acks(self, acks: list[tuple[int, int]]) -> None:
-        confirmed = [(self._unanswered.pop(number)[0], offset) for number, offset in acks]
+    def _note_acks(self, acks: list[tuple[int, int, int]]) -> None:
+        confirmed = [(self._unanswered.pop(number)[0], offset, partition) for number, offset, partition in acks]
         self._confirmed += len(confirmed)
         if self._on_acks is not None:
             self._on_acks(confirmed)

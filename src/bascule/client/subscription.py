@@ -13,7 +13,7 @@ none.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -39,6 +39,9 @@ from bascule.wire.pb import api_pb2 as pb
 
 SUBSCRIBE = "/proto.API/Subscribe"
 FETCH_PARTITION_METADATA = "/proto.API/FetchPartitionMetadata"
+
+OnLost = Callable[[BasculeError | None], None]
+"""Takes the reason when the connection of a subscription is lost, and None when the subscription goes on."""
 
 _HANDSHAKE = bytes(5)
 _TRAILER = b"\x82\x7d\x0c"
@@ -102,7 +105,7 @@ class Reading:
 class Subscription:
     """Iterate it for messages, or `batches()` for lists of them. `close` it to end early."""
 
-    def __init__(self, cluster: Cluster, reading: Reading) -> None:
+    def __init__(self, cluster: Cluster, reading: Reading, on_lost: OnLost | None = None) -> None:
         reading.request(reading.start)  # a bad position is an error now, not at the first message
         self._cluster = cluster
         self._reading = reading
@@ -112,6 +115,8 @@ class Subscription:
         self._verify = not reading.reverse
         self._has_checksums = False
         self._ended = False
+        self._on_lost = on_lost
+        self._is_lost = False
 
     async def __aenter__(self) -> Subscription:
         await self.ready()
@@ -190,6 +195,9 @@ class Subscription:
             raise
         self._call = call
         self._rest = first.removeprefix(_HANDSHAKE)
+        if self._is_lost and self._on_lost is not None:
+            self._on_lost(None)
+        self._is_lost = False
 
     async def _first_new(self, deadline: Deadline) -> StartAt:
         stream, partition = self._reading.stream, self._reading.partition
@@ -212,6 +220,9 @@ class Subscription:
             self._call, self._rest = None, b""
             if isinstance(error, Unavailable):
                 self._cluster.forget(self._reading.stream)
+                self._is_lost = True
+                if self._on_lost is not None:
+                    self._on_lost(error)
                 return None
             if not _is_the_end(error, self._reading.reverse):
                 raise error from None
@@ -234,7 +245,10 @@ class Subscription:
         except ValueError as error:
             raise CorruptError(f"{self._where} sent bytes that are no messages: {error}") from error
         self._rest = self._rest[position:]
-        return [Message._make(record) for record in records]
+        make = tuple.__new__  # `Message._make` without its check of the length, which the kernel guarantees
+        return [
+            make(Message, record) if record[1] else make(Message, (record[0], None, *record[2:])) for record in records
+        ]
 
     def _check(self, data: bytes) -> None:
         """The first record shows whether the server writes checksums; after it all must have one, or none."""

@@ -34,10 +34,11 @@ class AckPolicy(IntEnum):
 
 
 class Message(NamedTuple):
-    """One stored message, in the field order of `kernels.decode_records`."""
+    """One stored message, in the field order of `kernels.decode_records`. A message without a key has the key None; the
+    protocol cannot tell an empty key from it."""
 
     offset: int
-    key: bytes
+    key: bytes | None
     value: bytes
     timestamp: int
     stream: str

@@ -10,7 +10,7 @@ import ssl
 from collections import deque
 
 from bascule import limits
-from bascule.errors import BasculeError, HungUp, RpcError, Status, TlsRefused, Unavailable
+from bascule.errors import BasculeError, HungUp, RpcError, Status, TlsRefused, Unavailable, WrongServer
 from bascule.net.http2 import Http2Protocol, ReadBuffer
 from bascule.net.inbound import Inbound
 from bascule.wire import grpc
@@ -38,6 +38,8 @@ class ClientConnection(Http2Protocol):
         self.gone: asyncio.Future[None] = self.loop.create_future()
         self.reason = ""
         """Why no more calls can be made; empty while they can. `ready` is done when either is known."""
+        self.is_nats = False
+        """What answers is a NATS server: it greets before it is spoken to."""
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, DataReceived):
@@ -65,6 +67,10 @@ class ClientConnection(Http2Protocol):
         elif isinstance(event, ConnectionFailed):
             self._no_more(f"the server violated HTTP/2: {event.error}")
             self._fail_open_calls()
+
+    def on_not_http2(self, first_bytes: bytes) -> bytes:
+        self.is_nats = first_bytes.startswith(b"INFO {")
+        return b""
 
     def on_drained(self, stream_id: int) -> None:
         call = self.calls.get(stream_id)
@@ -98,6 +104,10 @@ class ClientConnection(Http2Protocol):
 
 WHY_PLAIN = "does the server expect TLS, or something else than gRPC?"
 WHY_TLS = "does the server serve TLS?"
+NATS_THERE = (
+    "a NATS server answers there, and not a broker: brokers have a gRPC port of their own, 9292 unless they are "
+    "started with another"
+)
 WHY_CERTIFICATE = "does the server want a client certificate, or another one?"
 
 
@@ -125,8 +135,8 @@ class Channel:
         timeout: float = limits.CLIENT_CONNECT_TIMEOUT_S,
         max_message: int = limits.GRPC_MAX_MESSAGE_BYTES,
     ) -> "Channel":
-        """A connection whose server has answered in HTTP/2. Raises Unavailable with the reason; HungUp or TlsRefused if
-        the server was there and refused us."""
+        """A connection whose server has answered in HTTP/2. Raises Unavailable with the reason; HungUp, TlsRefused or
+        WrongServer if a server was there and refused us, or is none of gRPC."""
         authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         connection: ClientConnection | None = None
         kind: type[BasculeError] = Unavailable
@@ -140,8 +150,9 @@ class Channel:
                 await connection.ready
             if not connection.reason:
                 return cls(connection, authority, tls is not None, max_message)
-            kind = HungUp if tls is not None else Unavailable
+            kind = WrongServer if connection.is_nats else HungUp if tls is not None else Unavailable
             problem = f"{connection.reason}; {WHY_CERTIFICATE if tls is not None else WHY_PLAIN}"
+            problem = NATS_THERE if connection.is_nats else problem
         except TimeoutError:
             problem = f"no answer within {timeout:g} seconds; is a gRPC server there?"
         except ssl.SSLError as error:

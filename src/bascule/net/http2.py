@@ -106,7 +106,8 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
         data = self._read_buffer.data
         consumed, events = connection.receive(data, 0, end, self.loop.time())
         self._rest = bytes(self._read_buffer.view[consumed:end]) if consumed < end else b""
-        if connection.error is not None and not connection.preface_seen:
+        is_http2 = connection.settings_received if connection.client else connection.preface_seen
+        if connection.error is not None and not is_http2:
             self._write(self.on_not_http2(bytes(self._read_buffer.view[: min(end, 64)])))
         if self._handshake_timer is not None and connection.settings_received:
             self._handshake_timer.cancel()

@@ -1,11 +1,16 @@
 """What a command says when it fails: one line, and what to do."""
 
+import io
+import json
+
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
+from bascule.cli import output
 from bascule.cli.cluster import _accepting, _not_stopped
 from bascule.cli.connect import say_waits
-from bascule.cli.output import CommandFailed, reported
+from bascule.cli.output import CommandFailed, harmless, harmless_json, reported, say, showing_progress
 from bascule.cli.pub import pub
 from bascule.cli.up import up
 from bascule.client.failures import NO_METADATA_LEADER
@@ -71,3 +76,28 @@ def test_ports_behind_the_last_one_are_refused_before_anything_starts() -> None:
     result = CliRunner().invoke(up, ["--brokers", "3", "--port", "65534", "--data-dir", "unused"])
     assert result.exit_code == 1
     assert "3 brokers need the ports from 65534 on, and 65535 is the last one" in result.output
+
+
+def test_lines_for_people_go_above_a_progress_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Written past the console of the bar they would end up in the middle of it."""
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=60, highlight=False)
+    monkeypatch.setattr(output, "console", lambda: terminal)
+    line = "no ack within 5 s [of 3]; sending 3 again, some of which may be stored already, a long line"
+    with showing_progress():
+        say(line)
+        say_waits()(Unavailable("waiting for 2 s: start b"), 1.5)
+    assert screen.getvalue().splitlines() == [line, "waiting for 2 s: start b"], "neither wrapped nor marked up"
+    assert capsys.readouterr().err == ""
+    say(line)
+    assert capsys.readouterr().err == line + "\n"
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_sent() -> None:
+    assert harmless("a\tb\n\x1b[2J\x7f\x9b\x00é".encode()) == "a\tb\n\\x1b[2J\\x7f\\x9b\\x00é"
+    assert harmless(b"\xff\x9b") == "\\xff\\x9b"
+    text = json.dumps({"value": "\x1b\x7f\x9bé"}, ensure_ascii=False)
+    assert harmless_json(text).isprintable()
+    assert json.loads(harmless_json(text)) == json.loads(text)

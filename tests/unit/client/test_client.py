@@ -1,6 +1,7 @@
 """The client's own decisions, without a broker: bytes, addresses, positions, the choice of a partition."""
 
 import random
+import re
 import struct
 from datetime import UTC, datetime
 
@@ -12,7 +13,7 @@ from bascule import errors, limits
 from bascule.client import AckPolicy, Message, Outgoing
 from bascule.client.cluster import Cluster
 from bascule.client.failures import from_publish_code, from_status, passes_by_itself
-from bascule.client.requests import Encoder, Responses, TooLarge, partition_for
+from bascule.client.requests import Encoder, Responses, TooLarge, in_turn, partition_for, unfit
 from bascule.client.subscription import Reading, Subscription, nanoseconds
 from bascule.client.values import Address, metadata_of, parse_address
 from bascule.errors import CorruptError, InvalidArgument, RpcError, Status
@@ -91,13 +92,40 @@ def test_encoded_requests_are_what_protobuf_reads(
 def test_bare_values_are_encoded_like_any_other(values: list[bytes], first: int, partition: int) -> None:
     encoder = Encoder("orders", AckPolicy.ALL)
     slow = encoder.encode([Outgoing(value) for value in values], [partition] * len(values), first)
-    assert encoder.encode_values(values, partition, first) == slow
+    assert encoder.encode_values(values, [partition], first) == slow
+
+
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=4), st.integers(0, 10**6), st.integers(0, 12))
+def test_bare_values_take_partitions_in_turn_by_their_number(partitions: list[int], first: int, count: int) -> None:
+    read = requests(Encoder("orders", AckPolicy.ALL).encode_values([b"v"] * count, partitions, first))
+    assert [r.partition for r in read] == [partitions[(first + n) % len(partitions)] for n in range(count)]
+    assert [r.partition for r in read] == in_turn(partitions, first, count)
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("text", r"the value is text \('text'\), and messages are bytes: encode it"),
+        (None, "the value is of type NoneType"),
+        (7, "the value is of type int"),
+        (Outgoing(b"v", "k"), "the key is text"),  # type: ignore[arg-type]
+        (Outgoing(b"v", headers={"a": "b"}), "header 'a' is text"),  # type: ignore[dict-item]
+        (Outgoing(b"v", headers={b"a": b"b"}), "the name of header b'a' is not text"),  # type: ignore[dict-item]
+    ],
+)
+def test_what_is_no_bytes_is_explained(message: object, reason: str) -> None:
+    assert re.match(reason, unfit(message) or "")
+
+
+def test_what_can_be_published_fits() -> None:
+    for message in (b"", bytearray(b"v"), memoryview(b"v"), Outgoing(b"v", b"k", {"a": b"b"})):
+        assert unfit(message) is None
 
 
 def test_a_message_that_fits_no_request_is_named() -> None:
     values = [b"", bytes(limits.GRPC_MAX_MESSAGE_BYTES)]
     with pytest.raises(TooLarge, match="send it in parts") as caught:
-        Encoder("s", AckPolicy.ALL).encode_values(values, 0, 7)
+        Encoder("s", AckPolicy.ALL).encode_values(values, [0], 7)
     assert caught.value.position == 1
 
 
@@ -162,6 +190,11 @@ def received(data: bytes) -> list[Message]:
     subscription = reader()
     subscription._rest = data
     return subscription._decode()
+
+
+def test_a_message_without_a_key_has_none() -> None:
+    data = b"".join(framed(pb.Message(offset=n, key=b"k" * n, value=b"v").SerializeToString()) for n in range(2))
+    assert [message.key for message in received(data)] == [None, b"k"]
 
 
 def test_no_flipped_bit_of_a_record_reaches_the_caller() -> None:

@@ -30,7 +30,7 @@ class Broker:
                 break
         base = len(self.stored)
         self.stored += taken
-        on_acks([(number, base + number) for number in range(min(acks, len(taken)))])
+        on_acks([(number, base + number, 0) for number in range(min(acks, len(taken)))])
         if last:
             raise self._then or Unconfirmed("the connection was lost", acks)
         return len(taken)
@@ -52,7 +52,7 @@ def test_what_has_no_ack_is_sent_again_in_order_and_each_is_confirmed_once(sourc
     acked: list[int] = []
     retries: list[int] = []
     retrying = Retrying(
-        lambda acks: acked.extend(index for index, _ in acks), lambda count, error: retries.append(count)
+        lambda acks: acked.extend(index for index, _, _ in acks), lambda count, error: retries.append(count)
     )
     values = numbers(200) if source is numbers else slowly(200)
     assert asyncio.run(retrying.run(values, broker.attempt, 30.0)) == 200
