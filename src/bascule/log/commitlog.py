@@ -102,6 +102,11 @@ class CommitLog:
         return self.segments.end
 
     @property
+    def first_timestamp(self) -> int:
+        """Of the oldest record that can be read; 0 if there is none."""
+        return next((segment.first_timestamp for segment in self.segments if not segment.empty), 0)
+
+    @property
     def last_timestamp(self) -> int:
         return self.appender.last_timestamp
 

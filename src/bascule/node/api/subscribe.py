@@ -89,7 +89,8 @@ async def _resume_or_refuse(
         except BasculeError as error:
             raise Internal(f"Failed to resume stream: {error}") from error
         return
-    if request.startPosition == api.NEW_ONLY or manager.is_empty(request.stream, request.partition):
+    start = max(0, request.startOffset) if request.startPosition == api.OFFSET else 0
+    if request.startPosition == api.NEW_ONLY or start >= manager.paused_end(request.stream, request.partition):
         await call.send(HANDSHAKE)
         raise FailedPrecondition("commit log was closed")
     raise Internal("Failed to create stream reader: segment has been closed")

@@ -5,7 +5,8 @@ A stream is deleted, a partition paused or set read-only: after that nothing is 
 whether they know, not the leaders alone: a broker that was replaced, and does not know it yet, takes itself for the
 leader still. A broker that does not answer may be partitioned from the cluster: it goes on until its lease is over
 (`lease`), which began no later than its last question arrived here, or, if it has asked none since this broker is
-controller, no later than that began. So a broker that has been dead for long is not waited for.
+controller, no later than that began. So a broker that has been dead for long is not waited for. The controller itself
+always knows in the end, and needs no lease where it is alone: it is waited for in any case.
 """
 
 import asyncio
@@ -18,8 +19,9 @@ from bascule.ports import Clock
 
 
 class Leases:
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, own: str, clock: Clock) -> None:
         """`clock` is the plain one: leases of others run while our event loop is blocked."""
+        self._own = own
         self._began_at = 0
         self._clock = clock
         self._asked_at: dict[str, int] = {}
@@ -39,7 +41,7 @@ class Leases:
         """A command is committed and applied here. Returns when each of these brokers `knows` of it, or its lease is
         over: what it asks for the next one tells it."""
         until = {broker: self._lease_end(broker) for broker in brokers}
-        while waiting := [broker for broker in until if until[broker] > self._clock.monotonic_ns()]:
+        while waiting := [each for each in until if each == self._own or until[each] > self._clock.monotonic_ns()]:
             answers = await asyncio.gather(*map(knows, waiting))
             for broker, answer in zip(waiting, answers, strict=True):
                 if answer:

@@ -77,8 +77,10 @@ class ControllerClient:
     async def pause_stream(
         self, name: str, partitions: tuple[int, ...], resume_all: bool, timeout_s: float | None
     ) -> None:
-        """Returns when nothing is taken for these partitions any more."""
-        await self.change(asking(PauseStream(name, partitions, resume_all)), timeout_s, patience_s=LEASE_WAIT_S)
+        """Returns when nothing is taken for these partitions any more, and this broker knows: a publish here resumes
+        them."""
+        index = await self.change(asking(PauseStream(name, partitions, resume_all)), timeout_s, patience_s=LEASE_WAIT_S)
+        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def pause_idle(self, stream: str, partition: Partition) -> None:
         """This broker leads it, and nobody has used it for long."""
@@ -93,8 +95,11 @@ class ControllerClient:
     async def set_readonly(
         self, name: str, partitions: tuple[int, ...], readonly: bool, timeout_s: float | None
     ) -> None:
-        """Returns when nothing is taken for these partitions any more; or when it is taken again."""
-        await self.change(asking(SetStreamReadonly(name, partitions, readonly)), timeout_s, patience_s=LEASE_WAIT_S)
+        """Returns when nothing is taken for these partitions any more, or when it is taken again, and this broker
+        knows: it answers publishes accordingly."""
+        command = SetStreamReadonly(name, partitions, readonly)
+        index = await self.change(asking(command), timeout_s, patience_s=LEASE_WAIT_S)
+        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def barrier(self, timeout_s: float) -> None:
         """Returns when this broker has applied everything that was committed before the call. The controller then

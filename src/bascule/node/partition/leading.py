@@ -53,6 +53,9 @@ class LeadingReplica(PartitionReplica, Protocol):
     def received(self, now: int) -> None:
         """Messages arrived at this time."""
 
+    def recall_received(self) -> None:
+        """The log says when messages came before."""
+
 
 class Leading:
     def __init__(
@@ -116,6 +119,7 @@ class Leading:
 
     def start(self) -> None:
         """Commit again what the log has, then subscribe. The caller flushes the bus, so that NATS has our SUB."""
+        self._replica.recall_received()
         self.promised(self._log.promised_end)
         self.listen()
 

@@ -287,10 +287,10 @@ class ReplicaManager:
         except TimeoutError:
             raise Unavailable("this broker has not opened the partition yet; try again") from None
 
-    def is_empty(self, stream: str, partition: int) -> bool:
-        """Whether a partition that is paused has no committed record, as this broker left it."""
+    def paused_end(self, stream: str, partition: int) -> int:
+        """Where the committed records of a partition that is paused end, as this broker left it."""
         known = self._metadata.stream(stream)
-        return known is None or not self._environment.ends.record(f"{stream_folder(known)}/{partition}").exposed
+        return 0 if known is None else self._environment.ends.record(f"{stream_folder(known)}/{partition}").exposed
 
     # --- all of them -----------------------------------------------------------------------------------------
 

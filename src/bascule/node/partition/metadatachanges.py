@@ -11,6 +11,7 @@ from bascule.errors import BasculeError
 from bascule.limits import LATE_CHANGES_AT_ONCE, ROLES_SLICE
 from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.replicas import Replicas
+from bascule.node.partition.routes import Routes
 from bascule.node.runtime.jobs import Jobs
 
 logger = logging.getLogger(__name__)
@@ -21,8 +22,9 @@ OPEN_AGAIN_S = 5.0
 class ChangeQueue:
     """Changes that were decided, and are not carried out yet."""
 
-    def __init__(self, replicas: Replicas) -> None:
+    def __init__(self, replicas: Replicas, routes: Routes) -> None:
         self._replicas = replicas
+        self._routes = routes
         self._changes: asyncio.Queue[list[Change]] = asyncio.Queue()
 
     def enqueue(self, changes: list[Change]) -> None:
@@ -31,6 +33,8 @@ class ChangeQueue:
                 for item in change.stream:
                     if replica := self._replicas.get((change.stream.creation_index, item.id)):
                         replica.let_go()
+            elif isinstance(change, PartitionsChanged):
+                self._routes.restrict(change.stream, change.partitions)
         self._replicas.behind += 1
         self._changes.put_nowait(changes)
 

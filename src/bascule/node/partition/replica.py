@@ -261,6 +261,12 @@ class Replica:
         self.first_received = self.first_received or now
         self.latest_received = now
 
+    def recall_received(self) -> None:
+        """When messages came before this replica led, as far as the log still has them."""
+        if self.log.end > self.log.start:
+            self.first_received = self.first_received or self.log.first_timestamp
+            self.latest_received = max(self.latest_received, self.log.last_timestamp)
+
     @property
     def others_in_sync(self) -> bool:
         """Another replica has everything that was promised here."""

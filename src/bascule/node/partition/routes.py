@@ -73,6 +73,19 @@ class Routes:
         while len(self._dropped) > CACHED_ROUTES:
             self._asked.pop(self._dropped.popleft(), None)
 
+    def restrict(self, stream: Stream, partitions: Sequence[int]) -> None:
+        """From the moment that the metadata says so, a publish resumes a paused partition, and none goes to a read-only
+        one: sent to NATS, it would be lost. That a partition is resumed shows later, when its leader leads."""
+        routes = self.table.get(stream.name.encode())
+        if not routes or len(routes) != len(stream.partitions):
+            return
+        for number in partitions:
+            if (route := routes[number]) and route[2] == SUFFIX_MARK + _number(stream):
+                item = stream.partitions[number]
+                flags = route[1] & ~READONLY | (READONLY if item.readonly else 0) | (PAUSED if item.paused else 0)
+                if flags != route[1]:
+                    routes[number] = (route[0], flags, route[2])
+
     def set_refuses_writes(self, stream: str, partition: int, refuses: bool) -> None:
         routes = self.table.get(stream.encode())
         route = routes[partition] if routes else None

@@ -106,10 +106,10 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     snapshot = recovered.snapshot
     cache = MetadataCache(Metadata.restore(snapshot.data) if snapshot.data else Metadata())
     replicas = Replicas(settings.broker_id, cache)
-    queue = ChangeQueue(replicas)
+    routes = Routes()
+    queue = ChangeQueue(replicas, routes)
     ties = _ties(settings, recovered, MetadataStore(cache, queue), ports, process, jobs, metrics)
     subjects = ties.calls.subjects
-    routes = Routes()
     bus = ports.replication
     calls = Calls(ties.own, subjects, bus, ports.random, metrics, "repair")
     feeds = Feeds(calls, bus, ties.active_clock, ties.session, replicas, ties.members, ports.publishes, jobs)
@@ -247,7 +247,7 @@ def _controller(
         live,
         administration,
         status,
-        Leases(clock),
+        Leases(ties.own, clock),
         clock,
         ties.calls.new_id,
         settings.min_replication_factor,

@@ -87,6 +87,8 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
         starting = loop.create_task(server.start(stack))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
+        # There is nothing to read again yet, and whoever sends it must not end the broker.
+        loop.add_signal_handler(signal.SIGHUP, logger.info, "SIGHUP is ignored")
         try:
             info = await starting
         except asyncio.CancelledError:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from bascule.core.metadata.streams import Stream
 from bascule.errors import Status
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
@@ -41,6 +42,21 @@ async def subscribe(node: Any, **fields: Any) -> tuple[Status, str, int]:
     return status, text, len(call.responses)
 
 
+def delay_changes(node: Any) -> None:
+    """Its disk is slow: what the metadata changes shows late."""
+    take_roles, close_paused = node.broker.manager.take_roles, node.broker.manager.close_paused
+
+    async def late(stream: Stream, partitions: tuple[int, ...]) -> None:
+        await asyncio.sleep(0.5)
+        await close_paused(stream, partitions)
+
+    async def later(stream: Stream, partitions: tuple[int, ...]) -> None:
+        await asyncio.sleep(0.5)
+        await take_roles(stream, partitions)
+
+    node.broker.manager.close_paused, node.broker.manager.take_roles = late, later
+
+
 async def one(**fields: Any) -> Node:
     node = await Node(MemoryDisk(), MemoryNats()).start()
     await node.create("s", **fields)
@@ -60,6 +76,41 @@ def test_a_paused_partition_has_nothing_open_and_a_publish_resumes_it() -> None:
         assert (await node.publish("s", b"more", partition=0)).offset == 1
         assert [item.paused for item in (await partitions_of(node)).values()] == [False, True]
         assert await node.read("s") == [(0, b"0"), (1, b"more")]
+
+    run(main())
+
+
+def test_a_partition_is_closed_when_the_pause_is_answered_however_long_the_broker_has_led() -> None:
+    async def main() -> None:
+        node = await one()
+        await asyncio.sleep(60)  # no lease of anybody runs any more
+        delay_changes(node)
+        await pause(node)
+        assert not len(node.broker.replicas)
+        assert (await node.publish("s", b"resumes")).offset == 0
+        await set_readonly(node, True)
+        status, text, _ = await node.call("Publish", api.PublishRequest(stream="s", value=b"x"))
+        assert (status, text) == (Status.FAILED_PRECONDITION, "readonly partition: 0")
+
+    run(main())
+
+
+def test_the_broker_that_answered_knows_of_the_pause_itself() -> None:
+    """Also if it has no replica: a publish there would else go to NATS, where nobody listens."""
+
+    async def main() -> None:
+        led = await apart()
+        others = [member for member in led.members.values() if member is not led.leader]
+        for other in others:
+            delay_changes(other)
+        for number in range(10):
+            other = others[number % 2]
+            await pause(other)
+            assert (await other.publish("s", b"x")).offset == number
+            await set_readonly(other, True)
+            status, _, _ = await other.call("Publish", api.PublishRequest(stream="s", value=b"x"))
+            assert status is Status.FAILED_PRECONDITION
+            await set_readonly(other, False)
 
     run(main())
 
@@ -86,6 +137,7 @@ def test_what_a_subscription_to_a_paused_partition_is_told() -> None:
         await node.publish("s", b"one")
         await pause(node)
         assert await subscribe(node, startPosition=api.NEW_ONLY) == closed
+        assert await subscribe(node, startPosition=api.OFFSET, startOffset=1) == closed, "it is past the end"
         refused = (Status.INTERNAL, "Failed to create stream reader: segment has been closed", 0)
         assert await subscribe(node, startPosition=api.EARLIEST) == refused
         stop = {"startPosition": api.EARLIEST, "stopPosition": api.STOP_LATEST}
