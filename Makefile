@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test check bench footprint scale fuzz faults simulate mutate proto wheel clean setup
+.PHONY: help demo test conformance check bench footprint scale fuzz faults simulate mutate proto wheel clean setup
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -33,6 +33,14 @@ demo: setup ## three brokers: publish, kill the leader, read back, aggregate in 
 
 test: setup .venv-python-liftbridge/.ready ## every test, two files at a time (TESTS= JOBS=2)
 	$(BIN)/python -m pytest --numprocesses $(or $(JOBS),2) --dist loadfile $(TESTS)
+
+conformance: setup ## the protocol row by row, on one broker and on three (ADDRESS=host:port NATS=nats://host:4222 HAS="key=value ...": on a server that runs)
+ifdef ADDRESS
+	$(BIN)/python -m pytest tests/conformance --address $(ADDRESS) $(if $(NATS),--nats $(NATS)) $(addprefix --has ,$(HAS))
+else
+	$(BIN)/python -m pytest tests/conformance --brokers 1
+	$(BIN)/python -m pytest tests/conformance --brokers 3
+endif
 
 check: setup ## format, lint, types, layers
 	$(BIN)/ruff format --check .

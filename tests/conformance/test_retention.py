@@ -1,0 +1,98 @@
+"""Old messages are removed, whole segments at a time."""
+
+from typing import Any
+
+import grpc
+import pytest
+
+from bascule.testing.processes import poll
+from bascule.wire.pb import api_pb2 as api
+from tests.harness.conformance import Server
+
+ALWAYS: dict[str, Any] = {"cleanerInterval": api.NullableInt64(value=200)}
+SMALL: dict[str, Any] = {"segmentMaxBytes": api.NullableInt64(value=1)}
+"""One message a segment, or a few where they are written together."""
+
+CLEANED_S = 6.0
+unfinished = pytest.mark.unfinished("nothing is removed by retention yet")
+
+
+def oldest(server: Server, name: str) -> int:
+    with server.reading(name) as reading:
+        return reading.offsets(1)[0]
+
+
+def limit(value: int) -> api.NullableInt64:
+    return api.NullableInt64(value=value)
+
+
+@unfinished
+def test_retention_by_messages(server: Server) -> None:
+    """3.18: retention by messages; 7.6 TestStreamRetentionMessages."""
+    name = server.create(retentionMaxMessages=limit(5), **SMALL, **ALWAYS)
+    server.fill(name, 20)
+    assert poll(lambda: oldest(server, name) == 15, CLEANED_S)
+    assert server.values(name) == [b"%d" % number for number in range(15, 20)]
+
+
+@unfinished
+def test_retention_by_bytes(server: Server) -> None:
+    """3.18: retention by bytes; 7.6 TestStreamRetentionBytes."""
+    name = server.create(retentionMaxBytes=limit(1), **SMALL, **ALWAYS)
+    server.fill(name, 20)
+    assert poll(lambda: oldest(server, name) == 19, CLEANED_S)
+
+
+@unfinished
+def test_retention_by_age(server: Server) -> None:
+    """3.18: retention by age; 7.6 TestStreamRetentionAge."""
+    name = server.create(retentionMaxAge=limit(1000), **SMALL, **ALWAYS)
+    server.fill(name, 5)
+    server.publish(name, b"last", ackPolicy=api.ALL)
+    assert poll(lambda: oldest(server, name) >= 5, CLEANED_S)
+
+
+@unfinished
+@pytest.mark.differs("STOP_OFFSET of a message that is missing")
+def test_readers_below_the_start_go_on_at_it(server: Server) -> None:
+    """3.14.3: start below the oldest; 3.14.2: EARLIEST is the oldest retained offset;
+    3.14.5: STOP_OFFSET of a message that is gone; 11.12."""
+    name = server.create(retentionMaxMessages=limit(3), **SMALL, **ALWAYS)
+    server.fill(name, 10)
+    assert poll(lambda: oldest(server, name) == 7, CLEANED_S)
+    for offset in (0, 6, 7):
+        with server.reading(name, startPosition=api.OFFSET, startOffset=offset) as reading:
+            assert reading.offsets(3) == [7, 8, 9]
+    with server.reading(name, stopPosition=api.STOP_OFFSET, stopOffset=5) as reading:
+        received, ended = reading.rest()
+    assert (received, ended) == ([], (grpc.StatusCode.RESOURCE_EXHAUSTED, "Stop offset reached"))
+    assert server.publish(name).offset == 10
+
+
+@unfinished
+def test_an_aged_active_segment_is_rolled_and_then_removed(server: Server) -> None:
+    """3.18: segments roll by age."""
+    name = server.create(retentionMaxAge=limit(1000), segmentMaxAge=limit(1000), **ALWAYS)
+    server.fill(name, 5)
+    assert poll(lambda: server.stored(name) == [], CLEANED_S)
+    assert server.publish(name, b"next").offset == 5
+    assert server.values(name) == [b"next"]
+
+
+def test_the_active_segment_is_never_removed(server: Server) -> None:
+    """3.18: never the active segment."""
+    name = server.create(retentionMaxMessages=limit(1), retentionMaxBytes=limit(1), **ALWAYS)
+    server.fill(name, 10)
+    assert not poll(lambda: oldest(server, name) > 0, 1.0)
+
+
+def test_without_limits_nothing_is_removed(server: Server) -> None:
+    """3.18: 0 is no limit."""
+    fields: dict[str, Any] = {
+        "retentionMaxMessages": limit(0),
+        "retentionMaxBytes": limit(0),
+        "retentionMaxAge": limit(0),
+    }
+    name = server.create(**fields, **SMALL, **ALWAYS)
+    server.fill(name, 10)
+    assert not poll(lambda: oldest(server, name) > 0, 1.0)
