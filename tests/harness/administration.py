@@ -19,6 +19,9 @@ RESPONSES: dict[str, Any] = {
     "UndrainBroker": admin.UndrainBrokerResponse,
     "RemoveBroker": admin.RemoveBrokerResponse,
     "ElectLeader": admin.ElectLeaderResponse,
+    "ResumeStream": admin.ResumeStreamResponse,
+    "SetHold": admin.SetHoldResponse,
+    "RemoveHold": admin.RemoveHoldResponse,
 }
 
 

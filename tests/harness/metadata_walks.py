@@ -42,7 +42,9 @@ class Walk:
             (
                 c.CreateStream(Stream(name, name, "", made, config), operation),
                 c.DeleteStream(name, operation) if chance.random() < 0.2 else None,
-                c.SetStreamReadonly(name, (), chance.random() < 0.5),
+                c.SetStreamReadonly(name, (), chance.random() < 0.5, self._made),
+                c.PauseStream(name, (), chance.random() < 0.5, self._made),
+                c.ResumeStream(name, (), self._made),
             )
         )
 
@@ -68,8 +70,15 @@ class Walk:
                 c.GiveWay(*where),
                 c.ChangeLeader(name, item.id, item.leader, item.leader_epoch, tuple(chance.sample(BROKERS, 3))),
                 c.ElectLeader(c.At(*where[:3]), item.isr, item.eligible),
+                c.SetHold(name, item.id, "h", item.start + chance.randrange(3), self.metadata.index),
+                c.RemoveHold(name, item.id, "h"),
+                c.RaiseStarts(item.leader, (self._start(name, item),)),
             )
         )
+
+    def _start(self, name: str, item: Partition) -> c.NewStart:
+        index = self.metadata.streams[name].creation_index
+        return c.NewStart(name, index, item.id, item.leader_epoch, item.start + self._chance.randrange(3))
 
     def _of_administrators(self) -> c.Command:
         chance, broker = self._chance, self._chance.choice(BROKERS)

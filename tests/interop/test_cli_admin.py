@@ -32,6 +32,8 @@ def test_a_stream_is_created_listed_described_and_deleted(broker: BrokerProcess,
         "partitions": 2,
         "replication_factor": 1,
         "under_replicated": 0,
+        "paused": 0,
+        "readonly": 0,
     }
     assert [stream, f"{stream}.in"] in [line.split()[:2] for line in run(broker, "stream", "list").splitlines()]
     CliRunner().invoke(cli, ["pub", stream, "--partition", "0", "one", "two", "--server", broker.address])
@@ -42,9 +44,12 @@ def test_a_stream_is_created_listed_described_and_deleted(broker: BrokerProcess,
     assert (first["online"], first["under_replicated"], second["replicas"][0]["end"]) == (True, False, 0)
     lines = run(broker, "stream", "info", stream).splitlines()
     assert lines[0] == f"stream {stream} on subject {stream}.in, min ISR 1"
-    heads = ["partition", "leader", "replicas", "in sync", "eligible", "hw end", "end", "state"]
-    assert lines[1].split() == " ".join(heads).split()
-    assert lines[2].split()[-3:] == ["2", "2", "ok"]
+    heads = ["partition", "leader", "replicas", "in sync", "eligible", "start", "hw end", "end", "bytes", "segments"]
+    assert lines[1].split() == " ".join([*heads, "first", "last", "state"]).split()
+    start, hw_end, end, size, segments, began, ended, state = lines[2].split()[-8:]
+    assert (start, hw_end, end, segments, state) == ("0", "2", "2", "1", "ok")
+    assert int(size) == replica["bytes"] > 0
+    assert began <= ended
     assert answer(broker, "stream", "delete", stream, "--yes") == {"deleted": stream}
     assert f"no such stream: {stream}; `bascule stream list`" in run(
         broker, "stream", "delete", stream, "--yes", code=1
@@ -113,3 +118,59 @@ def test_no_broker_there_is_one_line() -> None:
     assert result.exit_code == 1
     assert "no broker can be reached" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_stream_is_paused_resumed_and_set_read_only(broker: BrokerProcess, stream: str) -> None:
+    run(broker, "stream", "create", stream, "--partitions", "2")
+    run(broker, "pub", stream, "--partition", "0", "one")
+    run(broker, "pub", stream, "--partition", "1", "two")
+    assert run(broker, "stream", "pause", stream, "--partition", "1").startswith(f"partition 1 of {stream} is paused; ")
+    (listed,) = (each for each in answer(broker, "stream", "list") if each["name"] == stream)
+    assert (listed["paused"], listed["readonly"]) == (1, 0)
+    assert "paused" in run(broker, "stream", "info", stream)
+    read = CliRunner().invoke(cli, ["sub", stream, "--server", broker.address])
+    assert read.stdout == "one\n"
+    assert f"partition 1 of {stream} is paused and left out: `bascule stream resume {stream}`" in read.stderr
+    assert "cannot be read" in run(broker, "sub", stream, "--partition", "1", code=1)
+    assert run(broker, "stream", "resume", stream) == f"{stream} is resumed\n"
+    assert run(broker, "sub", stream, "--partition", "1") == "two\n"
+    assert answer(broker, "stream", "readonly", stream) == {"readonly": stream, "partitions": []}
+    assert "readonly" in run(broker, "pub", stream, "x", code=1)
+    followed = CliRunner().invoke(cli, ["sub", stream, "--follow", "--raw", "--server", broker.address])
+    assert (followed.exit_code, sorted(followed.stdout.split())) == (0, ["one", "two"])
+    assert "is read-only, and this was its end" in followed.stderr
+    assert run(broker, "stream", "readonly", stream, "--off") == f"{stream} is writable\n"
+    run(broker, "pub", stream, "x")
+    for command in ("pause", "resume", "readonly"):
+        assert f"no such stream: {stream}-x; `bascule stream list`" in run(
+            broker, "stream", command, f"{stream}-x", code=1
+        )
+        assert "no such partition: 9" in run(broker, "stream", command, stream, "--partition", "9", code=1)
+
+
+def test_holds_are_set_listed_and_removed(broker: BrokerProcess, stream: str) -> None:
+    run(broker, "stream", "create", stream, "--partitions", "2")
+    run(broker, "pub", stream, "--partition", "0", "one", "two", "three")
+    assert (
+        "has no holds" in CliRunner().invoke(cli, ["stream", "hold", "list", stream, "--server", broker.address]).stderr
+    )
+    assert run(broker, "stream", "hold", "set", stream, "archive") == (
+        f"hold archive keeps {stream}/0 from offset 0 on\nhold archive keeps {stream}/1 from offset 0 on\n"
+    )
+    assert "name it with --partition" in run(
+        broker, "stream", "hold", "set", stream, "archive", "--offset", "1", code=1
+    )
+    raised = ["stream", "hold", "set", stream, "archive", "--partition", "0", "--offset"]
+    assert answer(broker, *raised, "2") == [{"partition": 0, "name": "archive", "offset": 2}]
+    assert "never lowered" in run(broker, *raised, "1", code=1)
+    assert "past the end of partition 0, which is 3" in run(broker, *raised, "4", code=1)
+    first, second = answer(broker, "stream", "hold", "list", stream)
+    assert (first["name"], first["offset"], first["kept_messages"], second["offset"]) == ("archive", 2, 1, 0)
+    assert first["kept_bytes"] > 0
+    assert first["age_seconds"] < 60
+    lines = run(broker, "stream", "info", stream).splitlines()
+    assert lines[4].split() == ["hold", "partition", "offset", "age", "messages", "bytes"]
+    assert lines[5].split()[:3] == ["archive", "0", "2"]
+    removed = answer(broker, "stream", "hold", "remove", stream, "archive")
+    assert removed == {"removed": "archive", "partitions": [0, 1]}
+    assert f"{stream} has no hold 'archive'" in run(broker, "stream", "hold", "remove", stream, "archive", code=1)

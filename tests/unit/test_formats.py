@@ -304,7 +304,15 @@ def test_a_record_in_several_messages_is_one_again() -> None:
         assert b"".join(replication.encode_response(replication.decode_response(whole))) == whole
 
 
-FIELDS_SINCE = {"status PARTITION_STATUS_RESPONSE": {"carriedOut"}}
+FIELDS_SINCE = {
+    "status PARTITION_STATUS_RESPONSE": {"carriedOut"},
+    "admin PARTITION_STATUS_RESPONSE": {
+        "positions.bytes",
+        "positions.segments",
+        "positions.firstTimestamp",
+        "positions.lastTimestamp",
+    },
+}
 """They came after the recording."""
 
 

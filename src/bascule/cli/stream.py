@@ -1,4 +1,4 @@
-"""`bascule stream`: streams listed, described, created and deleted."""
+"""`bascule stream`: streams listed, described, created and deleted; paused and held."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import click
 
 from bascule.cli.cluster import JsonOption
 from bascule.cli.connect import ServerOption, connected, missing_stream_explained
-from bascule.cli.tables import as_dict, print_json, print_table
+from bascule.cli.hold import hold, holds_of, print_holds
+from bascule.cli.restrict import pause, readonly, resume
+from bascule.cli.tables import as_dict, moment, print_json, print_table, size
 from bascule.client import Metadata
 from bascule.errors import InvalidArgument, NotFound
 from bascule.wire.pb import admin_pb2 as pb
@@ -20,12 +22,20 @@ Examples:
   bascule stream create orders --partitions 3 --replication-factor 3
   bascule stream list
   bascule stream info orders
+  bascule stream pause orders
+  bascule stream hold set orders archive
 """
 
 
 @click.group(epilog=EPILOG)
 def stream() -> None:
-    """List, describe, create and delete streams."""
+    """List, describe, create and delete streams; pause them, set them read-only, hold what must not expire."""
+
+
+stream.add_command(hold)
+stream.add_command(pause)
+stream.add_command(resume)
+stream.add_command(readonly)
 
 
 @stream.command("list", epilog="Example: bascule stream list --json")
@@ -46,13 +56,15 @@ def list_streams(as_json: bool, server: str) -> None:
             "partitions": len(each.partitions),
             "replication_factor": max((len(item.replicas) for item in each.partitions.values()), default=0),
             "under_replicated": sum(len(item.isr) < len(item.replicas) for item in each.partitions.values()),
+            "paused": sum(item.paused for item in each.partitions.values()),
+            "readonly": sum(item.readonly for item in each.partitions.values()),
         }
         for each in streams
     ]
     if as_json:
         print_json(rows)
     elif rows:
-        heads = ("stream", "subject", "partitions", "replicas", "under-replicated")
+        heads = ("stream", "subject", "partitions", "replicas", "under-replicated", "paused", "readonly")
         print_table(heads, [tuple(row.values()) for row in rows])
     else:
         click.echo("no streams; `bascule stream create NAME` creates one", err=True)
@@ -63,7 +75,10 @@ def list_streams(as_json: bool, server: str) -> None:
 @JsonOption
 @ServerOption
 def info(name: str, as_json: bool, server: str) -> None:
-    """Show the log end of every replica of STREAM. Ends are exclusive: a log with offsets 0 to 9 ends at 10."""
+    """Show the partitions of STREAM, as their leaders know them: where they begin and end, their size and times.
+
+    Ends are exclusive: a log with offsets 0 to 9 ends at 10. --json has the same of every replica.
+    """
 
     async def ask() -> pb.DescribeStreamResponse:
         async with connected(server) as client:
@@ -76,7 +91,7 @@ def info(name: str, as_json: bool, server: str) -> None:
         return
     click.echo(f"stream {answer.name} on subject {answer.subject}, min ISR {answer.minIsr}")
     print_table(
-        ("partition", "leader", "replicas", "in sync", "eligible", "hw end", "end", "state"),
+        ("partition", "leader", "replicas", "in sync", "eligible", *LEADERS, "state"),
         [
             (
                 item.partition,
@@ -84,24 +99,31 @@ def info(name: str, as_json: bool, server: str) -> None:
                 ",".join(each.broker for each in item.replicas),
                 ",".join(each.broker for each in item.replicas if each.inSync),
                 ",".join(each.broker for each in item.replicas if each.eligible),
-                *_ends(item),
+                *_leaders(item),
                 ", ".join(_state(item) if answer.current else ["not known: no controller answers"]),
             )
             for item in answer.partitions
         ],
     )
+    if rows := holds_of(answer):
+        print_holds(rows)
     relaxed = {each.broker: each.sync for item in answer.partitions for each in item.replicas if each.sync != "group"}
     for broker, mode in sorted(relaxed.items()):
         if mode:
             click.echo(f"relaxed sync on {broker} ({mode}): a power loss there may take acked messages")
 
 
-def _ends(item: pb.PartitionDescription) -> tuple[str, str]:
-    """Of the leader; unknown if it does not say."""
+LEADERS = ("start", "hw end", "end", "bytes", "segments", "first", "last")
+
+
+def _leaders(item: pb.PartitionDescription) -> tuple[object, ...]:
+    """What the leader knows; unknown if it does not answer."""
     for each in item.replicas:
         if each.broker == item.leader and each.answered:
-            return str(each.highWatermarkEnd), str(each.end)
-    return "?", "?"
+            begin = max(item.start, each.start)
+            times = moment(each.firstTimestamp), moment(each.lastTimestamp)
+            return begin, each.highWatermarkEnd, each.end, size(each.bytes), each.segments, *times
+    return (item.start, *"??????")
 
 
 def _state(item: pb.PartitionDescription) -> list[str]:

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -25,9 +25,9 @@ from bascule import limits
 from bascule.cli.connect import ServerOption, connected, missing_stream_explained
 from bascule.cli.merge import arriving, by_time
 from bascule.cli.output import INTERRUPTED, harmless, harmless_json, one_line, say
-from bascule.client import Client, Message, StartAt
+from bascule.client import Client, Message, Partition, StartAt
 from bascule.client.subscription import OnLost
-from bascule.errors import BasculeError, InvalidArgument, NotFound
+from bascule.errors import BasculeError, FailedPrecondition, InvalidArgument, NotFound
 
 EPILOG = """\b
 Examples:
@@ -129,8 +129,9 @@ class Wanted:
 async def _read(server: str, wanted: Wanted, as_json: bool, raw: bool) -> None:
     async with connected(server) as client:
         there = await _partitions(client, wanted.stream)
-        chosen = list(dict.fromkeys(wanted.partitions)) or there
-        _check(wanted.stream, chosen, there)
+        chosen = list(dict.fromkeys(wanted.partitions)) or sorted(there)
+        _check(wanted.stream, chosen, sorted(there))
+        chosen = _not_paused(wanted.stream, chosen, there)
         ends = await asyncio.gather(*(client.fetch_partition_metadata(wanted.stream, number) for number in chosen))
         reading = Reading(client, wanted, {each.id: each.high_watermark for each in ends}, Losses())
         write = _guarded(_write_json if as_json else _values_writer(raw, numbered=len(chosen) > 1))
@@ -143,15 +144,28 @@ async def _read(server: str, wanted: Wanted, as_json: bool, raw: bool) -> None:
             async with aclosing(reading.new()) as batches:
                 async for batch in batches:
                     write(batch)
+            say(f"{wanted.stream} is read-only, and this was its end: nothing more comes")
         elif not printed:
             _say_nothing_there(wanted.stream, reading.newest, len(there))
 
 
-async def _partitions(client: Client, stream: str) -> list[int]:
+async def _partitions(client: Client, stream: str) -> dict[int, Partition]:
     found = (await client.fetch_metadata([stream])).streams.get(stream)
     if found is None:
         raise NotFound(f"no such stream: {stream}. `create_stream` creates one")
-    return sorted(found.partitions)
+    return found.partitions
+
+
+def _not_paused(stream: str, chosen: Sequence[int], there: Mapping[int, Partition]) -> list[int]:
+    paused = [number for number in chosen if there[number].paused]
+    if len(paused) == len(chosen):
+        raise FailedPrecondition(f"{stream} is paused, and cannot be read: `bascule stream resume {stream}` resumes it")
+    if paused:
+        say(
+            f"partition {', '.join(map(str, paused))} of {stream} is paused and left out: "
+            f"`bascule stream resume {stream}` resumes it"
+        )
+    return [number for number in chosen if number not in paused]
 
 
 def _check(stream: str, chosen: Sequence[int], there: Sequence[int]) -> None:
@@ -209,10 +223,18 @@ class Reading:
         begins = {
             number: max(newest + 1, start if isinstance(start, int) else 0) for number, newest in self.newest.items()
         }
-        each = [self._subscribed(number, begin, None) for number, begin in begins.items()]
+        each = [self._new_in(number, begin) for number, begin in begins.items()]
         async with aclosing(arriving(each)) as batches:
             async for batch in batches:
                 yield batch
+
+    async def _new_in(self, partition: int, begin: int) -> AsyncGenerator[list[Message], None]:
+        try:
+            async for batch in self._subscribed(partition, begin, None):
+                yield batch
+        except InvalidArgument as error:
+            if not str(error).startswith(STOP_BEFORE_START):  # so it is read-only: it stops before the next message
+                raise
 
     async def _subscribed(
         self, partition: int, start: StartAt, stop: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import click
@@ -26,6 +27,27 @@ def as_dict(message: Message) -> dict[str, Any]:
 
 def print_json(value: Message | dict[str, Any] | list[dict[str, Any]]) -> None:
     click.echo(json.dumps(as_dict(value) if isinstance(value, Message) else value))
+
+
+def size(count: int) -> str:
+    """Bytes, short enough for a table."""
+    if count < 1024:
+        return str(count)
+    steps = min((count.bit_length() - 1) // 10, 4)
+    return f"{count / 1024**steps:.1f}{('KiB', 'MiB', 'GiB', 'TiB')[steps - 1]}"
+
+
+def age(seconds: int) -> str:
+    """In the largest unit that fits."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length}{unit}"
+    return f"{seconds}s"
+
+
+def moment(timestamp: int) -> str:
+    """Nanoseconds since 1970 as local time; nothing if there is none."""
+    return datetime.fromtimestamp(timestamp // 1_000_000_000).astimezone().isoformat() if timestamp else ""
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:

@@ -98,6 +98,39 @@ class Admin:
         )
         return await self._ask("ElectLeader", request, pb.ElectLeaderResponse, Deadline(timeout))
 
+    # --- streams ----------------------------------------------------------------------------------------------
+
+    async def resume_stream(
+        self, stream: str, partitions: Sequence[int] = (), timeout: float = limits.CLIENT_TIMEOUT_S
+    ) -> None:
+        """These partitions, or all that are paused. `Client.pause_stream` pauses them."""
+        request = pb.ResumeStreamRequest(stream=stream, partitions=partitions)
+        await self._ask("ResumeStream", request, pb.ResumeStreamResponse, Deadline(timeout))
+
+    async def set_hold(
+        self,
+        stream: str,
+        partition: int,
+        name: str,
+        offset: int | None = None,
+        timeout: float = limits.CLIENT_TIMEOUT_S,
+    ) -> int:
+        """Nothing at or above the offset is removed from the partition until the hold is raised or removed; without an
+        offset, nothing that is there now. A hold is raised by setting it again: that states that all below is archived.
+        Returns the offset."""
+        request = pb.SetHoldRequest(stream=stream, partition=partition, name=name, atStart=offset is None)
+        if offset is not None:
+            request.offset = offset
+        return (await self._ask("SetHold", request, pb.SetHoldResponse, Deadline(timeout))).offset
+
+    async def remove_hold(
+        self, stream: str, partition: int, name: str, timeout: float = limits.CLIENT_TIMEOUT_S
+    ) -> None:
+        request = pb.RemoveHoldRequest(stream=stream, partition=partition, name=name)
+        await self._ask("RemoveHold", request, pb.RemoveHoldResponse, Deadline(timeout))
+
+    # --- asking -----------------------------------------------------------------------------------------------
+
     async def _ask(self, method: str, request: Message, response: type[Response], deadline: Deadline) -> Response:
         try:
             answer = await self._cluster.ask_any(f"/bascule.v1.Admin/{method}", request.SerializeToString(), deadline)

@@ -82,6 +82,12 @@ class BlockingClient:
     def delete_stream(self, name: str) -> None:
         self._run(self._client.delete_stream(name))
 
+    def pause_stream(self, name: str, partitions: Sequence[int] = (), *, resume_all: bool = False) -> None:
+        self._run(self._client.pause_stream(name, partitions, resume_all=resume_all))
+
+    def set_stream_readonly(self, name: str, readonly: bool = True, partitions: Sequence[int] = ()) -> None:
+        self._run(self._client.set_stream_readonly(name, readonly, partitions))
+
     def fetch_metadata(self, streams: Sequence[str] = ()) -> Metadata:
         return self._run(self._client.fetch_metadata(streams))
 

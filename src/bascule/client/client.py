@@ -167,6 +167,33 @@ class Client:
         await self._ask("DeleteStream", pb.DeleteStreamRequest(name=name).SerializeToString(), Deadline(timeout))
         self._cluster.forget(name)
 
+    async def pause_stream(
+        self,
+        name: str,
+        partitions: Sequence[int] = (),
+        *,
+        resume_all: bool = False,
+        timeout: float = limits.CLIENT_TIMEOUT_S,
+    ) -> None:
+        """Nothing is stored in these partitions, or in all of them, nor read from them, until a client publishes there,
+        subscribes with `resume_paused`, or `admin.resume_stream` is called. With `resume_all` the first partition that
+        is resumed resumes all of them."""
+        request = pb.PauseStreamRequest(name=name, partitions=partitions, resumeAll=resume_all)
+        await self._ask("PauseStream", request.SerializeToString(), Deadline(timeout))
+        self._cluster.forget(name)
+
+    async def set_stream_readonly(
+        self,
+        name: str,
+        readonly: bool = True,
+        partitions: Sequence[int] = (),
+        timeout: float = limits.CLIENT_TIMEOUT_S,
+    ) -> None:
+        """Publishes to these partitions, or to all of them, are refused; or, with False, taken again."""
+        request = pb.SetStreamReadonlyRequest(name=name, partitions=partitions, readonly=readonly)
+        await self._ask("SetStreamReadonly", request.SerializeToString(), Deadline(timeout))
+        self._cluster.forget(name)
+
     async def fetch_metadata(self, streams: Sequence[str] = (), timeout: float = limits.CLIENT_TIMEOUT_S) -> Metadata:
         """Brokers, and these streams or all. A stream the cluster does not know is left out."""
         return await self._cluster.refresh(streams, Deadline(timeout))

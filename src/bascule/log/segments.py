@@ -89,6 +89,16 @@ class SegmentList(Sequence[Segment]):
         in it can be read."""
         return next((each.appended for each in reversed(self._segments) if each.first_offset >= 0), _NO_RECORD)
 
+    @property
+    def first_timestamp(self) -> int:
+        """Of the oldest record; 0 if there is none."""
+        return next((each.first_timestamp for each in self._segments if each.first_offset >= 0), 0)
+
+    def bytes_from(self, offset: int) -> int:
+        """In the segments that hold it or what is above it."""
+        first = max(bisect_right(self._bases, offset) - 1, 0)
+        return sum(each.appended.size for each in self._segments[first:])
+
     def lacks(self, start: int, end: int) -> bool:
         """Whether records with such offsets are missing between two segments."""
         for segment in self.damaged:

@@ -24,11 +24,12 @@ from bascule.net.grpc import Handler
 from bascule.node.api.election import propose_election, was_elected
 from bascule.node.api.gate import CLUSTER, Gate, Service, about_broker, about_stream
 from bascule.node.api.replicastatus import ReplicaStatus
+from bascule.node.api.streamadmin import StreamAdmin
 from bascule.node.config.broker import StreamDefaults
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
-from bascule.node.runtime.ports import Address
+from bascule.node.runtime.ports import Ports
 from bascule.ports import Call
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import internal_pb2 as pb
@@ -48,15 +49,16 @@ class AdminApi:
         client: ControllerClient,
         brokers: BrokerAdmin,
         defaults: StreamDefaults,
-        address: Address,
+        ports: Ports,
     ) -> None:
         self._gate = gate
         self._cluster = cluster
         self._client = client
         self._brokers = brokers
         self._defaults = defaults
-        self._status = ReplicaStatus(cluster, brokers, defaults)
-        self._address = address
+        self._status = ReplicaStatus(cluster, brokers, defaults, ports.clock)
+        self._streams = StreamAdmin(cluster, client, self._status)
+        self._address = ports.address
 
     def methods(self) -> Mapping[str, Handler]:
         service = Service("bascule.v1.Admin", self._gate)
@@ -82,6 +84,7 @@ class AdminApi:
         service.unary(
             "ElectLeader", admin.ElectLeaderRequest, self.elect_leader, lambda request: about_stream(request.stream)
         )
+        self._streams.register(service)
         return service.methods
 
     # --- status ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from bascule.limits import ADMIN_SLICE
 from bascule.node.config.broker import StreamDefaults
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.membership.cluster import Cluster
+from bascule.ports import Clock
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import internal_pb2 as pb
 
@@ -15,8 +16,9 @@ Positions = dict[str, tuple[str, dict[int, pb.PartitionPosition]]]
 
 
 class ReplicaStatus:
-    def __init__(self, cluster: Cluster, brokers: BrokerAdmin, defaults: StreamDefaults) -> None:
+    def __init__(self, cluster: Cluster, brokers: BrokerAdmin, defaults: StreamDefaults, clock: Clock) -> None:
         self._cluster = cluster
+        self._clock = clock
         self._brokers = brokers
         self._defaults = defaults
 
@@ -47,6 +49,11 @@ class ReplicaStatus:
             await asyncio.sleep(0)
         return sync, there
 
+    async def committed_end(self, stream: str, item: Partition) -> int | None:
+        """By the leader of the partition; None if it does not answer, or does not lead yet."""
+        answer = await self._brokers.positions(item.leader, stream, [item.id]) if item.leader else None
+        return next((each.hwEnd for each in answer.positions if each.leads), None) if answer is not None else None
+
     async def waiting(self) -> dict[tuple[str, int], tuple[str, ...]]:
         """For every partition without a leader yet: the brokers that have to answer its designated leader first."""
         asked = [self._brokers.waiting(name) for name in self.live_members()]
@@ -62,6 +69,7 @@ class ReplicaStatus:
             group=stream.group,
             creationTimestamp=stream.creation_timestamp,
             minIsr=least,
+            timestamp=self._clock.time_ns(),
         )
         for item in stream:
             if item.id % ADMIN_SLICE == ADMIN_SLICE - 1:
@@ -80,6 +88,8 @@ class ReplicaStatus:
                     paused=item.paused,
                     uncleanEpoch=item.unclean_epoch,
                     epoch=item.epoch,
+                    start=item.start,
+                    holds=holds(item, known),
                 )
             )
         return response
@@ -101,7 +111,23 @@ def replicas(item: Partition, alive: tuple[str, ...], known: Positions) -> list[
             replica.answered = True
             replica.end, replica.highWatermarkEnd = position.end, position.hwEnd
             replica.lastEpoch, replica.sync = position.lastEpoch, sync
+            replica.start, replica.bytes, replica.segments = position.start, position.bytes, position.segments
+            replica.firstTimestamp, replica.lastTimestamp = position.firstTimestamp, position.lastTimestamp
         described.append(replica)
+    return described
+
+
+def holds(item: Partition, known: Positions) -> list[admin.Hold]:
+    """With what each keeps, if the leader answers."""
+    _, there = known.get(item.leader, ("", {}))
+    position = there.get(item.id)
+    described = []
+    for number, hold in enumerate(item.holds):
+        shown = admin.Hold(name=hold.name, offset=hold.offset, setTimestamp=hold.at)
+        if position is not None and number < len(position.heldBytes):
+            shown.keptMessages = max(0, position.hwEnd - max(hold.offset, position.start))
+            shown.keptBytes = position.heldBytes[number]
+        described.append(shown)
     return described
 
 

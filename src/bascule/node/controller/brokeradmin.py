@@ -14,6 +14,7 @@ from bascule.node.calls.calls import Calls, Handler
 from bascule.node.calls.messages import ORDER, POSITIONS
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.raft import RaftDriver
+from bascule.node.partition.replica import Replica
 from bascule.node.partition.replicas import Replicas
 from bascule.node.runtime.ports import Process
 from bascule.wire.nats import NatsMessage
@@ -107,17 +108,7 @@ class BrokerAdmin:
         else:
             waiting = (replica for replica in self._replicas.values() if replica.repair.waits_for)
             asked = list(itertools.islice(waiting, ADMIN_NAMED_PARTITIONS))
-        for replica in asked:
-            if replica is not None:
-                response.positions.add(
-                    stream=replica.stream.name,
-                    partition=replica.partition.id,
-                    end=replica.log.end,
-                    hwEnd=replica.hw_end,
-                    lastEpoch=replica.epochs.last_epoch,
-                    leads=replica.leading is not None,
-                    waitsFor=replica.repair.waits_for,
-                )
+        response.positions.extend(_position(replica) for replica in asked if replica is not None)
         return response
 
     def _stop(self) -> None:
@@ -139,3 +130,22 @@ class BrokerAdmin:
                 f"broker {own[0]} was removed from the cluster by an administrator: its replicas are on other brokers. "
                 "To have it back as a new member, empty its data folder and start it without --raft-bootstrap-seed"
             )
+
+
+def _position(replica: Replica) -> pb.PartitionPosition:
+    segments = replica.log.segments
+    return pb.PartitionPosition(
+        stream=replica.stream.name,
+        partition=replica.partition.id,
+        end=replica.log.end,
+        hwEnd=replica.hw_end,
+        lastEpoch=replica.epochs.last_epoch,
+        leads=replica.leading is not None,
+        waitsFor=replica.repair.waits_for,
+        start=segments.start,
+        bytes=segments.bytes_from(0),
+        segments=len(segments),
+        firstTimestamp=segments.first_timestamp,
+        lastTimestamp=segments.last_record.last_timestamp,
+        heldBytes=[segments.bytes_from(hold.offset) for hold in replica.partition.holds],
+    )

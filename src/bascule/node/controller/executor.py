@@ -22,6 +22,7 @@ from bascule.core.metadata.commands import (
     GiveWay,
     PauseStream,
     ResumeStream,
+    SetHold,
     SetStreamReadonly,
     ShrinkIsr,
 )
@@ -59,6 +60,8 @@ ASKED_BY_CLIENTS = (
     pb.PAUSE_STREAM,
     pb.RESUME_STREAM,
     pb.SET_STREAM_READONLY,
+    pb.SET_HOLD,
+    pb.REMOVE_HOLD,
 )
 
 AS_REQUESTED = (
@@ -76,8 +79,6 @@ NEVER_REQUESTED = (
     pb.DISK_LOST,
     pb.BEGIN_REMOVAL,
     pb.RAISE_STARTS,
-    pb.SET_HOLD,
-    pb.REMOVE_HOLD,
 )
 """The controller proposes these commands by itself, or nobody does yet: a request for one is refused."""
 
@@ -172,6 +173,11 @@ class Executor:
                 return await self._restrict(cast(PauseStream | SetStreamReadonly, asked(request)))
             case pb.RESUME_STREAM:
                 return await self._resume(cast(ResumeStream, asked(request)))
+            case pb.SET_HOLD:
+                hold = cast(SetHold, asked(request))
+                return await self._proposals.propose(lambda: replace(hold, at=self._clock.time_ns()))
+            case pb.REMOVE_HOLD:
+                return await self._make(asked(request))
             case op if op in AS_REQUESTED:
                 return await self._make(asked(request))
             case op if op in ADMINISTRATION:

@@ -18,7 +18,9 @@ from bascule.core.metadata.commands import (
     GiveWay,
     HandOver,
     PauseStream,
+    RemoveHold,
     ResumeStream,
+    SetHold,
     SetStreamReadonly,
     ShrinkIsr,
 )
@@ -89,8 +91,7 @@ class ControllerClient:
 
     async def resume_stream(self, name: str, partitions: tuple[int, ...], timeout_s: float | None) -> None:
         """Returns when their leaders lead, and this broker knows."""
-        index = await self.change(asking(ResumeStream(name, partitions)), timeout_s)
-        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        await self._known(asking(ResumeStream(name, partitions)), timeout_s)
 
     async def set_readonly(
         self, name: str, partitions: tuple[int, ...], readonly: bool, timeout_s: float | None
@@ -100,6 +101,13 @@ class ControllerClient:
         command = SetStreamReadonly(name, partitions, readonly)
         index = await self.change(asking(command), timeout_s, patience_s=LEASE_WAIT_S)
         await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+
+    async def set_hold(self, hold: SetHold, timeout_s: float | None) -> None:
+        """Returns when it holds: nothing at or above it is removed any more, and this broker knows."""
+        await self._known(asking(hold), timeout_s)
+
+    async def remove_hold(self, stream: str, partition: int, name: str, timeout_s: float | None) -> None:
+        await self._known(asking(RemoveHold(stream, partition, name)), timeout_s)
 
     async def barrier(self, timeout_s: float) -> None:
         """Returns when this broker has applied everything that was committed before the call. The controller then
@@ -140,6 +148,10 @@ class ControllerClient:
     async def apply(self, request: pb.PropagatedRequest, timeout_s: float) -> None:
         """Like `change`, but returns when the outcome is applied here. That wait has no limit."""
         await self._raft.applied(await self.change(request, timeout_s))
+
+    async def _known(self, request: pb.PropagatedRequest, timeout_s: float | None) -> None:
+        """Like `apply`, with a limit."""
+        await self._seen(await self.change(request, timeout_s), DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def change(self, request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
         """Returns the index of the command that made the change. Without a controller it raises at once, or at the

@@ -151,7 +151,7 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     manager = ReplicaManager(environment, cluster, client, replicas, feeds, fetchers, peer_logs, process.on_grown)
     gate = Gate(manager, cluster, metrics)
     api = Api(gate, environment, replicas, manager, cluster, client, ports.address)
-    admin = AdminApi(gate, cluster, client, brokers, settings.defaults, ports.address)
+    admin = AdminApi(gate, cluster, client, brokers, settings.defaults, ports)
     methods = {**api.methods(), **admin.methods()}
     changes = MetadataChanges(manager, replicas, queue, jobs)
     return Broker(

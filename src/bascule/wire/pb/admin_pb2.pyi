@@ -83,7 +83,7 @@ class DescribeStreamRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("broker", "alive", "inSync", "answered", "end", "highWatermarkEnd", "lastEpoch", "sync", "eligible")
+    __slots__ = ("broker", "alive", "inSync", "answered", "end", "highWatermarkEnd", "lastEpoch", "sync", "eligible", "start", "bytes", "segments", "firstTimestamp", "lastTimestamp")
     BROKER_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     INSYNC_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,11 @@ class Replica(_message.Message):
     LASTEPOCH_FIELD_NUMBER: _ClassVar[int]
     SYNC_FIELD_NUMBER: _ClassVar[int]
     ELIGIBLE_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FIRSTTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    LASTTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     broker: str
     alive: bool
     inSync: bool
@@ -102,10 +107,29 @@ class Replica(_message.Message):
     lastEpoch: int
     sync: str
     eligible: bool
-    def __init__(self, broker: _Optional[str] = ..., alive: bool = ..., inSync: bool = ..., answered: bool = ..., end: _Optional[int] = ..., highWatermarkEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., sync: _Optional[str] = ..., eligible: bool = ...) -> None: ...
+    start: int
+    bytes: int
+    segments: int
+    firstTimestamp: int
+    lastTimestamp: int
+    def __init__(self, broker: _Optional[str] = ..., alive: bool = ..., inSync: bool = ..., answered: bool = ..., end: _Optional[int] = ..., highWatermarkEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., sync: _Optional[str] = ..., eligible: bool = ..., start: _Optional[int] = ..., bytes: _Optional[int] = ..., segments: _Optional[int] = ..., firstTimestamp: _Optional[int] = ..., lastTimestamp: _Optional[int] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("name", "offset", "setTimestamp", "keptMessages", "keptBytes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SETTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    KEPTMESSAGES_FIELD_NUMBER: _ClassVar[int]
+    KEPTBYTES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    offset: int
+    setTimestamp: int
+    keptMessages: int
+    keptBytes: int
+    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., setTimestamp: _Optional[int] = ..., keptMessages: _Optional[int] = ..., keptBytes: _Optional[int] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
-    __slots__ = ("partition", "leader", "online", "leaderEpoch", "replicas", "underReplicated", "belowMinIsr", "readonly", "paused", "uncleanEpoch", "epoch", "waitsFor")
+    __slots__ = ("partition", "leader", "online", "leaderEpoch", "replicas", "underReplicated", "belowMinIsr", "readonly", "paused", "uncleanEpoch", "epoch", "waitsFor", "start", "holds")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     ONLINE_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +142,8 @@ class PartitionDescription(_message.Message):
     UNCLEANEPOCH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     WAITSFOR_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
     partition: int
     leader: str
     online: bool
@@ -130,10 +156,12 @@ class PartitionDescription(_message.Message):
     uncleanEpoch: int
     epoch: int
     waitsFor: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[str] = ..., online: bool = ..., leaderEpoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., underReplicated: bool = ..., belowMinIsr: bool = ..., readonly: bool = ..., paused: bool = ..., uncleanEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., waitsFor: _Optional[_Iterable[str]] = ...) -> None: ...
+    start: int
+    holds: _containers.RepeatedCompositeFieldContainer[Hold]
+    def __init__(self, partition: _Optional[int] = ..., leader: _Optional[str] = ..., online: bool = ..., leaderEpoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., underReplicated: bool = ..., belowMinIsr: bool = ..., readonly: bool = ..., paused: bool = ..., uncleanEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., waitsFor: _Optional[_Iterable[str]] = ..., start: _Optional[int] = ..., holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
 
 class DescribeStreamResponse(_message.Message):
-    __slots__ = ("name", "subject", "group", "creationTimestamp", "minIsr", "partitions", "current")
+    __slots__ = ("name", "subject", "group", "creationTimestamp", "minIsr", "partitions", "current", "timestamp")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +169,7 @@ class DescribeStreamResponse(_message.Message):
     MINISR_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     CURRENT_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     name: str
     subject: str
     group: str
@@ -148,7 +177,54 @@ class DescribeStreamResponse(_message.Message):
     minIsr: int
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
     current: bool
-    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., creationTimestamp: _Optional[int] = ..., minIsr: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., current: bool = ...) -> None: ...
+    timestamp: int
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., creationTimestamp: _Optional[int] = ..., minIsr: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., current: bool = ..., timestamp: _Optional[int] = ...) -> None: ...
+
+class ResumeStreamRequest(_message.Message):
+    __slots__ = ("stream", "partitions")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ResumeStreamResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SetHoldRequest(_message.Message):
+    __slots__ = ("stream", "partition", "name", "offset", "atStart")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ATSTART_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    name: str
+    offset: int
+    atStart: bool
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., name: _Optional[str] = ..., offset: _Optional[int] = ..., atStart: bool = ...) -> None: ...
+
+class SetHoldResponse(_message.Message):
+    __slots__ = ("offset",)
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    def __init__(self, offset: _Optional[int] = ...) -> None: ...
+
+class RemoveHoldRequest(_message.Message):
+    __slots__ = ("stream", "partition", "name")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    name: str
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., name: _Optional[str] = ...) -> None: ...
+
+class RemoveHoldResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class DrainBrokerRequest(_message.Message):
     __slots__ = ("broker", "stop")

@@ -569,7 +569,7 @@ class PositionsRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionPosition(_message.Message):
-    __slots__ = ("partition", "end", "hwEnd", "lastEpoch", "leads", "waitsFor", "stream")
+    __slots__ = ("partition", "end", "hwEnd", "lastEpoch", "leads", "waitsFor", "stream", "start", "bytes", "segments", "firstTimestamp", "lastTimestamp", "heldBytes")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     HWEND_FIELD_NUMBER: _ClassVar[int]
@@ -577,6 +577,12 @@ class PartitionPosition(_message.Message):
     LEADS_FIELD_NUMBER: _ClassVar[int]
     WAITSFOR_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    FIRSTTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    LASTTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    HELDBYTES_FIELD_NUMBER: _ClassVar[int]
     partition: int
     end: int
     hwEnd: int
@@ -584,7 +590,13 @@ class PartitionPosition(_message.Message):
     leads: bool
     waitsFor: _containers.RepeatedScalarFieldContainer[str]
     stream: str
-    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ..., hwEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., leads: bool = ..., waitsFor: _Optional[_Iterable[str]] = ..., stream: _Optional[str] = ...) -> None: ...
+    start: int
+    bytes: int
+    segments: int
+    firstTimestamp: int
+    lastTimestamp: int
+    heldBytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ..., hwEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., leads: bool = ..., waitsFor: _Optional[_Iterable[str]] = ..., stream: _Optional[str] = ..., start: _Optional[int] = ..., bytes: _Optional[int] = ..., segments: _Optional[int] = ..., firstTimestamp: _Optional[int] = ..., lastTimestamp: _Optional[int] = ..., heldBytes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PositionsResponse(_message.Message):
     __slots__ = ("positions", "sync")

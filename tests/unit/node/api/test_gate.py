@@ -20,6 +20,8 @@ from tests.harness.broker import Node
 REQUESTS: dict[str, tuple[Any, About]] = {
     "/proto.API/CreateStream": (api.CreateStreamRequest(name="s", subject="t"), about_stream("s")),
     "/proto.API/DeleteStream": (api.DeleteStreamRequest(name="s"), about_stream("s")),
+    "/proto.API/PauseStream": (api.PauseStreamRequest(name="s"), about_stream("s")),
+    "/proto.API/SetStreamReadonly": (api.SetStreamReadonlyRequest(name="s"), about_stream("s")),
     "/proto.API/FetchMetadata": (api.FetchMetadataRequest(streams=["s", "r"]), about_stream("s", "r")),
     "/proto.API/FetchPartitionMetadata": (api.FetchPartitionMetadataRequest(stream="s"), about_stream("s")),
     "/proto.API/Publish": (api.PublishRequest(stream="s"), about_stream("s")),
@@ -31,8 +33,22 @@ REQUESTS: dict[str, tuple[Any, About]] = {
     "/bascule.v1.Admin/UndrainBroker": (admin.UndrainBrokerRequest(broker="b"), about_broker("b")),
     "/bascule.v1.Admin/RemoveBroker": (admin.RemoveBrokerRequest(broker="b"), about_broker("b")),
     "/bascule.v1.Admin/ElectLeader": (admin.ElectLeaderRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Admin/ResumeStream": (admin.ResumeStreamRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Admin/SetHold": (admin.SetHoldRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Admin/RemoveHold": (admin.RemoveHoldRequest(stream="s"), about_stream("s")),
 }
-ANSWERED_BY_THE_METADATA = {"FetchMetadata", "FetchPartitionMetadata", "Publish", "PublishAsync", "Subscribe"}
+ANSWERED_BY_THE_METADATA = {
+    "PauseStream",
+    "SetStreamReadonly",
+    "FetchMetadata",
+    "FetchPartitionMetadata",
+    "Publish",
+    "PublishAsync",
+    "Subscribe",
+    "ResumeStream",
+    "SetHold",
+    "RemoveHold",
+}
 
 
 async def called(node: Node, path: str) -> tuple[Status, str]:
