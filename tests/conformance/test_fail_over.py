@@ -183,7 +183,7 @@ def test_below_min_isr_messages_wait(fresh: Server) -> None:
         late = rest.any.Publish.future(api.PublishRequest(stream=name, ackPolicy=api.ALL), timeout=SETTLE_S)
         assert poll(lambda: rest.partition(name).newestOffset == 2, TIMEOUT_S)
         assert (rest.partition(name).highWatermark, late.done()) == (0, False)
-        with rest.reading(name, startPosition=api.OFFSET, startOffset=2) as reading:
+        with rest.reading(name, startPosition=api.OFFSET, startOffset=2, timeout=SETTLE_S) as reading:
             fresh.processes[dead].start().wait_ready()
             assert reading.offsets(1) == [2]
         assert late.result().ack.offset == 2

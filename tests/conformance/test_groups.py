@@ -165,7 +165,7 @@ def test_groups_are_described(server: Server, group: Group) -> None:
 # --- assignments ---------------------------------------------------------------------------------------------
 
 
-def test_the_life_of_a_group(server: Server, group: Group) -> None:
+def test_members_come_and_go(server: Server, group: Group) -> None:
     """3.19: assignment, the example; 7.9 TestConsumerGroupLifecycle;
     3.19: the last member leaving deletes the group."""
     foo, bar = server.create("foo", partitions=2), server.create("bar", partitions=2)

@@ -193,11 +193,13 @@ class Server:
         return [self.publish(stream, b"%d" % number, partition=partition, ackPolicy=api.ALL) for number in range(count)]
 
     @contextmanager
-    def reading(self, stream: str, partition: int = 0, stub: Stub | None = None, **fields: Any) -> Iterator[Reading]:
+    def reading(
+        self, stream: str, partition: int = 0, stub: Stub | None = None, timeout: float = TIMEOUT_S, **fields: Any
+    ) -> Iterator[Reading]:
         """A subscription at the leader, its handshake received."""
         fields = {"startPosition": api.EARLIEST, **fields}
         request = api.SubscribeRequest(stream=stream, partition=partition, **fields)
-        call = (stub or self.leader(stream, partition)).Subscribe(request, timeout=TIMEOUT_S)
+        call = (stub or self.leader(stream, partition)).Subscribe(request, timeout=timeout)
         assert next(call) == api.Message(), "the first message of a subscription is empty"
         try:
             yield Reading(call)
