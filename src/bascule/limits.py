@@ -217,3 +217,14 @@ ADMIN_SLICE = 200  # partitions that are described
 # retention
 MAX_HOLDS = 64  # of one partition
 MAX_HOLD_NAME_BYTES = 200
+
+# cursors and the activity stream
+MAX_CURSOR_ID_BYTES = 1024
+MAX_CURSOR_STREAM_BYTES = 1024
+CACHED_CURSORS = 512  # of one partition of the stream of the cursors
+CURSOR_INDEX_ENTRIES = 4_000_000  # cursors whose place a broker knows: 30 bytes each; others are looked for in the log
+CURSOR_SCAN_BYTES = 64 * KIB  # of the log of the cursors, indexed in a turn of the event loop: 1 ms
+CURSOR_INDEX_LAG = 1000  # records that may be stored before the index takes them in
+CURSORS_SET_AT_ONCE = 16_384  # calls of SetCursor, and cursors whose calls wait for one another
+UNPUBLISHED_EVENTS = 4096  # of the activity stream, in the metadata; older ones are dropped
+UNPUBLISHED_EVENT_BYTES = 4 * MIB

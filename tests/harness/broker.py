@@ -47,7 +47,9 @@ def make_process(on_fatal: Callable[[str], None], on_stop: Callable[[], None] | 
 class Node:
     """One boot of a broker on a disk that outlives it."""
 
-    def __init__(self, disk: MemoryDisk, nats: MemoryNats, seed: int = 1) -> None:
+    def __init__(self, disk: MemoryDisk, nats: MemoryNats, seed: int = 1, **settings: Any) -> None:
+        """`settings` are those of `BrokerSettings` that are to be other than here."""
+        self.settings = settings
         self.disk = disk
         self.nats = nats
         self.seed = seed
@@ -65,21 +67,21 @@ class Node:
         clock = VirtualClock(loop)
         chance = SeededRandom(self.seed)
         self.buses = [self.nats.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
-        settings = BrokerSettings(
-            broker_id="me",
-            namespace="ns",
-            seed=True,
-            peers=(),
-            max_quorum=0,
-            snapshot_threshold=3,
-            min_replication_factor=0,
-            fetch_timeout_s=3.0,
-            sync=GROUP,
-            defaults=DEFAULTS,
-        )
+        settings: dict[str, Any] = {
+            "broker_id": "me",
+            "namespace": "ns",
+            "seed": True,
+            "peers": (),
+            "max_quorum": 0,
+            "snapshot_threshold": 3,
+            "min_replication_factor": 0,
+            "fetch_timeout_s": 3.0,
+            "sync": GROUP,
+            "defaults": DEFAULTS,
+        }
         process = make_process(self.fatal.append)
         ports = Ports(self.disk, clock, chance, self, *self.buses)
-        self.broker = await assemble(settings, ports, process)
+        self.broker = await assemble(BrokerSettings(**{**settings, **self.settings}), ports, process)
         await self.broker.start()
         self.methods = self.broker.methods
         return self

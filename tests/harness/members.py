@@ -34,7 +34,10 @@ class Member:
         mode: SyncMode = GROUP,
         peers: tuple[str, ...] = (),
         max_quorum: int = 0,
+        **settings: Any,
     ) -> None:
+        """`settings` are those of `BrokerSettings` that are to be other than here."""
+        self.settings = settings
         self.name = name
         self.mode = mode
         self.nats = nats
@@ -63,22 +66,22 @@ class Member:
         clock = VirtualClock(loop)
         chance = SeededRandom(hash_of(self.name) + self.boots)
         self.buses = [self.nats.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
-        settings = BrokerSettings(
-            broker_id=self.name,
-            namespace="ns",
-            seed=self.seed,
-            peers=self.peers,
-            max_quorum=self.max_quorum,
-            snapshot_threshold=50,
-            min_replication_factor=0,
-            fetch_timeout_s=3.0,
-            sync=self.mode,
-            defaults=DEFAULTS,
-        )
+        settings: dict[str, Any] = {
+            "broker_id": self.name,
+            "namespace": "ns",
+            "seed": self.seed,
+            "peers": self.peers,
+            "max_quorum": self.max_quorum,
+            "snapshot_threshold": 50,
+            "min_replication_factor": 0,
+            "fetch_timeout_s": 3.0,
+            "sync": self.mode,
+            "defaults": DEFAULTS,
+        }
         self.fatal, self.ends = "", []
         process = make_process(self._end, lambda: self.ends.append("stopped"))
         ports = Ports(self.disk, clock, chance, self, *self.buses)
-        self.broker = await assemble(settings, ports, process)
+        self.broker = await assemble(BrokerSettings(**{**settings, **self.settings}), ports, process)
         await self.broker.start()
         self.methods: Mapping[str, Any] = self.broker.methods
 
@@ -140,8 +143,8 @@ def hash_of(name: str) -> int:
     return sum(name.encode()) * 1009
 
 
-async def three(nats: MemoryNats, mode: SyncMode = GROUP) -> dict[str, Member]:
-    members = {name: Member(name, nats, seed=name == "a", mode=mode) for name in "abc"}
+async def three(nats: MemoryNats, mode: SyncMode = GROUP, **settings: Any) -> dict[str, Member]:
+    members = {name: Member(name, nats, seed=name == "a", mode=mode, **settings) for name in "abc"}
     for member in members.values():
         await member.start()
     await until(lambda: all(len(m.broker.cluster.raft.membership.voters) == 3 for m in members.values()))

@@ -19,6 +19,7 @@ from bascule.core.metadata.commands import (
     HandOver,
     NewStart,
     PauseStream,
+    PublishActivity,
     RaiseStarts,
     RemoveBroker,
     RemoveHold,
@@ -44,7 +45,7 @@ def a_stream(name: str = "orders", partitions: int = 2, servers: tuple[str, ...]
     )
 
 
-names = st.sampled_from(["a", "b", "c"])
+names = st.sampled_from(["a", "b", "c", "__activity"])
 brokers = st.sampled_from(["x", "y", "z"])
 operations = st.builds(Operation, st.sampled_from(["", "o1", "o2", "o3", "o4"]), st.integers(0, 20))
 places = st.builds(At, names, st.integers(0, 3), st.sampled_from(["w", "x", "y", "z"]))
@@ -75,5 +76,6 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(ResumeStream, names, numbers, st.integers(0, 9)),
     st.builds(RaiseStarts, brokers, st.lists(new_starts, max_size=3).map(tuple)),
     st.builds(SetHold, names, st.integers(0, 3), st.sampled_from(["h", "i"]), st.integers(0, 9), st.integers(0, 9)),
+    st.builds(PublishActivity, st.integers(0, 20)),
     st.builds(RemoveHold, names, st.integers(0, 3), st.sampled_from(["h", "i"])),
 )

@@ -19,8 +19,10 @@ FIELDS = (
     "streams",
     *(name for name in Partition._fields if name != "id"),
     *(field.name for field in fields(Brokers)),
+    "activity",
 )
-"""What a command can change: which streams there are, each field of a partition, each list of brokers."""
+"""What a command can change: which streams there are, each field of a partition, each list of brokers, and how far the
+activity stream is published."""
 
 
 class Walk:
@@ -45,6 +47,7 @@ class Walk:
                 c.SetStreamReadonly(name, (), chance.random() < 0.5, self._made),
                 c.PauseStream(name, (), chance.random() < 0.5, self._made),
                 c.ResumeStream(name, (), self._made),
+                c.PublishActivity(self.metadata.index),
             )
         )
 
@@ -100,6 +103,7 @@ def state_of(metadata: Metadata) -> dict[str, object]:
     state: dict[str, object] = {"streams": sorted((s.name, s.creation_index) for s in metadata.streams.values())}
     for name in Partition._fields:
         state[name] = {key: getattr(item, name) for key, item in partitions.items()}
+    state["activity"] = metadata.activity.published
     return state | {field.name: getattr(metadata.brokers, field.name) for field in fields(Brokers)}
 
 

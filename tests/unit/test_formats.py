@@ -214,6 +214,7 @@ SINCE = {
     commands.RaiseStarts,
     commands.SetHold,
     commands.RemoveHold,
+    commands.PublishActivity,
 }
 
 

@@ -275,6 +275,14 @@ class ElectLeader:
     eligible: tuple[str, ...] = ()
 
 
+@layout(pb.PUBLISH_ACTIVITY, "publishActivityOp", index="raftIndex")
+@dataclass(frozen=True, slots=True)
+class PublishActivity:
+    """The events of the activity stream up to this index are published."""
+
+    index: int
+
+
 AdminCommand = DrainBroker | UndrainBroker | BeginRemoval | RemoveBroker | ElectLeader
 Command = (
     CreateStream
@@ -293,6 +301,7 @@ Command = (
     | ChangeLeader
     | BrokerStarted
     | GiveWay
+    | PublishActivity
     | AdminCommand
 )
 

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 
 from bascule.core.metadata import administration, pausing, starts
+from bascule.core.metadata.activity import Activity, event_of
 from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.commands import (
     AdminCommand,
@@ -28,6 +29,7 @@ from bascule.core.metadata.commands import (
     IsrChange,
     PartitionsCommand,
     PauseStream,
+    PublishActivity,
     RaiseStarts,
     RemoveHold,
     ResumeStream,
@@ -39,7 +41,7 @@ from bascule.core.metadata.commands import (
 from bascule.core.metadata.isr import Circumstances, Departure, enter, give_way, leave, minimum
 from bascule.core.metadata.operations import Operations
 from bascule.core.metadata.placement import Changed, broker_started, count_leaders, fail_over
-from bascule.core.metadata.streams import Partition, Stream, finish
+from bascule.core.metadata.streams import ACTIVITY, Partition, Stream, finish
 from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
 from bascule.types import Epoch
 from bascule.wire.pb import internal_pb2 as pb
@@ -84,6 +86,7 @@ class Metadata:
         self.streams: dict[str, Stream] = {}
         self.operations = Operations()
         self.brokers = Brokers()
+        self.activity = Activity()
 
     def stream(self, name: str) -> Stream | None:
         return self.streams.get(name)
@@ -112,7 +115,7 @@ class Metadata:
                 self._check_term(command)
             case SetHold() | RemoveHold():
                 starts.check_hold(self.partition(command.stream, command.partition), command)
-            case BrokerDied() | HandOver() | DiskLost() | BrokerStarted() | RaiseStarts():
+            case BrokerDied() | HandOver() | DiskLost() | BrokerStarted() | RaiseStarts() | PublishActivity():
                 pass
             case _:
                 administration.check(self.streams, command)
@@ -149,6 +152,20 @@ class Metadata:
         except BasculeError as error:
             return [Rejected(error)]
         self.operations.record(operation_of(command), index)
+        changes = self._carry_out(index, command)
+        if ACTIVITY in self.streams:
+            self._report(index, command, changes)
+        return changes
+
+    def _report(self, index: int, command: Command, changes: list[Change]) -> None:
+        """For the activity stream. Its own creation is the first event of all."""
+        stream = self.streams.get(command.name) if isinstance(command, PartitionsCommand) else None
+        changed = [each for change in changes if isinstance(change, PartitionsChanged) for each in change.partitions]
+        event = event_of(command, stream, changed)
+        if event is not None:
+            self.activity.record(index, event)
+
+    def _carry_out(self, index: int, command: Command) -> list[Change]:
         match command:
             case CreateStream(stream):
                 created = stream.created_at(index)
@@ -173,6 +190,9 @@ class Metadata:
                 return self._move(broker_started(self.streams, broker, suspect, all_suspect, self._now(alive)))
             case ShrinkIsr() | ExpandIsr() | ChangeLeader() | GiveWay():
                 return self._change_sets(command)
+            case PublishActivity(published):
+                self.activity.publish(published)
+                return []
             case _:
                 return self._administer(index, command)
 
@@ -215,7 +235,9 @@ class Metadata:
 
     def snapshotting(self) -> Generator[None, None, bytes]:
         """In slices: the state when it begins, whatever is applied meanwhile."""
-        message = pb.MetadataSnapshot(index=self.index, operations=self.operations.to_wire())
+        message = pb.MetadataSnapshot(
+            index=self.index, operations=self.operations.to_wire(), activity=self.activity.to_wire()
+        )
         self.brokers.to_wire(message)
         for stream in [self.streams[name] for name in sorted(self.streams)]:
             message.streams.append((yield from stream.writing()))
@@ -236,6 +258,7 @@ class Metadata:
         metadata = cls()
         metadata.index = message.index
         metadata.operations = Operations.from_wire(message.operations)
+        metadata.activity = Activity.from_wire(message.activity)
         for item in message.streams:
             metadata.streams[item.name] = yield from Stream.reading(item)
             yield

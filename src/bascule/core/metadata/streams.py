@@ -14,7 +14,9 @@ from bascule.wire.pb import internal_pb2 as pb
 
 T = TypeVar("T")
 
-RESERVED_STREAMS = ("__activity", "__cursors")
+ACTIVITY = "__activity"
+CURSORS = "__cursors"
+RESERVED_STREAMS = (ACTIVITY, CURSORS)
 """No client creates or deletes them."""
 Key = tuple[int, int]
 """A stream's creation index and a partition: unlike a name, never used twice."""

@@ -15,6 +15,7 @@ from bascule.errors import (
 )
 from bascule.limits import GRPC_MAX_MESSAGE_BYTES, MAX_PARTITIONS, METADATA_NAMES
 from bascule.net.grpc import Handler
+from bascule.node.api.cursors import Cursors
 from bascule.node.api.descriptions import Descriptions, describe_partition, positions_of
 from bascule.node.api.gate import CLUSTER, Gate, Service, about_stream, about_subject
 from bascule.node.api.leadership import confirm_leads
@@ -26,6 +27,7 @@ from bascule.node.membership.newstream import NewStream
 from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.manager import ReplicaManager
+from bascule.node.partition.publishing import Publishing
 from bascule.node.partition.replicas import Replicas
 from bascule.node.runtime.ports import Address
 from bascule.ports import Call
@@ -33,8 +35,6 @@ from bascule.wire.pb import api_pb2 as api
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject
 
 LATER = (
-    "SetCursor",
-    "FetchCursor",
     "JoinConsumerGroup",
     "LeaveConsumerGroup",
     "FetchConsumerGroupAssignments",
@@ -51,6 +51,7 @@ class Api:
         manager: ReplicaManager,
         cluster: Cluster,
         client: ControllerClient,
+        publishing: Publishing,
         address: Address,
     ) -> None:
         self._gate = gate
@@ -60,7 +61,8 @@ class Api:
         self._cluster = cluster
         self._client = client
         self._address = address
-        self._publisher = Publisher(environment, manager.refusal, client.resume_stream)
+        self._publisher = Publisher(environment, publishing)
+        self._cursors = Cursors(environment, replicas, cluster, manager, client.resume_stream, publishing)
         self._descriptions = Descriptions(lambda: cluster.metadata, replicas.get, environment.jobs)
 
     def methods(self) -> Mapping[str, Handler]:
@@ -120,6 +122,20 @@ class Api:
             "Subscribe",
             api.SubscribeRequest,
             self.subscribe,
+            lambda request: about_stream(request.stream),
+            needs_metadata=True,
+        )
+        service.unary(
+            "SetCursor",
+            api.SetCursorRequest,
+            self._cursors.set_cursor,
+            lambda request: about_stream(request.stream),
+            needs_metadata=True,
+        )
+        service.unary(
+            "FetchCursor",
+            api.FetchCursorRequest,
+            self._cursors.fetch_cursor,
             lambda request: about_stream(request.stream),
             needs_metadata=True,
         )

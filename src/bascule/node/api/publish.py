@@ -8,17 +8,15 @@ readonly, too large, NATS not connected) are returned to Python and answered one
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 from google.protobuf.message import DecodeError
 
 from bascule.errors import (
     BasculeError,
     BusUnavailable,
-    FailedPrecondition,
     Internal,
     InvalidArgument,
-    NotFound,
     ResourceExhausted,
     UnknownOutcome,
 )
@@ -32,11 +30,18 @@ from bascule.limits import (
 )
 from bascule.node.api.requests import check_fields
 from bascule.node.partition.environment import Environment
-from bascule.node.partition.routes import NEEDS_ACK_POLICY, PAUSED, READONLY, REFUSES_WRITES, Table
+from bascule.node.partition.publishing import (
+    LONG_CORRELATION_ID,
+    RESUME_TIMEOUT_S,
+    Code,
+    Publishing,
+    RefusedError,
+    message_of,
+)
+from bascule.node.partition.routes import Table
 from bascule.ports import Call
 from bascule.wire.envelope import MsgType
 from bascule.wire.envelope import decode as decode_envelope
-from bascule.wire.envelope import encode as encode_envelope
 from bascule.wire.grpc import frame
 from bascule.wire.kernels import route_publishes
 from bascule.wire.nats import messages
@@ -50,42 +55,14 @@ CLOSE_WAIT_S = 5.0
 STALLED_ACKS_S = 5.0
 """Acks that are missing for this long will not arrive (a lost NATS connection): the call goes on without them."""
 
-RESUME_TIMEOUT_S = 5.0
-"""How long a message waits for its partition to be resumed."""
-
-Code = api.PublishAsyncError.Code
 _MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
-_LONG_CORRELATION_ID = f"correlationId is too long: it takes at most {MAX_CORRELATION_ID_BYTES} bytes as UTF-8"
-
-_ACK_FAILURES: dict[int, tuple[type[BasculeError], str]] = {
-    api.Ack.INCORRECT_OFFSET: (UnknownOutcome, "incorrect expected offset"),
-    api.Ack.TOO_LARGE: (InvalidArgument, "message exceeds max replication size"),
-    api.Ack.ENCRYPTION: (Internal, "encryption failed on partition"),
-}
-"""Classes, not instances: an exception that is raised twice holds the frames of both in memory."""
-
-
-RefusalReason = Callable[[str, int], str | None]
-"""Why a partition of this broker takes no writes, asked by stream and partition."""
-Resume = Callable[[str, tuple[int, ...], float | None], Awaitable[None]]
-"""Resumes paused partitions of a stream, within so many seconds."""
-
-
-class RefusedError(Exception):
-    """One publish that is refused, with its answers for Publish and for PublishAsync."""
-
-    def __init__(self, code: api.PublishAsyncError.Code, error: BasculeError) -> None:
-        super().__init__(str(error))
-        self.code = code
-        self.error = error
 
 
 class Publisher:
-    def __init__(self, environment: Environment, refusal: RefusalReason, resume: Resume) -> None:
-        self._resume_stream = resume
+    def __init__(self, environment: Environment, publishing: Publishing) -> None:
+        self._publishing = publishing
         self._routes = environment.routes
         self._refused = environment.refused
-        self._refusal = refusal
         self._bus = environment.ports.publishes
         self._inboxes = environment.inboxes
         self._singly = asyncio.Lock()
@@ -96,28 +73,15 @@ class Publisher:
         if not request.stream:
             raise self._counted(InvalidArgument("no stream provided"))
         try:
-            subject, suffix = await self._resumed_route_of(request, call.time_remaining())
+            subject, suffix = await self._publishing.resumed_route_of(request, call.time_remaining())
         except RefusedError as refused:
             raise self._counted(refused.error) from None
-        message = _message_of(request, subject)
+        message = message_of(request, subject)
         ack = await self._publish_and_wait(subject, suffix, message, call)
         if ack is None:
             return api.PublishResponse()
-        if ack.ackError:
-            raise self._not_confirmed(request, ack.ackError)
+        self._publishing.check_stored(request, ack)
         return api.PublishResponse(ack=ack)
-
-    def _not_confirmed(self, request: api.PublishRequest, ack_error: int) -> BasculeError:
-        """The outcome is unknown: a leader that could not store a message has sent it to its followers, and one of
-        these may lead next and commit it."""
-        failure, text = _ACK_FAILURES.get(ack_error, (UnknownOutcome, ""))
-        if text:
-            return failure(text)
-        reason = self._refusal(request.stream, request.partition) or "its leader could not store it; see its log"
-        return UnknownOutcome(
-            f"unknown error: the message may be stored in partition {request.partition} or not, read before you send "
-            f"it again: {reason}"
-        )
 
     async def publish_to_subject(
         self, request: api.PublishToSubjectRequest, call: Call
@@ -140,7 +104,7 @@ class Publisher:
             ackPolicy=request.ackPolicy,
         )
         if len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES:
-            raise self._counted(InvalidArgument(_LONG_CORRELATION_ID))
+            raise self._counted(InvalidArgument(LONG_CORRELATION_ID))
         ack = await self._publish_and_wait(subject, b"", message, call)
         return api.PublishToSubjectResponse(ack=ack)
 
@@ -154,24 +118,11 @@ class Publisher:
                 InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
             )
         if message.ackPolicy == api.NONE or call.time_remaining() is None:
-            self._send(subject, message)
+            self._publishing.send(subject, message)
             return None
         if message.ackInbox:
             return await self._through_foreign_inbox(subject, suffix, message)
-        arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-        def on_frames(frames: bytes, count: int) -> None:
-            if not arrived.done():
-                arrived.set_result(frames)
-
-        inbox = self._inboxes.open(on_frames, unary=True)
-        try:
-            message.ackInbox = (inbox + suffix).decode()
-            self._send(subject, message)
-            frames = await arrived
-            return api.Ack.FromString(frames[5 : 5 + int.from_bytes(frames[1:5], "big")])
-        finally:
-            self._inboxes.close(inbox, unanswered=not arrived.done() or arrived.cancelled())
+        return await self._publishing.answered(suffix, message, lambda: self._publishing.send(subject, message))
 
     async def _through_foreign_inbox(self, subject: bytes, suffix: bytes, message: api.Message) -> api.Ack:
         """The caller named an inbox of its own: listen there too while the call lasts."""
@@ -185,64 +136,17 @@ class Publisher:
         subscription = self._bus.subscribe(message.ackInbox.encode(), on_batch)
         try:
             await self._bus.flush()
-            self._send(subject, message)
+            self._publishing.send(subject, message)
             return await arrived
         except BusUnavailable as error:
             raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
         finally:
             subscription.unsubscribe()
 
-    def _send(self, subject: bytes, message: api.Message) -> None:
-        payload = encode_envelope(MsgType.PUBLISH, message.SerializeToString())
-        if len(payload) > self._bus.max_payload:
-            raise UnknownOutcome("failed to publish to NATS: nats: maximum payload exceeded")
-        try:
-            # A stream's own subject may hold wildcards; NATS takes it literally, and it was checked at CreateStream.
-            self._bus.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload))
-        except BusUnavailable as error:
-            raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
-
     def _counted(self, refusal: BasculeError) -> BasculeError:
         """Every publish that this API refuses passes here."""
         self._refused.add(refusal.status.name.lower())
         return refusal
-
-    async def _resumed_route_of(self, request: api.PublishRequest, timeout_s: float | None) -> tuple[bytes, bytes]:
-        """The same for a partition that may be paused: it is resumed first, and takes the message then."""
-        subject, suffix = self._route_of(request)
-        if self._is_paused(request):
-            try:
-                await self._resume_stream(request.stream, (request.partition,), timeout_s)
-            except BasculeError as error:
-                raise RefusedError(Code.INTERNAL, type(error)(f"failed to resume stream: {error}")) from error
-        return subject, suffix
-
-    def _is_paused(self, request: api.PublishRequest) -> bool:
-        routes = self._routes.table.get(request.stream.encode())
-        route = routes[request.partition] if routes and 0 <= request.partition < len(routes) else None
-        return route is not None and bool(route[1] & PAUSED)
-
-    def _route_of(self, request: api.PublishRequest) -> tuple[bytes, bytes]:
-        """The subject and the suffix of the ack inbox, after the checks every publish passes, in the protocol's
-        order."""
-        routes = self._routes.table.get(request.stream.encode())
-        if routes is None:
-            raise RefusedError(Code.NOT_FOUND, NotFound(f"no such stream: {request.stream}"))
-        route = routes[request.partition] if 0 <= request.partition < len(routes) else None
-        if route is None:
-            raise RefusedError(Code.NOT_FOUND, NotFound(f"no such partition: {request.partition}"))
-        subject, flags, suffix = route
-        if flags & READONLY:
-            raise RefusedError(Code.READONLY, FailedPrecondition(f"readonly partition: {request.partition}"))
-        if flags & NEEDS_ACK_POLICY and request.ackPolicy not in (api.LEADER, api.ALL):
-            text = "stream with concurrency control must have AckPolicy set"
-            raise RefusedError(Code.BAD_REQUEST, InvalidArgument(text))
-        if flags & REFUSES_WRITES:
-            reason = self._refusal(request.stream, request.partition)
-            raise RefusedError(Code.INTERNAL, Internal(f"partition {request.partition} takes no writes: {reason}"))
-        if len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES:
-            raise RefusedError(Code.BAD_REQUEST, InvalidArgument(_LONG_CORRELATION_ID))
-        return subject, suffix
 
     # --- streaming ----------------------------------------------------------------------------------------------
 
@@ -302,10 +206,10 @@ class Publisher:
 
     async def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
         try:
-            subject, suffix = await self._resumed_route_of(request, RESUME_TIMEOUT_S)
-            message = _message_of(request, subject)
+            subject, suffix = await self._publishing.resumed_route_of(request, RESUME_TIMEOUT_S)
+            message = message_of(request, subject)
             message.ackInbox = (inbox + suffix).decode()
-            self._send(subject, message)
+            self._publishing.send(subject, message)
             session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
         except RefusedError as refused:
             session.refuse(request, refused.code, str(self._counted(refused.error)))
@@ -378,20 +282,6 @@ def _acks(batch: bytes) -> Iterator[api.Ack]:
                 yield api.Ack.FromString(payload)
             except DecodeError:
                 continue
-
-
-def _message_of(request: api.PublishRequest, subject: bytes) -> api.Message:
-    return api.Message(
-        offset=request.expectedOffset,
-        key=request.key,
-        value=request.value,
-        stream=request.stream,
-        subject=subject.decode(),
-        headers=request.headers,
-        ackInbox=request.ackInbox,
-        correlationId=request.correlationId,
-        ackPolicy=request.ackPolicy,
-    )
 
 
 def _problem(problem: int, data: bytes, consumed: int) -> BasculeError:

@@ -5,7 +5,6 @@ the high watermark, send them, wait. The bytes sent are those on disk: no messag
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from bascule.errors import (
@@ -20,7 +19,7 @@ from bascule.errors import (
 from bascule.limits import SUBSCRIBER_READ_BYTES
 from bascule.log.commitlog import CommitLog
 from bascule.log.reader import Reader
-from bascule.node.api.leadership import confirm_leads
+from bascule.node.api.leadership import Resume, confirm_leads, resume_here
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.manager import ReplicaManager
@@ -33,19 +32,12 @@ HANDSHAKE = bytes(5)
 """An empty framed Message: "you are subscribed". Clients drop it."""
 
 
-RESUMED_S = 5.0
-"""How long a subscription waits for this broker to open a partition that is resumed."""
-
-
 @dataclass(frozen=True, slots=True)
 class Span:
     """The offsets a subscription covers: from `start`, and never any at or past `stop_end` (None: for ever)."""
 
     start: int
     stop_end: int | None
-
-
-Resume = Callable[[str, tuple[int, ...], float | None], Awaitable[None]]
 
 
 async def subscribe(
@@ -84,8 +76,7 @@ async def _resume_or_refuse(
         raise FailedPrecondition("Server not partition leader")
     if request.resume:
         try:
-            await resume(request.stream, (request.partition,), call.time_remaining())
-            await manager.opened(request.stream, request.partition, RESUMED_S)
+            await resume_here(manager, resume, request.stream, request.partition, call.time_remaining())
         except BasculeError as error:
             raise Internal(f"Failed to resume stream: {error}") from error
         return

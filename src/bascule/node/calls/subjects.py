@@ -15,6 +15,11 @@ def succeeds(cluster: str, other: str) -> bool:
     return bool(other) and cluster.partition("-")[2] == other.partition("-")[0]
 
 
+def own_stream(namespace: str, name: str) -> str:
+    """The subject of a stream of the cluster itself."""
+    return f"{namespace}.{name}"
+
+
 def own_prefix(namespace: str) -> bytes:
     """Subjects with this prefix belong to the cluster: no stream may listen there, so nothing there is stored."""
     return f"{namespace}.".encode()

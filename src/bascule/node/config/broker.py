@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bascule.core.metadata.streams import StreamConfig
+from bascule.core.metadata.streams import CURSORS, Stream, StreamConfig
 from bascule.log.appender import LogConfig
 from bascule.log.sync import SyncMode
 from bascule.node.config.tree import Config
@@ -48,6 +48,25 @@ class StreamDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class CursorSettings:
+    """The stream `__cursors`."""
+
+    partitions: int = 0
+    """0: there are no cursors."""
+    replication_factor: int = -1
+    auto_pause_ns: int = 60_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ActivitySettings:
+    """The stream `__activity`."""
+
+    enabled: bool = False
+    publish_timeout_s: float = 5.0
+    ack_policy: str = "all"
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """A broker and its place in the cluster."""
 
@@ -61,6 +80,13 @@ class BrokerSettings:
     fetch_timeout_s: float
     sync: SyncMode
     defaults: StreamDefaults
+    cursors: CursorSettings = CursorSettings()
+    activity: ActivitySettings = ActivitySettings()
+
+    def auto_pause_ns_of(self, stream: Stream) -> int:
+        """After how long an idle partition of it is paused; 0 is never. For the cursors the setting of each broker
+        counts, and not what it was when the stream was created."""
+        return self.cursors.auto_pause_ns if stream.name == CURSORS else self.defaults.auto_pause_ns_of(stream.config)
 
     @classmethod
     def of(cls, config: Config, broker_id: str) -> "BrokerSettings":
@@ -84,5 +110,15 @@ class BrokerSettings:
                 max_lag_ns=clustering.replica_max_lag_time_ns,
                 auto_pause_ns=config.streams.auto_pause_time_ns,
                 auto_pause_disable_if_subscribers=config.streams.auto_pause_disable_if_subscribers,
+            ),
+            cursors=CursorSettings(
+                partitions=config.cursors.stream_partitions,
+                replication_factor=config.cursors.stream_replication_factor,
+                auto_pause_ns=config.cursors.stream_auto_pause_time_ns,
+            ),
+            activity=ActivitySettings(
+                enabled=config.activity.stream_enabled,
+                publish_timeout_s=config.activity.stream_publish_timeout_ns / 1e9,
+                ack_policy=config.activity.stream_publish_ack_policy,
             ),
         )

@@ -78,6 +78,7 @@ NEVER_REQUESTED = (
     pb.BROKER_DIED,
     pb.DISK_LOST,
     pb.BEGIN_REMOVAL,
+    pb.PUBLISH_ACTIVITY,
     pb.RAISE_STARTS,
 )
 """The controller proposes these commands by itself, or nobody does yet: a request for one is refused."""

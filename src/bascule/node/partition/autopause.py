@@ -36,7 +36,7 @@ class Idle(NamedTuple):
 class AutoPause:
     def __init__(self, environment: Environment, replicas: Replicas, client: ControllerClient) -> None:
         self._clock = environment.active_clock
-        self._defaults = environment.settings.defaults
+        self._settings = environment.settings
         self._replicas = replicas
         self._client = client
         self._idle: dict[Key, Idle] = {}
@@ -46,11 +46,10 @@ class AutoPause:
         while True:
             shortest_s = LOOK_EVERY_S * LOOKS
             seen: dict[Key, Idle] = {}
-            wanted = any(map(self._defaults.auto_pause_ns_of, self._replicas.configs()))
-            for number, replica in enumerate(list(self._replicas.values()) if wanted else ()):
+            for number, replica in enumerate(list(self._replicas.values())):
                 if number % WATCH_SLICE == WATCH_SLICE - 1:
                     await asyncio.sleep(0)
-                after_ns = self._defaults.auto_pause_ns_of(replica.stream.config)
+                after_ns = self._settings.auto_pause_ns_of(replica.stream)
                 if replica.leading is None or not after_ns:
                     continue
                 shortest_s = min(shortest_s, after_ns / 1e9)
@@ -63,7 +62,7 @@ class AutoPause:
         idle = self._idle.get(replica.key)
         if idle is None or (idle.leader_epoch, idle.end) != (epoch, end):
             return Idle(epoch, end, now)
-        if replica.subscribers and self._defaults.auto_pause_spares_subscribers(replica.stream.config):
+        if replica.subscribers and self._settings.defaults.auto_pause_spares_subscribers(replica.stream.config):
             return idle
         if now - idle.since > after_ns and not self._pauses.full:
             self._pauses.start(self._pause(replica))

@@ -34,14 +34,14 @@ from bascule.core.partition.leader import (
     Tick,
 )
 from bascule.core.partition.pendingacks import PendingAcks
-from bascule.errors import AckError, BusUnavailable, LogError
+from bascule.errors import AckError, BusUnavailable, LogError, Unavailable
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.ports import PartitionBroker, PartitionReplica
 from bascule.node.replication.reads import records_end
 from bascule.node.runtime.countedlog import CountedLog
 from bascule.ports import Subscription
 from bascule.wire.kernels import encode_acks
-from bascule.wire.nats import messages
+from bascule.wire.nats import NatsMessage, messages, pack
 from bascule.wire.pendingacks import with_error
 from bascule.wire.record import ack_prefix, origin
 from bascule.wire.subjects import partition_subject
@@ -234,6 +234,12 @@ class Leading:
         )
 
     # --- events to effects --------------------------------------------------------------------------------------
+
+    def take_own(self, payload: bytes) -> None:
+        """A message of this broker itself, as if NATS had delivered it now."""
+        if self._closed:
+            raise Unavailable(f"{self._name} is not led by this broker any more; nothing was stored")
+        self._on_batch(pack(NatsMessage(self._subject, b"", payload)), 1)
 
     def _on_batch(self, batch: bytes, count: int) -> None:
         try:

@@ -1,9 +1,9 @@
 """The replicas on this broker. Replication, repair, requests of the controller and the API find them here; the manager
 adds and removes them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from bascule.core.metadata.streams import Key, StreamConfig
+from bascule.core.metadata.streams import Key
 from bascule.node.membership.metadata import MetadataCache
 from bascule.node.partition.leading import Leading
 from bascule.node.partition.replica import Replica
@@ -39,10 +39,6 @@ class Replicas:
     def exists(self, stream: str, partition: int) -> bool:
         """Whether there is such a partition, here or elsewhere."""
         return self._cache.metadata.partition(stream, partition) is not None
-
-    def configs(self) -> Iterator[StreamConfig]:
-        """Of all streams."""
-        return (stream.config for stream in self._cache.metadata.streams.values())
 
     def values(self) -> Iterable[Replica]:
         return self._open.values()

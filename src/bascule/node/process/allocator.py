@@ -5,10 +5,9 @@ system as soon as it is free and requests it again for the next batch, one page 
 a batch 40 faults on the leader and 65 on a follower, about 6 % of a broker's processor time. Here glibc keeps freed
 memory, up to a bound.
 
-A full garbage collection visits every object, and stops the broker for 5 ms and more: while a thousand partitions are
-opened there would be several, of up to 40 ms. Objects that exist when the broker starts to serve are long-lived, so the
-collector is off until then, and these are frozen: it skips them. So are the objects of partitions that are opened
-later: a thousand of them would make every full collection 60 ms longer.
+A full garbage collection visits every object, and stops the broker for 5 ms and more. Objects that exist when the
+broker starts to serve are long-lived, so they are frozen: the collector skips them. So are the objects of partitions
+that are opened later: a thousand of them would make every full collection 60 ms longer.
 """
 
 import ctypes
@@ -16,9 +15,6 @@ import gc
 
 from bascule.limits import MALLOC_MMAP_BYTES, MALLOC_TRIM_BYTES
 
-FULL_COLLECTION = 200
-"""Collections of young objects, by tens, between two full ones. Batches leave no cyclic garbage, so there is little to
-find, and a full collection takes long while new partitions are not frozen yet."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 
@@ -31,18 +27,10 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, MALLOC_MMAP_BYTES)
 
 
-def collect_later() -> None:
-    """No garbage is collected until `freeze_objects`."""
-    gc.disable()
-
-
 def freeze_objects() -> None:
-    """Freeze all present objects: the collector, which is on from now on, skips them. Cyclic garbage among them is
-    never freed: what a start leaves is little, and to look for it would take longer than anything else may."""
+    """Freeze all present objects: the collector skips them."""
+    gc.collect()
     gc.freeze()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, FULL_COLLECTION)
-    gc.enable()
 
 
 def freeze_grown() -> None:

@@ -23,6 +23,7 @@ from bascule.node.api.liftbridge import Api
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.subjects import Subjects
 from bascule.node.config.broker import BrokerSettings
+from bascule.node.controller.activity import ActivityDispatcher
 from bascule.node.controller.administration import Administration
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.controller import Controller
@@ -31,6 +32,7 @@ from bascule.node.controller.fencing import Fencing
 from bascule.node.controller.joining import Joining
 from bascule.node.controller.leases import Leases
 from bascule.node.controller.livebrokers import LiveBrokers
+from bascule.node.controller.ownstreams import OwnStreams
 from bascule.node.controller.proposals import Proposals
 from bascule.node.controller.streamstatus import StreamStatus
 from bascule.node.controller.voters import Voters
@@ -48,6 +50,7 @@ from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.metadatachanges import ChangeQueue, MetadataChanges
 from bascule.node.partition.peerlogs import PeerLogs
+from bascule.node.partition.publishing import Publishing
 from bascule.node.partition.replicas import Replicas
 from bascule.node.partition.routes import Routes
 from bascule.node.process.broker import Broker
@@ -150,12 +153,28 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     cluster = _cluster(settings, ties, client, ports)
     manager = ReplicaManager(environment, cluster, client, replicas, feeds, fetchers, peer_logs, process.on_grown)
     gate = Gate(manager, cluster, metrics)
-    api = Api(gate, environment, replicas, manager, cluster, client, ports.address)
+    publishing = Publishing(environment, manager.refusal, client.resume_stream)
+    api = Api(gate, environment, replicas, manager, cluster, client, publishing, ports.address)
     admin = AdminApi(gate, cluster, client, brokers, settings.defaults, ports)
     methods = {**api.methods(), **admin.methods()}
     changes = MetadataChanges(manager, replicas, queue, jobs)
+    own_streams = OwnStreams(settings, controller.proposals, controller.live, controller.executor)
+    activity = ActivityDispatcher(settings.activity, controller.proposals, controller.live, publishing)
     return Broker(
-        environment, cluster, client, controller, brokers, status, replicas, manager, changes, gate, methods, process
+        environment,
+        cluster,
+        client,
+        controller,
+        own_streams,
+        activity,
+        brokers,
+        status,
+        replicas,
+        manager,
+        changes,
+        gate,
+        methods,
+        process,
     )
 
 

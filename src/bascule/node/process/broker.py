@@ -12,8 +12,10 @@ from bascule.core.metadata.state import StreamCreated
 from bascule.log import cleanshutdown
 from bascule.net.grpc import Handler
 from bascule.node.api.gate import Gate
+from bascule.node.controller.activity import ActivityDispatcher
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.controller import Controller
+from bascule.node.controller.ownstreams import OwnStreams
 from bascule.node.controller.streamstatus import StreamStatus
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
@@ -46,6 +48,8 @@ class Broker:
         cluster: Cluster,
         client: ControllerClient,
         controller: Controller,
+        own_streams: OwnStreams,
+        activity: ActivityDispatcher,
         broker_admin: BrokerAdmin,
         stream_status: StreamStatus,
         replicas: Replicas,
@@ -59,6 +63,8 @@ class Broker:
         self.cluster = cluster
         self.client = client
         self.controller = controller
+        self.own_streams = own_streams
+        self.activity = activity
         self.broker_admin = broker_admin
         self.stream_status = stream_status
         self.replicas = replicas
@@ -142,6 +148,10 @@ class Broker:
         run("the scrub of all records", self._scrub, "damage on disk is found only when a record is read")
         run("the check for lag", self._watch, "followers that lag stay in the in-sync set, and commits wait")
         run("the pausing of idle partitions", self.auto_pause.run, "idle partitions stay open")
+        if self.own_streams.configured:
+            run("the creation of the cluster's own streams", self.own_streams.run, "there are no cursors, or no events")
+        if self.activity.enabled:
+            run("the activity stream", self.activity.run, "nothing is published in it while this is the controller")
 
     async def _watch(self) -> None:
         while True:

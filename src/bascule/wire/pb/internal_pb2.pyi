@@ -404,8 +404,44 @@ class RemovedBroker(_message.Message):
     incarnation: str
     def __init__(self, id: _Optional[str] = ..., incarnation: _Optional[str] = ...) -> None: ...
 
+class PublishActivityOp(_message.Message):
+    __slots__ = ("raftIndex",)
+    RAFTINDEX_FIELD_NUMBER: _ClassVar[int]
+    raftIndex: int
+    def __init__(self, raftIndex: _Optional[int] = ...) -> None: ...
+
+class ActivityEvent(_message.Message):
+    __slots__ = ("index", "event")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    event: bytes
+    def __init__(self, index: _Optional[int] = ..., event: _Optional[bytes] = ...) -> None: ...
+
+class Activity(_message.Message):
+    __slots__ = ("published", "unpublished", "dropped")
+    PUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    UNPUBLISHED_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    published: int
+    unpublished: _containers.RepeatedCompositeFieldContainer[ActivityEvent]
+    dropped: int
+    def __init__(self, published: _Optional[int] = ..., unpublished: _Optional[_Iterable[_Union[ActivityEvent, _Mapping]]] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class Cursor(_message.Message):
+    __slots__ = ("stream", "partition", "cursorId", "offset")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    CURSORID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    cursorId: str
+    offset: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursorId: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "publishActivityOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +450,7 @@ class RaftLog(_message.Message):
     DELETESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     PAUSESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     RESUMESTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHACTIVITYOP_FIELD_NUMBER: _ClassVar[int]
     SETSTREAMREADONLYOP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
     ADMINOP_FIELD_NUMBER: _ClassVar[int]
@@ -430,6 +467,7 @@ class RaftLog(_message.Message):
     deleteStreamOp: DeleteStreamOp
     pauseStreamOp: PauseStreamOp
     resumeStreamOp: ResumeStreamOp
+    publishActivityOp: PublishActivityOp
     setStreamReadonlyOp: SetStreamReadonlyOp
     brokerOp: BrokerOp
     adminOp: AdminOp
@@ -438,23 +476,25 @@ class RaftLog(_message.Message):
     giveWayOp: IsrOp
     raiseStartsOp: RaiseStartsOp
     holdOp: HoldOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
-    __slots__ = ("streams", "index", "draining", "removing", "removed", "operations")
+    __slots__ = ("streams", "index", "draining", "removing", "removed", "operations", "activity")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     REMOVING_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[Stream]
     index: int
     draining: _containers.RepeatedScalarFieldContainer[str]
     removing: _containers.RepeatedScalarFieldContainer[str]
     removed: _containers.RepeatedCompositeFieldContainer[RemovedBroker]
     operations: Operations
-    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., index: _Optional[int] = ..., draining: _Optional[_Iterable[str]] = ..., removing: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[_Union[RemovedBroker, _Mapping]]] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ...) -> None: ...
+    activity: Activity
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., index: _Optional[int] = ..., draining: _Optional[_Iterable[str]] = ..., removing: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[_Union[RemovedBroker, _Mapping]]] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ...) -> None: ...
 
 class ServerState(_message.Message):
     __slots__ = ("serverID",)
@@ -623,7 +663,7 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp", "publishActivityOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -640,6 +680,7 @@ class PropagatedRequest(_message.Message):
     GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
     RAISESTARTSOP_FIELD_NUMBER: _ClassVar[int]
     HOLDOP_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHACTIVITYOP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: NewStream
     shrinkISROp: IsrOp
@@ -656,7 +697,8 @@ class PropagatedRequest(_message.Message):
     giveWayOp: IsrOp
     raiseStartsOp: RaiseStartsOp
     holdOp: HoldOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ...) -> None: ...
+    publishActivityOp: PublishActivityOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")
