@@ -16,6 +16,7 @@ from tests.harness.cluster_load import Brokers
 from tests.harness.conformance import Server
 
 NAMES = "abcdefg"
+OWN_STREAMS = {"cursors.stream.partitions": "__cursors", "activity.stream.enabled": "__activity"}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -68,10 +69,20 @@ class Servers:
 
 
 def start(folder: Path, brokers: int, settings: dict[str, Any]) -> tuple[Server, Brokers | BrokerProcess]:
+    """Ready, with the streams of its own that it is to have."""
+    server, owned = _start(folder, brokers, settings)
+    for setting, stream in OWN_STREAMS.items():
+        if setting in settings:
+            server.known(stream)
+    return server, owned
+
+
+def _start(folder: Path, brokers: int, settings: dict[str, Any]) -> tuple[Server, Brokers | BrokerProcess]:
     if brokers == 1:
         broker = BrokerProcess(folder, config={"clustering.server.id": "a", **settings}).start().wait_ready()
         return Server(broker.address, broker.nats_url, settings, {"a": broker}), broker
-    cluster = Brokers(folder, NAMES[:brokers], config={"clustering.min.insync.replicas": 1, **settings})
+    config = {"clustering.min.insync.replicas": 1, **settings}
+    cluster = Brokers(folder, NAMES[:brokers], peers=True, config=config)  # so that -1 replicas are one on each
     return Server(cluster["a"].address, cluster.nats.nats_url, settings, cluster.brokers), cluster
 
 

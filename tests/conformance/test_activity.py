@@ -14,8 +14,6 @@ SETTINGS = {"activity.stream.enabled": "true", "cursors.stream.partitions": 1}
 
 CREATED = (grpc.StatusCode.OK, grpc.StatusCode.ALREADY_EXISTS)
 
-pytestmark = pytest.mark.unfinished("the activity stream is not written yet")
-
 
 def events(server: Server) -> list[api.ActivityStreamEvent]:
     """All so far. Events come at least once: what comes again has the same id, and counts once."""
@@ -119,6 +117,7 @@ def test_an_event_for_each_request(server: Server) -> None:
     assert operations == [api.PauseStreamOp(stream=name, partitions=[0])] * 2
 
 
+@pytest.mark.unfinished("the methods of consumer groups answer UNIMPLEMENTED")
 def test_members_join_and_leave(server: Server) -> None:
     """3.21: JOIN_CONSUMER_GROUP and LEAVE_CONSUMER_GROUP; 7.9 TestActivityStreamJoinLeaveConsumerGroup."""
     name, group = server.create(), unique("group")

@@ -17,8 +17,6 @@ SETTINGS = {"cursors.stream.partitions": PARTITIONS}
 SETTLE_S = 60.0
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 
-pytestmark = pytest.mark.unfinished("SetCursor and FetchCursor answer UNIMPLEMENTED")
-
 
 def partition_of(cursor: str, stream: str, partition: int) -> int:
     """As clients compute it."""

@@ -154,11 +154,13 @@ def test_a_new_group_has_epoch_zero(server: Server, group: Group) -> None:
 def test_groups_are_described(server: Server, group: Group) -> None:
     """1.4 ConsumerGroupMetadata; 3.19: the group epoch is that of the last change."""
     name = server.create()
-    joined = group.join("a", name)
+    group.join("a", name)
+    joined = group.join("b", name)
+    assert poll(lambda: group.described().epoch == joined.epoch, TIMEOUT_S)
     found = group.described()
     assert (found.groupId, found.error) == (group.id, api.ConsumerGroupMetadata.OK)
     assert (found.coordinator, found.epoch) == (joined.coordinator, joined.epoch)
-    joined = group.join("b", name)
+    joined = group.join("c", name)
     assert poll(lambda: group.described().epoch == joined.epoch, TIMEOUT_S)
 
 
@@ -303,7 +305,9 @@ def test_a_report_about_an_unknown_group(server: Server, group: Group) -> None:
 
 def test_a_report_about_another_coordinator(server: Server, group: Group) -> None:
     """1.5 ReportConsumerGroupCoordinator: coordinator or epoch stale."""
-    joined = group.join("a", server.create())
+    name = server.create()
+    group.join("a", name)
+    joined = group.join("b", name)
     current = f"current coordinator: {joined.coordinator} epoch: {joined.epoch}"
     for other, epoch in (("nobody", joined.epoch), (joined.coordinator, joined.epoch + 9)):
         text = f"Coordinator generation mismatch, {current}, got coordinator: {other} epoch: {epoch}"

@@ -7,7 +7,6 @@ from bascule.wire.pb import api_pb2 as api
 from tests.harness.conformance import Server, status
 
 
-@pytest.mark.unfinished("SetCursor and FetchCursor answer UNIMPLEMENTED")
 def test_cursors_are_off(server: Server) -> None:
     """1.5 SetCursor: __cursors missing; 1.5 FetchCursor: __cursors missing; 3.20: off by default."""
     if server.described("__cursors").error == api.StreamMetadata.OK:
