@@ -228,3 +228,16 @@ CURSOR_INDEX_LAG = 1000  # records that may be stored before the index takes the
 CURSORS_SET_AT_ONCE = 16_384  # calls of SetCursor, and cursors whose calls wait for one another
 UNPUBLISHED_EVENTS = 4096  # of the activity stream, in the metadata; older ones are dropped
 UNPUBLISHED_EVENT_BYTES = 4 * MIB
+
+# consumer groups
+MAX_GROUPS = 10_000
+MAX_GROUP_MEMBERS = 1000
+MAX_MEMBER_STREAMS = 1000  # that one member subscribes to
+MAX_GROUP_SUBSCRIPTIONS = 20_000  # streams that the members of one group subscribe to, each member by itself
+MAX_SUBSCRIPTIONS = 200_000  # over all groups; a member whose streams are all deleted counts as one
+MAX_GROUP_PARTITIONS = 20_000  # that the members of one group read
+MAX_ASSIGNED_PARTITIONS = 200_000  # over all groups: each has its reader in the metadata
+MAX_GROUP_ID_BYTES = 200  # of a group, and of a consumer
+ASSIGN_SLICE = 4000  # steps of an assignment: 3 ms
+GROUPS_SLICE = 200  # groups or members that are looked at
+EXPIRIES_AT_ONCE = 64  # groups whose members a coordinator asks to be removed, at a time

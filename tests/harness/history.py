@@ -232,11 +232,12 @@ class Turmoil:
         away.kill()
         await asyncio.sleep(3.0)  # nothing is placed on it any more
         rest = [member for member in self.members.values() if member is not away]
+        asks = next(member for member in rest if member is not self._controller)
         for number in range(FILLERS):
             name = f"f{number}"
             create = api.CreateStreamRequest(name=name, subject=name)
-            assert (await rest[0].call("CreateStream", create))[0] is Status.OK
-            assert (await rest[1].call("DeleteStream", api.DeleteStreamRequest(name=name)))[0] is Status.OK
+            assert (await asks.call("CreateStream", create))[0] is Status.OK
+            assert (await self._controller.call("DeleteStream", api.DeleteStreamRequest(name=name)))[0] is Status.OK
         for member in rest:
             member.kill()
         await asyncio.gather(*(member.start() for member in self.members.values()))

@@ -7,6 +7,7 @@ from bascule.core.metadata.commands import (
     BeginRemoval,
     BrokerDied,
     BrokerStarted,
+    ChangeCoordinator,
     ChangeLeader,
     Command,
     CreateStream,
@@ -17,6 +18,8 @@ from bascule.core.metadata.commands import (
     ExpandIsr,
     GiveWay,
     HandOver,
+    JoinGroup,
+    LeaveGroup,
     NewStart,
     PauseStream,
     PublishActivity,
@@ -52,6 +55,7 @@ places = st.builds(At, names, st.integers(0, 3), st.sampled_from(["w", "x", "y",
 isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5), st.integers(0, 5))
 numbers = st.lists(st.integers(0, 2), max_size=2).map(tuple)
 new_starts = st.builds(NewStart, names, st.integers(1, 5), st.integers(0, 3), st.integers(1, 5), st.integers(0, 9))
+groups, consumers = st.sampled_from(["g", "h"]), st.sampled_from(["c1", "c2", "c3"])
 commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(ShrinkIsr, *isr_change),
     st.builds(ExpandIsr, *isr_change),
@@ -78,4 +82,14 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(SetHold, names, st.integers(0, 3), st.sampled_from(["h", "i"]), st.integers(0, 9), st.integers(0, 9)),
     st.builds(PublishActivity, st.integers(0, 20)),
     st.builds(RemoveHold, names, st.integers(0, 3), st.sampled_from(["h", "i"])),
+    st.builds(
+        JoinGroup,
+        groups,
+        consumers,
+        st.lists(names, min_size=1, max_size=3).map(tuple),
+        operations,
+        st.lists(brokers, max_size=3).map(tuple),
+    ),
+    st.builds(LeaveGroup, groups, consumers, st.booleans(), st.integers(0, 20), operations),
+    st.builds(ChangeCoordinator, groups, st.integers(0, 20), st.lists(brokers, max_size=3).map(tuple)),
 )

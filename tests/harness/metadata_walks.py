@@ -20,9 +20,10 @@ FIELDS = (
     *(name for name in Partition._fields if name != "id"),
     *(field.name for field in fields(Brokers)),
     "activity",
+    "groups",
 )
-"""What a command can change: which streams there are, each field of a partition, each list of brokers, and how far the
-activity stream is published."""
+"""What a command can change: which streams there are, each field of a partition, each list of brokers, how far the
+activity stream is published, and consumer groups."""
 
 
 class Walk:
@@ -32,7 +33,9 @@ class Walk:
         self._made = 0
 
     def command(self) -> c.Command | None:
-        return self._chance.choice((self._of_streams, self._of_brokers, self._of_partitions, self._of_administrators))()
+        return self._chance.choice(
+            (self._of_streams, self._of_brokers, self._of_partitions, self._of_administrators, self._of_groups)
+        )()
 
     def _of_streams(self) -> c.Command | None:
         chance, name = self._chance, self._chance.choice(NAMES)
@@ -83,6 +86,17 @@ class Walk:
         index = self.metadata.streams[name].creation_index
         return c.NewStart(name, index, item.id, item.leader_epoch, item.start + self._chance.randrange(3))
 
+    def _of_groups(self) -> c.Command | None:
+        chance, known = self._chance, self.metadata.groups.get("g")
+        self._made += 1
+        operation = Operation(str(self._made), self.metadata.index)
+        if known is None or chance.random() < 0.3:
+            alive = tuple(chance.sample(BROKERS, 3))
+            return c.JoinGroup("g", f"c{self._made}", (chance.choice(NAMES),), operation, alive)
+        if chance.random() < 0.5:
+            return c.LeaveGroup("g", chance.choice(list(known.members)), operation=operation)
+        return c.ChangeCoordinator("g", known.epoch, tuple(chance.sample(BROKERS, 3)))
+
     def _of_administrators(self) -> c.Command:
         chance, broker = self._chance, self._chance.choice(BROKERS)
         others = [each for each in BROKERS if each != broker]
@@ -104,6 +118,7 @@ def state_of(metadata: Metadata) -> dict[str, object]:
     for name in Partition._fields:
         state[name] = {key: getattr(item, name) for key, item in partitions.items()}
     state["activity"] = metadata.activity.published
+    state["groups"] = dict(metadata.groups)
     return state | {field.name: getattr(metadata.brokers, field.name) for field in fields(Brokers)}
 
 

@@ -215,6 +215,9 @@ SINCE = {
     commands.SetHold,
     commands.RemoveHold,
     commands.PublishActivity,
+    commands.JoinGroup,
+    commands.LeaveGroup,
+    commands.ChangeCoordinator,
 }
 
 

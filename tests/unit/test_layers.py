@@ -41,6 +41,7 @@ NODE_ORDER = (
     "process",
     "api",
     "controller",
+    "groups",
     "partition",
     "replication",
     "membership",

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Mapping
 
-from bascule.node.config.broker import BrokerSettings, StreamDefaults
+from bascule.node.config.broker import BrokerSettings, GroupSettings, StreamDefaults
 from bascule.node.process import identity
 from bascule.node.process.assemble import assemble
 from bascule.node.process.broker import Broker
@@ -12,6 +12,9 @@ from bascule.sim.host import Handler, Host, SeededRandom
 from bascule.sim.plan import Scenario
 from bascule.sim.trace import Part, Trace, Violation
 from bascule.testing.bus import MemoryNats
+
+CONSUMER_TIMEOUT_S = 2.0
+COORDINATOR_TIMEOUT_S = 1.0
 
 NAMESPACE = "sim"
 
@@ -44,6 +47,7 @@ class Builder:
             fetch_timeout_s=3.0,
             sync=self._plan.sync,
             defaults=self._defaults,
+            groups=GroupSettings(int(CONSUMER_TIMEOUT_S * 1e9), int(COORDINATOR_TIMEOUT_S * 1e9)),
         )
         buses = [host.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
         ports = Ports(host.disk, host.clock, chance, host, *buses)

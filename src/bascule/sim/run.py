@@ -19,6 +19,7 @@ from bascule.sim.bugs import BUGS
 from bascule.sim.checkers import View
 from bascule.sim.churn import Churn
 from bascule.sim.faults.strikes import Faults
+from bascule.sim.groups import Groups
 from bascule.sim.history import StreamInfo
 from bascule.sim.inspection import compare_metadata, compare_replicas, same_index
 from bascule.sim.omniscience import watching
@@ -172,6 +173,7 @@ class Simulation:
         self._start_publishers(parts, races)
         self._start_readers([part for part in world.parts() if part.number < USED])
         world.start(Churn(world, "churn", last.replication, last.min_isr).run())
+        world.start(Groups(world, "grouped", "churn", last.replication, last.min_isr).run())
         world.start(Restrictions(world, "restricted", last.replication, last.min_isr).run())
         self.trace.note("phase", f"work for {self.plan.duration_s:.3f} s")
         world.start(self._faults.run())

@@ -44,6 +44,8 @@ var commands = map[string]command{
 	"metadata":           metadata,
 	"partition-metadata": partitionMetadata,
 	"ride":               ride,
+	"consume":            consume,
+	"cursor":             cursor,
 }
 
 func main() {

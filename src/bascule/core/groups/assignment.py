@@ -6,12 +6,20 @@ partitions per member are as even as the subscriptions allow: nobody could give 
 others, to a member that has at least two fewer. What need not move stays: partitions change hands only if their reader
 is gone, or along such a chain, the shortest one first.
 
-Partitions of one stream are alike, so a chain is looked for between members, not partitions.
+Partitions of one stream are alike, so a chain is looked for between members, not partitions. Members are relieved in
+the order of their load. A member from which no chain leads anywhere is done, and so is every member that a chain
+from it reaches: none of them has two more than another one within reach, and later chains begin at members with no more
+than it, so they neither pass through them nor end there.
+
+A group may have ten thousand partitions: the work stops after each slice of it (`limits.ASSIGN_SLICE`).
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from heapq import heapify, heapreplace
+from collections.abc import Generator, Iterable, Mapping
+from heapq import heapify, heappop, heappush, heapreplace
+
+from bascule.core.metadata.streams import finish
+from bascule.limits import ASSIGN_SLICE
 
 Subscriptions = Mapping[str, Iterable[str]]
 """By member, the streams it subscribes to."""
@@ -21,16 +29,24 @@ Assignment = dict[str, dict[str, tuple[int, ...]]]
 
 def assign(subscriptions: Subscriptions, partitions: Mapping[str, int], before: Assignment) -> Assignment:
     """`partitions` has the number of partitions of each stream; a stream that is not there has none."""
-    holdings = _Holdings(subscriptions, partitions, before)
-    holdings.give_unread()
-    holdings.balance()
+    return finish(assigning(subscriptions, partitions, before))
+
+
+def assigning(
+    subscriptions: Subscriptions, partitions: Mapping[str, int], before: Assignment
+) -> Generator[None, None, Assignment]:
+    """The same in slices."""
+    holdings = _Holdings(subscriptions, partitions)
+    yield from holdings.keep(before)
+    yield from holdings.give_unread()
+    yield from holdings.balance()
     return holdings.assignment()
 
 
 class _Holdings:
     """Who reads what, while it is worked out."""
 
-    def __init__(self, subscriptions: Subscriptions, partitions: Mapping[str, int], before: Assignment) -> None:
+    def __init__(self, subscriptions: Subscriptions, partitions: Mapping[str, int]) -> None:
         self._members = sorted(subscriptions)
         self._subscribers: dict[str, list[str]] = {}
         for member in self._members:
@@ -40,21 +56,38 @@ class _Holdings:
         self._streams = sorted(self._subscribers)
         self._partitions = partitions
         self._held: dict[str, dict[str, list[int]]] = {member: {} for member in self._members}
+        for stream in self._streams:
+            for member in self._subscribers[stream]:
+                self._held[member][stream] = []
         self._load = dict.fromkeys(self._members, 0)
-        self._unread = {stream: self._keep(stream, before) for stream in self._streams}
+        self._unread: dict[str, list[int]] = {}
+        self._worked = 0
 
-    def _keep(self, stream: str, before: Assignment) -> list[int]:
-        """Whoever reads a partition and still may goes on. The partitions that nobody reads."""
-        unread = dict.fromkeys(range(self._partitions[stream]))
-        for member in self._subscribers[stream]:
-            held = [number for number in sorted(before.get(member, {}).get(stream, ())) if number in unread]
-            for number in held:
-                del unread[number]
-            self._held[member][stream] = held
-            self._load[member] += len(held)
-        return list(unread)
+    def _slice_is_over(self, work: int) -> bool:
+        self._worked += work
+        if self._worked < ASSIGN_SLICE:
+            return False
+        self._worked = 0
+        return True
 
-    def give_unread(self) -> None:
+    def keep(self, before: Assignment) -> Generator[None, None, None]:
+        """Whoever reads a partition and still may goes on."""
+        for stream in self._streams:
+            count = self._partitions[stream]
+            unread = dict.fromkeys(range(count))
+            for member in self._subscribers[stream]:
+                stays = [number for number in before.get(member, {}).get(stream, ()) if number in unread]
+                for number in stays:
+                    del unread[number]
+                self._held[member][stream] = stays
+                self._load[member] += len(stays)
+                if self._slice_is_over(1 + len(stays)):
+                    yield
+            self._unread[stream] = list(unread)
+            if self._slice_is_over(count // 4):
+                yield
+
+    def give_unread(self) -> Generator[None, None, None]:
         """Each to the subscriber with the fewest partitions; of those with the same number to the first by name."""
         for stream in self._streams:
             loads = [(self._load[member], member) for member in self._subscribers[stream]]
@@ -64,40 +97,57 @@ class _Holdings:
                 heapreplace(loads, (load + 1, member))
                 self._held[member][stream].append(number)
                 self._load[member] += 1
+                if self._slice_is_over(2):
+                    yield
+            if self._slice_is_over(len(loads)):
+                yield
 
-    def balance(self) -> None:
+    def balance(self) -> Generator[None, None, None]:
         """Pass partitions on from the members with the most, until no chain leads to one with at least two fewer."""
-        while any(
-            self._relieve(member) for member in sorted(self._members, key=lambda each: (-self._load[each], each))
-        ):
-            pass
+        least = min(self._load.values(), default=0)  # it only rises
+        done: dict[str, None] = {}
+        waiting = [(-load, member) for member, load in self._load.items()]
+        heapify(waiting)
+        while waiting and -waiting[0][0] >= least + 2:
+            negative, member = heappop(waiting)
+            if member in done or -negative != self._load[member]:
+                continue  # its present load is in the heap, too
+            came_by = {member: (member, "")}
+            last = self._chain(member, came_by, done)
+            if last:
+                self._pass_on(member, last, came_by)
+                heappush(waiting, (-self._load[member], member))
+                heappush(waiting, (-self._load[last], last))
+            else:
+                done.update(dict.fromkeys(came_by))
+            if self._slice_is_over(8 + len(came_by)):
+                yield
 
-    def _relieve(self, loaded: str) -> bool:
-        """Whether a chain was found by which this member has one partition less."""
-        came_by: dict[str, tuple[str, str]] = {}
-        queue = deque([loaded])
+    def _chain(self, loaded: str, came_by: dict[str, tuple[str, str]], done: Mapping[str, None]) -> str:
+        """The end of the shortest chain by which this member has one partition less; empty if there is none. Fills in
+        from whom, and of which stream, each member on the way is given one."""
+        few = self._load[loaded] - 2
+        queue, seen = deque([loaded]), dict[str, None]()
         while queue:
             giver = queue.popleft()
-            for stream in self._streams:
-                if not self._held[giver].get(stream):
+            for stream, numbers in self._held[giver].items():
+                if not numbers or stream in seen:
                     continue
+                seen[stream] = None
                 for taker in self._subscribers[stream]:
-                    if taker == loaded or taker in came_by:
+                    if taker in came_by or taker in done:
                         continue
                     came_by[taker] = (giver, stream)
-                    if self._load[taker] <= self._load[loaded] - 2:
-                        self._pass_on(loaded, taker, came_by)
-                        return True
+                    if self._load[taker] <= few:
+                        return taker
                     queue.append(taker)
-        return False
+        return ""
 
     def _pass_on(self, loaded: str, last: str, came_by: dict[str, tuple[str, str]]) -> None:
         taker = last
         while taker != loaded:
             giver, stream = came_by[taker]
-            number = max(self._held[giver][stream])
-            self._held[giver][stream].remove(number)
-            self._held[taker][stream].append(number)
+            self._held[taker][stream].append(self._held[giver][stream].pop())
             taker = giver
         self._load[loaded] -= 1
         self._load[last] += 1

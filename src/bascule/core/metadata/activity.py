@@ -13,6 +13,8 @@ from bascule.core.metadata.commands import (
     Command,
     CreateStream,
     DeleteStream,
+    JoinGroup,
+    LeaveGroup,
     PartitionsCommand,
     PauseStream,
     ResumeStream,
@@ -77,8 +79,7 @@ class Activity:
 
 def event_of(command: Command, stream: Stream | None, changed: Iterable[int]) -> api.ActivityStreamEvent | None:
     """What a command did that is reported; None for all others. `stream` is the one it is about, and `changed` its
-    partitions that it changed. Consumer groups belong here, too: JOIN_CONSUMER_GROUP (also of the member that a group
-    is created with) and LEAVE_CONSUMER_GROUP."""
+    partitions that it changed. A group that is created is reported as the joining of its first member."""
     match command:
         case CreateStream(created):
             op = api.CreateStreamOp(stream=created.name, partitions=[item.id for item in created])
@@ -97,6 +98,12 @@ def event_of(command: Command, stream: Stream | None, changed: Iterable[int]) ->
         case SetStreamReadonly(name, readonly=readonly):
             flagged = api.SetStreamReadonlyOp(stream=name, partitions=_named(command, stream), readonly=readonly)
             return api.ActivityStreamEvent(op=api.SET_STREAM_READONLY, setStreamReadonlyOp=flagged)
+        case JoinGroup(group, consumer, streams):
+            joined = api.JoinConsumerGroupOp(groupId=group, consumerId=consumer, streams=streams)
+            return api.ActivityStreamEvent(op=api.JOIN_CONSUMER_GROUP, joinConsumerGroupOp=joined)
+        case LeaveGroup(group, consumer, expired):
+            left = api.LeaveConsumerGroupOp(groupId=group, consumerId=consumer, expired=expired)
+            return api.ActivityStreamEvent(op=api.LEAVE_CONSUMER_GROUP, leaveConsumerGroupOp=left)
         case _:
             return None
 

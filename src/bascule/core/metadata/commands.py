@@ -126,6 +126,44 @@ class RemoveHold:
     name: str
 
 
+@layout(pb.JOIN_CONSUMER_GROUP, "joinConsumerGroupOp", group="groupId", consumer="consumerId")
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """A consumer becomes a member. A group that is not there is created, with a coordinator among those `alive`."""
+
+    group: str
+    consumer: str
+    streams: tuple[str, ...]
+    operation: Operation = UNASKED
+    alive: tuple[str, ...] = ()
+
+
+@layout(pb.LEAVE_CONSUMER_GROUP, "leaveConsumerGroupOp", group="groupId", consumer="consumerId")
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """A member leaves. One that has `expired` leaves only if the group is still at this epoch: then the coordinator
+    that requests it has not missed that the consumer joined again, nor that another broker is the coordinator."""
+
+    group: str
+    consumer: str
+    expired: bool = False
+    epoch: int = 0
+    operation: Operation = UNASKED
+
+
+@layout(pb.CHANGE_CONSUMER_GROUP_COORDINATOR, "changeConsumerGroupCoordinatorOp", group="groupId")
+@dataclass(frozen=True, slots=True)
+class ChangeCoordinator:
+    """Its members do not reach the coordinator of this epoch: another one of those `alive` is it."""
+
+    group: str
+    epoch: int
+    alive: tuple[str, ...] = ()
+
+
+GroupCommand = JoinGroup | LeaveGroup | ChangeCoordinator
+
+
 @dataclass(frozen=True, slots=True)
 class IsrChange:
     """The leader of a partition asks for something about one of its replicas."""
@@ -293,6 +331,7 @@ Command = (
     | RaiseStarts
     | SetHold
     | RemoveHold
+    | GroupCommand
     | ShrinkIsr
     | ExpandIsr
     | BrokerDied

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass
 
+from bascule.core.groups import changes as group_changes
+from bascule.core.groups.group import Group
 from bascule.core.metadata import administration, pausing, starts
 from bascule.core.metadata.activity import Activity, event_of
 from bascule.core.metadata.brokers import Brokers
@@ -18,6 +20,7 @@ from bascule.core.metadata.commands import (
     AdminCommand,
     BrokerDied,
     BrokerStarted,
+    ChangeCoordinator,
     ChangeLeader,
     Command,
     CreateStream,
@@ -27,6 +30,8 @@ from bascule.core.metadata.commands import (
     GiveWay,
     HandOver,
     IsrChange,
+    JoinGroup,
+    LeaveGroup,
     PartitionsCommand,
     PauseStream,
     PublishActivity,
@@ -84,6 +89,7 @@ class Metadata:
     def __init__(self) -> None:
         self.index = 0
         self.streams: dict[str, Stream] = {}
+        self.groups: dict[str, Group] = {}
         self.operations = Operations()
         self.brokers = Brokers()
         self.activity = Activity()
@@ -115,6 +121,8 @@ class Metadata:
                 self._check_term(command)
             case SetHold() | RemoveHold():
                 starts.check_hold(self.partition(command.stream, command.partition), command)
+            case JoinGroup() | LeaveGroup() | ChangeCoordinator():
+                group_changes.check(self.groups, self.streams, command)
             case BrokerDied() | HandOver() | DiskLost() | BrokerStarted() | RaiseStarts() | PublishActivity():
                 pass
             case _:
@@ -143,14 +151,26 @@ class Metadata:
             raise FailedPrecondition("a leader is always in sync with itself")
 
     def apply(self, index: int, command: Command) -> list[Change]:
+        return finish(self.applying(index, command))
+
+    def applying(self, index: int, command: Command) -> Generator[None, None, list[Change]]:
+        """In slices; everything changes in the last one, so that nobody sees half of a change."""
         assert index > self.index, f"command {index} applied after {self.index}"
-        self.index = index
         if made := self.operations.made(operation_of(command)):
+            self.index = index
             return [Repeated(made)]
         try:
             self.check(command)
         except BasculeError as error:
+            self.index = index
             return [Rejected(error)]
+        groups = yield from group_changes.changing(self.groups, self.streams, index, command, self.brokers.draining)
+        self.index = index
+        for name, group in groups.items():
+            if group is None:
+                del self.groups[name]
+            else:
+                self.groups[name] = group
         self.operations.record(operation_of(command), index)
         changes = self._carry_out(index, command)
         if ACTIVITY in self.streams:
@@ -193,6 +213,8 @@ class Metadata:
             case PublishActivity(published):
                 self.activity.publish(published)
                 return []
+            case JoinGroup() | LeaveGroup() | ChangeCoordinator():
+                return []  # no partition
             case _:
                 return self._administer(index, command)
 
@@ -239,8 +261,12 @@ class Metadata:
             index=self.index, operations=self.operations.to_wire(), activity=self.activity.to_wire()
         )
         self.brokers.to_wire(message)
+        groups = [self.groups[name] for name in sorted(self.groups)]
         for stream in [self.streams[name] for name in sorted(self.streams)]:
             message.streams.append((yield from stream.writing()))
+            yield
+        for group in groups:
+            message.groups.append(group.to_wire())
             yield
         return message.SerializeToString(deterministic=True)
 
@@ -261,6 +287,9 @@ class Metadata:
         metadata.activity = Activity.from_wire(message.activity)
         for item in message.streams:
             metadata.streams[item.name] = yield from Stream.reading(item)
+            yield
+        for group in message.groups:
+            metadata.groups[group.id] = Group.from_wire(group)
             yield
         metadata.brokers = Brokers.from_wire(message)
         return metadata

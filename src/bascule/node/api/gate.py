@@ -41,6 +41,7 @@ class Kind(Enum):
     STREAM = "stream"
     SUBJECT = "subject"
     BROKER = "broker"
+    GROUP = "group"
     CLUSTER = "cluster"
 
 
@@ -61,6 +62,10 @@ def about_stream(*names: str) -> About:
 
 def about_subject(name: str) -> About:
     return About(Kind.SUBJECT, (name,))
+
+
+def about_group(name: str) -> About:
+    return About(Kind.GROUP, (name,))
 
 
 def about_broker(name: str) -> About:

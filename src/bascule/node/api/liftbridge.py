@@ -1,6 +1,6 @@
 """The gRPC API: requests checked in the protocol's order, answers in its exact codes and texts."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,13 +11,13 @@ from bascule.errors import (
     InvalidArgument,
     NotFound,
     ResourceExhausted,
-    Unimplemented,
 )
 from bascule.limits import GRPC_MAX_MESSAGE_BYTES, MAX_PARTITIONS, METADATA_NAMES
 from bascule.net.grpc import Handler
 from bascule.node.api.cursors import Cursors
 from bascule.node.api.descriptions import Descriptions, describe_partition, positions_of
-from bascule.node.api.gate import CLUSTER, Gate, Service, about_stream, about_subject
+from bascule.node.api.gate import Gate, Service, about_stream, about_subject
+from bascule.node.api.groups import GroupsApi
 from bascule.node.api.leadership import confirm_leads
 from bascule.node.api.publish import Publisher
 from bascule.node.api.subscribe import subscribe
@@ -34,13 +34,6 @@ from bascule.ports import Call
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.subjects import valid_stream_name, valid_stream_subject
 
-LATER = (
-    "JoinConsumerGroup",
-    "LeaveConsumerGroup",
-    "FetchConsumerGroupAssignments",
-    "ReportConsumerGroupCoordinator",
-)
-
 
 class Api:
     def __init__(
@@ -52,6 +45,7 @@ class Api:
         cluster: Cluster,
         client: ControllerClient,
         publishing: Publishing,
+        groups: GroupsApi,
         address: Address,
     ) -> None:
         self._gate = gate
@@ -60,6 +54,7 @@ class Api:
         self._manager = manager
         self._cluster = cluster
         self._client = client
+        self._groups = groups
         self._address = address
         self._publisher = Publisher(environment, publishing)
         self._cursors = Cursors(environment, replicas, cluster, manager, client.resume_stream, publishing)
@@ -139,8 +134,7 @@ class Api:
             lambda request: about_stream(request.stream),
             needs_metadata=True,
         )
-        for name in LATER:
-            service.streaming(name, _not_yet(name), CLUSTER)
+        self._groups.register(service)
         return service.methods
 
     # --- streams ------------------------------------------------------------------------------------------------
@@ -216,10 +210,7 @@ class Api:
         answer = await self._descriptions.of(tuple(dict.fromkeys(request.streams)))
         head = api.FetchMetadataResponse(
             brokers=[self._describe_self(), *self._describe_others()],
-            groupMetadata=[
-                api.ConsumerGroupMetadata(groupId=group, error=api.ConsumerGroupMetadata.UNKNOWN_GROUP)
-                for group in dict.fromkeys(request.groups)
-            ],
+            groupMetadata=[self._groups.describe(group) for group in dict.fromkeys(request.groups)],
         )
         await self._descriptions.send(call, head.SerializeToString(), answer)
 
@@ -286,10 +277,3 @@ def _check_config(config: StreamConfig) -> None:
         value: Any = getattr(config, name)
         if isinstance(value, int) and value < 0:
             raise InvalidArgument(f"Invalid {name} {value}: it cannot be negative")
-
-
-def _not_yet(name: str) -> Callable[[Call], Awaitable[None]]:
-    async def handle(call: Call) -> None:
-        raise Unimplemented(f"{name} is not implemented in this version")
-
-    return handle

@@ -67,6 +67,14 @@ class ActivitySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSettings:
+    consumer_timeout_ns: int = 15_000_000_000
+    """A member that is silent for so long is gone."""
+    coordinator_timeout_ns: int = 15_000_000_000
+    """Members that do not reach their coordinator for so long report it."""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """A broker and its place in the cluster."""
 
@@ -82,6 +90,7 @@ class BrokerSettings:
     defaults: StreamDefaults
     cursors: CursorSettings = CursorSettings()
     activity: ActivitySettings = ActivitySettings()
+    groups: GroupSettings = GroupSettings()
 
     def auto_pause_ns_of(self, stream: Stream) -> int:
         """After how long an idle partition of it is paused; 0 is never. For the cursors the setting of each broker
@@ -121,4 +130,5 @@ class BrokerSettings:
                 publish_timeout_s=config.activity.stream_publish_timeout_ns / 1e9,
                 ack_policy=config.activity.stream_publish_ack_policy,
             ),
+            groups=GroupSettings(config.groups.consumer_timeout_ns, config.groups.coordinator_timeout_ns),
         )

@@ -33,6 +33,7 @@ from bascule.core.metadata.streams import Stream, StreamConfig
 from bascule.errors import FailedPrecondition, Internal, InvalidArgument, Outdated, Unavailable
 from bascule.limits import CHANGES_AT_ONCE, REMEMBERED_OPERATIONS
 from bascule.node.controller.administration import ADMINISTRATION, Administration
+from bascule.node.controller.coordinatorreports import CoordinatorReports
 from bascule.node.controller.leases import Leases
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
@@ -62,6 +63,8 @@ ASKED_BY_CLIENTS = (
     pb.SET_STREAM_READONLY,
     pb.SET_HOLD,
     pb.REMOVE_HOLD,
+    pb.JOIN_CONSUMER_GROUP,
+    pb.LEAVE_CONSUMER_GROUP,
 )
 
 AS_REQUESTED = (
@@ -80,6 +83,7 @@ NEVER_REQUESTED = (
     pb.BEGIN_REMOVAL,
     pb.PUBLISH_ACTIVITY,
     pb.RAISE_STARTS,
+    pb.CHANGE_CONSUMER_GROUP_COORDINATOR,
 )
 """The controller proposes these commands by itself, or nobody does yet: a request for one is refused."""
 
@@ -92,6 +96,7 @@ class Executor:
         administration: Administration,
         status: StreamStatus,
         leases: Leases,
+        reports: CoordinatorReports,
         clock: Clock,
         new_id: Callable[[], str],
         min_replication_factor: int,
@@ -104,6 +109,7 @@ class Executor:
         self._administration = administration
         self._status = status
         self._leases = leases
+        self._reports = reports
         self._clock = clock
         self._new_id = new_id
         self._min_replication_factor = min_replication_factor
@@ -121,6 +127,7 @@ class Executor:
     def begin(self) -> None:
         """This broker is the controller from now on."""
         self._leases.begin()
+        self._reports.begin()
 
     # --- once ------------------------------------------------------------------------------------------------
 
@@ -179,6 +186,10 @@ class Executor:
                 return await self._proposals.propose(lambda: replace(hold, at=self._clock.time_ns()))
             case pb.REMOVE_HOLD:
                 return await self._make(asked(request))
+            case pb.JOIN_CONSUMER_GROUP | pb.LEAVE_CONSUMER_GROUP:
+                return await self._make(asked(request))
+            case pb.REPORT_CONSUMER_GROUP_COORDINATOR:
+                return await self._reports.take(request.reportConsumerGroupCoordinatorOp)
             case op if op in AS_REQUESTED:
                 return await self._make(asked(request))
             case op if op in ADMINISTRATION:

@@ -1,6 +1,6 @@
 """Brokers whose session has expired are fenced: the metadata records that they are dead, and their leaderships go to
 others. The record is proposed until it is made or another broker is the controller. A partition whose whole ISR was
-dead gets a leader when the first member of it is back.
+dead gets a leader when the first member of it is back. Consumer groups get another coordinator with the same record.
 """
 
 import asyncio
@@ -42,12 +42,19 @@ class Fencing:
             self.begin(broker)
 
     def rescue(self) -> None:
-        """Elect a leader for partitions whose whole ISR was dead, when the first replica of it is back."""
+        """Elect a leader for partitions whose whole ISR was dead, when the first replica of it is back, and a
+        coordinator for consumer groups whose coordinator is dead or not a member any more."""
         now, staying = self._clock.monotonic_ns(), self._live.staying()
-        if len(staying) == len(self._proposals.raft.membership.everyone) or now < self._next_rescue_at:
+        if now < self._next_rescue_at:
+            return
+        groups = self._proposals.metadata.groups.values()
+        gone = dict.fromkeys(group.coordinator for group in groups if group.coordinator not in staying)
+        if len(staying) < len(self._proposals.raft.membership.everyone):
+            gone.update(dict.fromkeys(self._orphaned_by(staying)))
+        elif not gone:
             return
         self._next_rescue_at = now + int(RESCUE_EVERY_S * 1e9)
-        for broker in self._orphaned_by(staying):
+        for broker in gone:
             if not self._live.alive(broker):
                 self.begin(broker)
 

@@ -17,6 +17,8 @@ from bascule.core.metadata.commands import (
     ExpandIsr,
     GiveWay,
     HandOver,
+    JoinGroup,
+    LeaveGroup,
     PauseStream,
     RemoveHold,
     ResumeStream,
@@ -108,6 +110,28 @@ class ControllerClient:
 
     async def remove_hold(self, stream: str, partition: int, name: str, timeout_s: float | None) -> None:
         await self._known(asking(RemoveHold(stream, partition, name)), timeout_s)
+
+    async def join_group(self, group: str, consumer: str, streams: tuple[str, ...], timeout_s: float | None) -> int:
+        """The index of the command by which it joined; returns when this broker knows."""
+        index = await self.change(asking(JoinGroup(group, consumer, streams)), timeout_s)
+        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        return index
+
+    async def leave_group(self, group: str, consumer: str, timeout_s: float | None) -> None:
+        await self._known(asking(LeaveGroup(group, consumer)), timeout_s)
+
+    async def expire_member(self, group: str, consumer: str, epoch: int) -> None:
+        """This broker, the coordinator at that epoch, has not heard of it for too long."""
+        await self.apply(asking(LeaveGroup(group, consumer, expired=True, epoch=epoch)), DEFAULT_TIMEOUT_S)
+
+    async def report_coordinator(
+        self, group: str, consumer: str, coordinator: str, epoch: int, timeout_s: float | None
+    ) -> None:
+        """The controller counts who does not reach it."""
+        request = pb.PropagatedRequest(op=pb.REPORT_CONSUMER_GROUP_COORDINATOR)
+        report = request.reportConsumerGroupCoordinatorOp
+        report.groupId, report.consumerId, report.coordinator, report.epoch = group, consumer, coordinator, epoch
+        await self.change(request, timeout_s)
 
     async def barrier(self, timeout_s: float) -> None:
         """Returns when this broker has applied everything that was committed before the call. The controller then

@@ -80,7 +80,7 @@ class MetadataStore:
             return 0
         large = len(entry.data) >= CODEC_SLICED_BYTES
         command = await in_slices(decoding(entry.data)) if large else decode(entry.data)
-        changes = self.metadata.apply(entry.index, command)
+        changes = await in_slices(self.metadata.applying(entry.index, command))
         self._outcomes[entry.index] = changes
         while len(self._outcomes) > REMEMBERED_OUTCOMES:
             del self._outcomes[next(iter(self._outcomes))]

@@ -19,6 +19,7 @@ from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode, SyncScheduler
 from bascule.node.api.admin import AdminApi
 from bascule.node.api.gate import Gate
+from bascule.node.api.groups import GroupsApi
 from bascule.node.api.liftbridge import Api
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.subjects import Subjects
@@ -27,6 +28,7 @@ from bascule.node.controller.activity import ActivityDispatcher
 from bascule.node.controller.administration import Administration
 from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.controller import Controller
+from bascule.node.controller.coordinatorreports import CoordinatorReports
 from bascule.node.controller.executor import Executor
 from bascule.node.controller.fencing import Fencing
 from bascule.node.controller.joining import Joining
@@ -36,6 +38,7 @@ from bascule.node.controller.ownstreams import OwnStreams
 from bascule.node.controller.proposals import Proposals
 from bascule.node.controller.streamstatus import StreamStatus
 from bascule.node.controller.voters import Voters
+from bascule.node.groups.expiry import MemberExpiry
 from bascule.node.membership import raft as raft_driver
 from bascule.node.membership.activeclock import ActiveClock
 from bascule.node.membership.bootstrap import Bootstrap, Founder
@@ -154,7 +157,10 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     manager = ReplicaManager(environment, cluster, client, replicas, feeds, fetchers, peer_logs, process.on_grown)
     gate = Gate(manager, cluster, metrics)
     publishing = Publishing(environment, manager.refusal, client.resume_stream)
-    api = Api(gate, environment, replicas, manager, cluster, client, publishing, ports.address)
+    timeout_ns = settings.groups.consumer_timeout_ns
+    expiry = MemberExpiry(ties.own, ties.store, client, ties.active_clock, timeout_ns, jobs)
+    groups = GroupsApi(ties.own, settings.groups, cluster, client, environment.lease, expiry)
+    api = Api(gate, environment, replicas, manager, cluster, client, publishing, groups, ports.address)
     admin = AdminApi(gate, cluster, client, brokers, settings.defaults, ports)
     methods = {**api.methods(), **admin.methods()}
     changes = MetadataChanges(manager, replicas, queue, jobs)
@@ -172,6 +178,7 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
         replicas,
         manager,
         changes,
+        expiry,
         gate,
         methods,
         process,
@@ -267,6 +274,7 @@ def _controller(
         administration,
         status,
         Leases(ties.own, clock),
+        CoordinatorReports(proposals, ties.active_clock, settings.groups.coordinator_timeout_ns),
         clock,
         ties.calls.new_id,
         settings.min_replication_factor,

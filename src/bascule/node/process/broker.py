@@ -17,6 +17,7 @@ from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.controller.controller import Controller
 from bascule.node.controller.ownstreams import OwnStreams
 from bascule.node.controller.streamstatus import StreamStatus
+from bascule.node.groups.expiry import MemberExpiry
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.partition import repair
@@ -55,6 +56,7 @@ class Broker:
         replicas: Replicas,
         manager: ReplicaManager,
         changes: MetadataChanges,
+        member_expiry: MemberExpiry,
         gate: Gate,
         methods: Mapping[str, Handler],
         process: Process,
@@ -69,6 +71,7 @@ class Broker:
         self.stream_status = stream_status
         self.replicas = replicas
         self.manager = manager
+        self.member_expiry = member_expiry
         self.gate = gate
         self.methods = methods
         """Its gRPC methods, by path."""
@@ -152,6 +155,7 @@ class Broker:
             run("the creation of the cluster's own streams", self.own_streams.run, "there are no cursors, or no events")
         if self.activity.enabled:
             run("the activity stream", self.activity.run, "nothing is published in it while this is the controller")
+        run("the expiry of group members", self.member_expiry.run, "partitions of consumers that are gone go unread")
 
     async def _watch(self) -> None:
         while True:

@@ -281,7 +281,6 @@ NO_EFFECT_YET = (
     "streams.retention.",
     "streams.cleaner.",
     "streams.compact.",
-    "groups.",
 )
 
 

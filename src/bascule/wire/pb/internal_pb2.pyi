@@ -282,6 +282,88 @@ class SetStreamReadonlyOp(_message.Message):
     at: int
     def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., readonly: bool = ..., at: _Optional[int] = ...) -> None: ...
 
+class PartitionAssignment(_message.Message):
+    __slots__ = ("stream", "partitions")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Consumer(_message.Message):
+    __slots__ = ("id", "streams", "joined", "assignments")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    streams: _containers.RepeatedScalarFieldContainer[str]
+    joined: int
+    assignments: _containers.RepeatedCompositeFieldContainer[PartitionAssignment]
+    def __init__(self, id: _Optional[str] = ..., streams: _Optional[_Iterable[str]] = ..., joined: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[PartitionAssignment, _Mapping]]] = ...) -> None: ...
+
+class ConsumerGroup(_message.Message):
+    __slots__ = ("id", "members", "coordinator", "epoch", "created", "coordinatorEpoch")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOREPOCH_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    members: _containers.RepeatedCompositeFieldContainer[Consumer]
+    coordinator: str
+    epoch: int
+    created: int
+    coordinatorEpoch: int
+    def __init__(self, id: _Optional[str] = ..., members: _Optional[_Iterable[_Union[Consumer, _Mapping]]] = ..., coordinator: _Optional[str] = ..., epoch: _Optional[int] = ..., created: _Optional[int] = ..., coordinatorEpoch: _Optional[int] = ...) -> None: ...
+
+class JoinConsumerGroupOp(_message.Message):
+    __slots__ = ("groupId", "consumerId", "streams", "alive")
+    GROUPID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERID_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    groupId: str
+    consumerId: str
+    streams: _containers.RepeatedScalarFieldContainer[str]
+    alive: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, groupId: _Optional[str] = ..., consumerId: _Optional[str] = ..., streams: _Optional[_Iterable[str]] = ..., alive: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LeaveConsumerGroupOp(_message.Message):
+    __slots__ = ("groupId", "consumerId", "expired", "epoch")
+    GROUPID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERID_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    groupId: str
+    consumerId: str
+    expired: bool
+    epoch: int
+    def __init__(self, groupId: _Optional[str] = ..., consumerId: _Optional[str] = ..., expired: bool = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ReportConsumerGroupCoordinatorOp(_message.Message):
+    __slots__ = ("groupId", "consumerId", "coordinator", "epoch")
+    GROUPID_FIELD_NUMBER: _ClassVar[int]
+    CONSUMERID_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    groupId: str
+    consumerId: str
+    coordinator: str
+    epoch: int
+    def __init__(self, groupId: _Optional[str] = ..., consumerId: _Optional[str] = ..., coordinator: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class ChangeConsumerGroupCoordinatorOp(_message.Message):
+    __slots__ = ("groupId", "epoch", "alive")
+    GROUPID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    groupId: str
+    epoch: int
+    alive: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, groupId: _Optional[str] = ..., epoch: _Optional[int] = ..., alive: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class IsrOp(_message.Message):
     __slots__ = ("stream", "partition", "replica", "leader", "leaderEpoch", "epoch", "lacks")
     STREAM_FIELD_NUMBER: _ClassVar[int]
@@ -441,7 +523,7 @@ class Cursor(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursorId: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "publishActivityOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "publishActivityOp", "setStreamReadonlyOp", "joinConsumerGroupOp", "leaveConsumerGroupOp", "changeConsumerGroupCoordinatorOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -452,6 +534,9 @@ class RaftLog(_message.Message):
     RESUMESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     PUBLISHACTIVITYOP_FIELD_NUMBER: _ClassVar[int]
     SETSTREAMREADONLYOP_FIELD_NUMBER: _ClassVar[int]
+    JOINCONSUMERGROUPOP_FIELD_NUMBER: _ClassVar[int]
+    LEAVECONSUMERGROUPOP_FIELD_NUMBER: _ClassVar[int]
+    CHANGECONSUMERGROUPCOORDINATOROP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
     ADMINOP_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
@@ -469,6 +554,9 @@ class RaftLog(_message.Message):
     resumeStreamOp: ResumeStreamOp
     publishActivityOp: PublishActivityOp
     setStreamReadonlyOp: SetStreamReadonlyOp
+    joinConsumerGroupOp: JoinConsumerGroupOp
+    leaveConsumerGroupOp: LeaveConsumerGroupOp
+    changeConsumerGroupCoordinatorOp: ChangeConsumerGroupCoordinatorOp
     brokerOp: BrokerOp
     adminOp: AdminOp
     operation: Operation
@@ -476,11 +564,12 @@ class RaftLog(_message.Message):
     giveWayOp: IsrOp
     raiseStartsOp: RaiseStartsOp
     holdOp: HoldOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., joinConsumerGroupOp: _Optional[_Union[JoinConsumerGroupOp, _Mapping]] = ..., leaveConsumerGroupOp: _Optional[_Union[LeaveConsumerGroupOp, _Mapping]] = ..., changeConsumerGroupCoordinatorOp: _Optional[_Union[ChangeConsumerGroupCoordinatorOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
-    __slots__ = ("streams", "index", "draining", "removing", "removed", "operations", "activity")
+    __slots__ = ("streams", "groups", "index", "draining", "removing", "removed", "operations", "activity")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     REMOVING_FIELD_NUMBER: _ClassVar[int]
@@ -488,13 +577,14 @@ class MetadataSnapshot(_message.Message):
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[Stream]
+    groups: _containers.RepeatedCompositeFieldContainer[ConsumerGroup]
     index: int
     draining: _containers.RepeatedScalarFieldContainer[str]
     removing: _containers.RepeatedScalarFieldContainer[str]
     removed: _containers.RepeatedCompositeFieldContainer[RemovedBroker]
     operations: Operations
     activity: Activity
-    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., index: _Optional[int] = ..., draining: _Optional[_Iterable[str]] = ..., removing: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[_Union[RemovedBroker, _Mapping]]] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ...) -> None: ...
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[ConsumerGroup, _Mapping]]] = ..., index: _Optional[int] = ..., draining: _Optional[_Iterable[str]] = ..., removing: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[_Union[RemovedBroker, _Mapping]]] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ...) -> None: ...
 
 class ServerState(_message.Message):
     __slots__ = ("serverID",)
@@ -663,7 +753,7 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp", "publishActivityOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "joinConsumerGroupOp", "leaveConsumerGroupOp", "reportConsumerGroupCoordinatorOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp", "publishActivityOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -673,6 +763,9 @@ class PropagatedRequest(_message.Message):
     PAUSESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     RESUMESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SETSTREAMREADONLYOP_FIELD_NUMBER: _ClassVar[int]
+    JOINCONSUMERGROUPOP_FIELD_NUMBER: _ClassVar[int]
+    LEAVECONSUMERGROUPOP_FIELD_NUMBER: _ClassVar[int]
+    REPORTCONSUMERGROUPCOORDINATOROP_FIELD_NUMBER: _ClassVar[int]
     BROKEROP_FIELD_NUMBER: _ClassVar[int]
     ADMINOP_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
@@ -690,6 +783,9 @@ class PropagatedRequest(_message.Message):
     pauseStreamOp: PauseStreamOp
     resumeStreamOp: ResumeStreamOp
     setStreamReadonlyOp: SetStreamReadonlyOp
+    joinConsumerGroupOp: JoinConsumerGroupOp
+    leaveConsumerGroupOp: LeaveConsumerGroupOp
+    reportConsumerGroupCoordinatorOp: ReportConsumerGroupCoordinatorOp
     brokerOp: BrokerOp
     adminOp: AdminOp
     operation: Operation
@@ -698,7 +794,7 @@ class PropagatedRequest(_message.Message):
     raiseStartsOp: RaiseStartsOp
     holdOp: HoldOp
     publishActivityOp: PublishActivityOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ...) -> None: ...
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., joinConsumerGroupOp: _Optional[_Union[JoinConsumerGroupOp, _Mapping]] = ..., leaveConsumerGroupOp: _Optional[_Union[LeaveConsumerGroupOp, _Mapping]] = ..., reportConsumerGroupCoordinatorOp: _Optional[_Union[ReportConsumerGroupCoordinatorOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")

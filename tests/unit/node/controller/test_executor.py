@@ -14,7 +14,7 @@ from bascule.testing.loop import run
 from bascule.wire.pb import internal_pb2 as pb
 from tests.harness.broker import Node
 
-CARRIED_OUT = (pb.BARRIER, *ASKED_BY_CLIENTS, *AS_REQUESTED, *ADMINISTRATION)
+CARRIED_OUT = (pb.BARRIER, pb.REPORT_CONSUMER_GROUP_COORDINATOR, *ASKED_BY_CLIENTS, *AS_REQUESTED, *ADMINISTRATION)
 
 
 def test_every_command_is_carried_out_or_declared_as_never_requested() -> None:
