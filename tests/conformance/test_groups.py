@@ -21,8 +21,6 @@ NOT_FOUND = grpc.StatusCode.NOT_FOUND
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
 NO_MEMBER = (PRECONDITION, "consumer is not a member of the consumer group")
 
-pytestmark = pytest.mark.unfinished("the methods of consumer groups answer UNIMPLEMENTED")
-
 
 class Group:
     def __init__(self, server: Server) -> None:
