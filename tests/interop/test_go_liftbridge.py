@@ -331,13 +331,26 @@ def test_a_subscription_ends_when_its_stream_is_deleted(go: JsonProgram, stream:
         assert reading.next("end")["is"] == "ErrStreamDeleted"
 
 
-@pytest.mark.parametrize("action", ["pause", "readonly"])
-def test_what_this_version_lacks_says_so(go: JsonProgram, stream: str, action: str) -> None:
-    go.one("create", stream=stream)
-    refused = go.one(action, stream=stream)
-    assert refused["event"] == "error"
-    assert "Unimplemented" in refused["text"]
-    assert "is not implemented in this version" in refused["text"]
+def test_a_pause_ends_a_subscription_and_a_publish_resumes_the_stream(go: JsonProgram, stream: str) -> None:
+    filled(go, stream, 2)
+    with go.start("subscribe", stream=stream, start="earliest") as reading:
+        for name in ("subscribed", "message", "message"):
+            reading.next(name)
+        assert go.one("pause", stream=stream)["event"] == "paused"
+        assert reading.next("end")["is"] == "ErrPartitionPaused"
+    assert offsets(go("publish", stream=stream, count=1, policy="all")) == [2]
+
+
+def test_a_readonly_stream_ends_its_subscriptions_and_refuses_messages(go: JsonProgram, stream: str) -> None:
+    filled(go, stream, 2)
+    with go.start("subscribe", stream=stream, start="earliest") as reading:
+        for name in ("subscribed", "message", "message"):
+            reading.next(name)
+        assert go.one("readonly", stream=stream)["readonly"] is True
+        assert reading.next("end")["is"] == "ErrReadonlyPartition"
+    assert go.one("publish", stream=stream, policy="all")["event"] == "error"
+    assert go.one("readonly", stream=stream, off=True)["readonly"] is False
+    assert offsets(go("publish", stream=stream, count=1, policy="all")) == [2]
 
 
 # --- restarts ---------------------------------------------------------------------------------------------
