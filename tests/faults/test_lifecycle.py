@@ -311,7 +311,7 @@ def test_the_id_is_kept_and_wins_over_the_configuration(broker: BrokerProcess, s
     broker.env["LIFTBRIDGE_CLUSTERING_SERVER_ID"] = "another"
     broker.start().wait_ready()
     assert broker_id(stub) == name
-    assert f"clustering.server.id is another, but this data folder belongs to {name}" in broker.logs()
+    assert f"clustering.server.id is another, but this data folder belongs to broker {name}" in broker.logs()
     assert values(stub, "orders") == [b"v"]
 
 
