@@ -117,7 +117,6 @@ def test_an_event_for_each_request(server: Server) -> None:
     assert operations == [api.PauseStreamOp(stream=name, partitions=[0])] * 2
 
 
-@pytest.mark.unfinished("the methods of consumer groups answer UNIMPLEMENTED")
 def test_members_join_and_leave(server: Server) -> None:
     """3.21: JOIN_CONSUMER_GROUP and LEAVE_CONSUMER_GROUP; 7.9 TestActivityStreamJoinLeaveConsumerGroup."""
     name, group = server.create(), unique("group")

@@ -333,7 +333,7 @@ def member_edges() -> set[Edge]:
         return (lambda: look("membership")) if own else None
 
     with (
-        watched(Metadata, "apply", watch),
+        watched(Metadata, "_carry_out", watch),
         watched(Raft, "step", watch_raft),
         watched(Raft, "propose_membership", watch_raft),
     ):

@@ -165,8 +165,8 @@ def test_holds_are_set_listed_and_removed(broker: BrokerProcess, stream: str) ->
     assert "never lowered" in run(broker, *raised, "1", code=1)
     assert "past the end of partition 0, which is 3" in run(broker, *raised, "4", code=1)
     first, second = answer(broker, "stream", "hold", "list", stream)
-    assert (first["name"], first["offset"], first["kept_messages"], second["offset"]) == ("archive", 2, 1, 0)
-    assert first["kept_bytes"] > 0
+    assert (first["name"], first["offset"], first["held_messages"], second["offset"]) == ("archive", 2, 1, 0)
+    assert first["held_bytes"] > 0
     assert first["age_seconds"] < 60
     lines = run(broker, "stream", "info", stream).splitlines()
     assert lines[4].split() == ["hold", "partition", "offset", "age", "messages", "bytes"]

@@ -52,7 +52,7 @@ PLACES: list[tuple[type, str]] = [
     (EpochHistory, "begin"),
     (Replica, "_promised"),
     (Raft, "step"),
-    (Metadata, "apply"),
+    (Metadata, "_carry_out"),
     (Appender, "_queue"),
     (CommitLog, "take"),
     (CommitLog, "settle"),

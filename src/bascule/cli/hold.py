@@ -96,8 +96,8 @@ def holds_of(answer: pb.DescribeStreamResponse) -> list[dict[str, Any]]:
             "offset": each.offset,
             "set_timestamp": each.setTimestamp,
             "age_seconds": max(0, answer.timestamp - each.setTimestamp) // 1_000_000_000,
-            "kept_messages": each.keptMessages,
-            "kept_bytes": each.keptBytes,
+            "held_messages": each.heldMessages,
+            "held_bytes": each.heldBytes,
         }
         for item in answer.partitions
         for each in item.holds
@@ -113,8 +113,8 @@ def print_holds(rows: list[dict[str, Any]]) -> None:
                 row["partition"],
                 row["offset"],
                 age(row["age_seconds"]),
-                row["kept_messages"],
-                size(row["kept_bytes"]),
+                row["held_messages"],
+                size(row["held_bytes"]),
             )
             for row in rows
         ],

@@ -201,11 +201,11 @@ class Reading:
                     yield batch
             return
         # The last ones of each partition are read, and the last ones of these are wanted.
-        kept: deque[Message] = deque(maxlen=self.wanted.last)
+        newest: deque[Message] = deque(maxlen=self.wanted.last)
         async with aclosing(batches):
             async for batch in batches:
-                kept.extend(batch)
-        yield list(kept)
+                newest.extend(batch)
+        yield list(newest)
 
     async def _stored_in(self, partition: int) -> AsyncGenerator[list[Message], None]:
         start = self._start_in(partition)

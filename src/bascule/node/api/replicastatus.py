@@ -125,8 +125,8 @@ def holds(item: Partition, known: Positions) -> list[admin.Hold]:
     for number, hold in enumerate(item.holds):
         shown = admin.Hold(name=hold.name, offset=hold.offset, setTimestamp=hold.at)
         if position is not None and number < len(position.heldBytes):
-            shown.keptMessages = max(0, position.hwEnd - max(hold.offset, position.start))
-            shown.keptBytes = position.heldBytes[number]
+            shown.heldMessages = max(0, position.hwEnd - max(hold.offset, position.start))
+            shown.heldBytes = position.heldBytes[number]
         described.append(shown)
     return described
 

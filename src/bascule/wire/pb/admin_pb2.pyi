@@ -115,18 +115,18 @@ class Replica(_message.Message):
     def __init__(self, broker: _Optional[str] = ..., alive: bool = ..., inSync: bool = ..., answered: bool = ..., end: _Optional[int] = ..., highWatermarkEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., sync: _Optional[str] = ..., eligible: bool = ..., start: _Optional[int] = ..., bytes: _Optional[int] = ..., segments: _Optional[int] = ..., firstTimestamp: _Optional[int] = ..., lastTimestamp: _Optional[int] = ...) -> None: ...
 
 class Hold(_message.Message):
-    __slots__ = ("name", "offset", "setTimestamp", "keptMessages", "keptBytes")
+    __slots__ = ("name", "offset", "setTimestamp", "heldMessages", "heldBytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SETTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
-    KEPTMESSAGES_FIELD_NUMBER: _ClassVar[int]
-    KEPTBYTES_FIELD_NUMBER: _ClassVar[int]
+    HELDMESSAGES_FIELD_NUMBER: _ClassVar[int]
+    HELDBYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     offset: int
     setTimestamp: int
-    keptMessages: int
-    keptBytes: int
-    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., setTimestamp: _Optional[int] = ..., keptMessages: _Optional[int] = ..., keptBytes: _Optional[int] = ...) -> None: ...
+    heldMessages: int
+    heldBytes: int
+    def __init__(self, name: _Optional[str] = ..., offset: _Optional[int] = ..., setTimestamp: _Optional[int] = ..., heldMessages: _Optional[int] = ..., heldBytes: _Optional[int] = ...) -> None: ...
 
 class PartitionDescription(_message.Message):
     __slots__ = ("partition", "leader", "online", "leaderEpoch", "replicas", "underReplicated", "belowMinIsr", "readonly", "paused", "uncleanEpoch", "epoch", "waitsFor", "start", "holds")

@@ -40,10 +40,10 @@ def test_a_hold_is_set_raised_shown_everywhere_and_removed() -> None:
             await until(lambda member=member: len(partitions_of(member)[0].holds) == 2)
             first, second, _ = await described(member)
             archive, backup = first.holds
-            assert (archive.name, archive.offset, archive.keptMessages) == ("archive", 3, 2)
-            assert (backup.name, backup.offset, backup.keptMessages) == ("backup", 5, 0)
+            assert (archive.name, archive.offset, archive.heldMessages) == ("archive", 3, 2)
+            assert (backup.name, backup.offset, backup.heldMessages) == ("backup", 5, 0)
             leader = next(each for each in first.replicas if each.broker == first.leader)
-            assert archive.keptBytes == leader.bytes > 0, "a segment is kept whole"
+            assert archive.heldBytes == leader.bytes > 0, "a segment is kept whole"
             assert archive.setTimestamp > 0
             assert not second.holds
         gone = admin.RemoveHoldRequest(stream="s", name="archive")
@@ -80,7 +80,7 @@ def test_a_hold_stays_when_the_controller_and_the_leader_die() -> None:
         others = [member for member in members.values() if member is not dead]
         await until(lambda: all(partitions_of(each)[0].leader != dead.name for each in others))
         first, *_ = await described(others[0])
-        assert [(each.name, each.offset, each.keptMessages) for each in first.holds] == [("archive", 1, 2)]
+        assert [(each.name, each.offset, each.heldMessages) for each in first.holds] == [("archive", 1, 2)]
 
     run(main())
 
