@@ -33,7 +33,7 @@ PLACES: dict[str, tuple[type, str]] = {
     "a tick": (Raft, "tick"),
     "a proposal": (Raft, "propose"),
     "what is ready": (Raft, "ready"),
-    "a command that is applied": (Metadata, "apply"),
+    "a command that is applied": (Metadata, "_carry_out"),
     "the driver": (RaftDriver, "_answer"),
     "its log": (RaftStorage, "save"),
     "its log, after what was saved is durable": (RaftStorage, "_take"),
