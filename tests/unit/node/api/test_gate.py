@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bascule.errors import FailedPrecondition, Status
-from bascule.node.api.gate import CLUSTER, About, Gate, about_broker, about_stream, about_subject
+from bascule.node.api.gate import CLUSTER, About, Gate, about_broker, about_group, about_stream, about_subject
 from bascule.ports import Call
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
@@ -27,6 +27,18 @@ REQUESTS: dict[str, tuple[Any, About]] = {
     "/proto.API/Publish": (api.PublishRequest(stream="s"), about_stream("s")),
     "/proto.API/PublishToSubject": (api.PublishToSubjectRequest(subject="t"), about_subject("t")),
     "/proto.API/Subscribe": (api.SubscribeRequest(stream="s"), about_stream("s")),
+    "/proto.API/SetCursor": (api.SetCursorRequest(stream="s"), about_stream("s")),
+    "/proto.API/FetchCursor": (api.FetchCursorRequest(stream="s"), about_stream("s")),
+    "/proto.API/JoinConsumerGroup": (api.JoinConsumerGroupRequest(groupId="g"), about_group("g")),
+    "/proto.API/LeaveConsumerGroup": (api.LeaveConsumerGroupRequest(groupId="g"), about_group("g")),
+    "/proto.API/FetchConsumerGroupAssignments": (
+        api.FetchConsumerGroupAssignmentsRequest(groupId="g"),
+        about_group("g"),
+    ),
+    "/proto.API/ReportConsumerGroupCoordinator": (
+        api.ReportConsumerGroupCoordinatorRequest(groupId="g"),
+        about_group("g"),
+    ),
     "/bascule.v1.Admin/ClusterStatus": (admin.ClusterStatusRequest(), CLUSTER),
     "/bascule.v1.Admin/DescribeStream": (admin.DescribeStreamRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/DrainBroker": (admin.DrainBrokerRequest(broker="b"), about_broker("b")),
@@ -45,6 +57,12 @@ ANSWERED_BY_THE_METADATA = {
     "Publish",
     "PublishAsync",
     "Subscribe",
+    "SetCursor",
+    "FetchCursor",
+    "JoinConsumerGroup",
+    "LeaveConsumerGroup",
+    "FetchConsumerGroupAssignments",
+    "ReportConsumerGroupCoordinator",
     "ResumeStream",
     "SetHold",
     "RemoveHold",
