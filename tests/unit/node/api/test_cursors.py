@@ -20,7 +20,7 @@ from bascule.testing.loop import run
 from bascule.wire.kernels import decode_records
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.broker import Node
-from tests.harness.members import Member, three, until
+from tests.harness.members import REPLICATION, Member, three, until
 
 ANSWERED = (Status.OK, "")
 MISSING = (Status.INTERNAL, "Cursors stream does not exist")
@@ -401,6 +401,38 @@ def test_a_leader_that_was_replaced_unawares_answers_nothing_old() -> None:
         assert await fetched(others, "c") == 2
 
     run(main())
+
+
+def test_a_new_leader_answers_when_what_it_has_is_committed_again() -> None:
+    """It has the cursor that was acked, but has not learnt yet that it is committed: until it has, it must not say that
+    the cursor was never set."""
+
+    async def main() -> None:
+        members = await cluster()
+        number = number_of("c")
+        old = members[led_by(members)[number]]
+        assert await set_cursor(old, 1) == ANSWERED
+        for member in members.values():
+            member.buses[REPLICATION].disconnect()
+        item = old.broker.cluster.metadata.partition(CURSORS, number)
+        assert item is not None
+        other = next(name for name in item.isr if name != old.name)
+        await old.broker.client.give_way(CURSORS, item, other)
+        await until(lambda: led_by(members)[number] == other)
+        await until(lambda: leads(members[other], number))
+        answer = await fetch_cursor(members[other])
+        assert answer != -1
+        assert answer[0] is Status.UNAVAILABLE
+        for member in members.values():
+            member.buses[REPLICATION].reconnect()
+        assert await fetched(members, "c") == 1
+
+    run(main())
+
+
+def leads(member: Member, number: int) -> bool:
+    replica = member.broker.replicas.find(CURSORS, number)
+    return replica is not None and replica.leading is not None
 
 
 def test_a_broker_that_leads_again_forgets_what_it_knew() -> None:
