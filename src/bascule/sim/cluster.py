@@ -3,7 +3,13 @@
 import random
 from collections.abc import Callable, Mapping
 
-from bascule.node.config.broker import BrokerSettings, GroupSettings, StreamDefaults
+from bascule.node.config.broker import (
+    ActivitySettings,
+    BrokerSettings,
+    CursorSettings,
+    GroupSettings,
+    StreamDefaults,
+)
 from bascule.node.process import identity
 from bascule.node.process.assemble import assemble
 from bascule.node.process.broker import Broker
@@ -17,6 +23,7 @@ CONSUMER_TIMEOUT_S = 2.0
 COORDINATOR_TIMEOUT_S = 1.0
 
 NAMESPACE = "sim"
+PARTITIONS_OF_CURSORS = 2
 
 
 class Builder:
@@ -28,7 +35,7 @@ class Builder:
         self._defaults = StreamDefaults(
             segment_max_bytes=plan.segment_max_bytes,
             segment_max_age_ns=0,
-            min_isr=1,
+            min_isr=plan.streams[-1].min_isr,
             optimistic_concurrency=False,
             max_message_bytes=1 << 20,
             max_lag_ns=int(plan.max_lag_s * 1e9),
@@ -48,6 +55,8 @@ class Builder:
             sync=self._plan.sync,
             defaults=self._defaults,
             groups=GroupSettings(int(CONSUMER_TIMEOUT_S * 1e9), int(COORDINATOR_TIMEOUT_S * 1e9)),
+            cursors=CursorSettings(PARTITIONS_OF_CURSORS, self._plan.streams[-1].replication, auto_pause_ns=0),
+            activity=ActivitySettings(enabled=bool(self._plan.peers)),  # else it has the founder's replica alone
         )
         buses = [host.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
         ports = Ports(host.disk, host.clock, chance, host, *buses)

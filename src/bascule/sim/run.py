@@ -15,9 +15,11 @@ from typing import Any
 
 from bascule.errors import Status
 from bascule.sim import knobs
+from bascule.sim.activity import check_activity
 from bascule.sim.bugs import BUGS
 from bascule.sim.checkers import View
 from bascule.sim.churn import Churn
+from bascule.sim.cursors import CursorClients
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.groups import Groups
 from bascule.sim.history import StreamInfo
@@ -41,6 +43,7 @@ from bascule.wire.pb import api_pb2 as api
 
 RESUME_BOUND_S = 40.0
 """After the last fault: a partition that failed tries to reopen at least every 30 s."""
+LAST_TRIES_S = 10.0
 CATCH_UP_BOUND_S = 10.0
 READ_TRIES = 3
 USED = 4
@@ -93,6 +96,7 @@ class Simulation:
         """Errors that no client saw: failed tasks, logged exceptions."""
         self._world: World
         self._faults: Faults
+        self._cursors: CursorClients
         self._followers: list[Follower] = []
         self._following: list[asyncio.Task[None]] = []
 
@@ -175,6 +179,8 @@ class Simulation:
         world.start(Churn(world, "churn", last.replication, last.min_isr).run())
         world.start(Groups(world, "grouped", "churn", last.replication, last.min_isr).run())
         world.start(Restrictions(world, "restricted", last.replication, last.min_isr).run())
+        self._cursors = CursorClients(world, last.replication, last.min_isr)
+        self._cursors.start()
         self.trace.note("phase", f"work for {self.plan.duration_s:.3f} s")
         world.start(self._faults.run())
 
@@ -205,9 +211,11 @@ class Simulation:
         for part in world.parts():
             if part.stream == "wild":
                 continue
+            # Hundreds of partitions take long, and one may be paused while it is tried.
+            until_s = max(deadline_s, asyncio.get_running_loop().time() + LAST_TRIES_S)
             publisher = UnaryPublisher(world, f"after all, {part}", [part], 0.0)
             while part in world.parts() and not await self._publishes(publisher, part):
-                if asyncio.get_running_loop().time() > deadline_s:
+                if asyncio.get_running_loop().time() > until_s:
                     world.checker.violate("I9", f"no publish within {RESUME_BOUND_S} s after the last fault", part)
                     break
                 await asyncio.sleep(0.2)
@@ -226,6 +234,8 @@ class Simulation:
         world = self._world
         await world.finished()
         await asyncio.sleep(1.0)  # messages in flight arrive
+        await self._cursors.check("at the end")
+        await check_activity(world, "at the end")
         await self._replicas_agree("at the end")
         await self._read_everything("at the end")
         await self._subscribers_arrive()
@@ -240,6 +250,8 @@ class Simulation:
         for host in hosts:
             host.boot()
         self.trace.note("phase", "final checks, again after a crash of all")
+        await self._cursors.check("after the last crash")
+        await check_activity(world, "after the last crash")
         await self._replicas_agree("after the last crash")
         await self._read_everything("after the last crash")
         world.checker.check_order()

@@ -3,9 +3,11 @@ broker who leads a partition, and asks again when that broker turns out not to l
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
+from bascule.core.metadata.streams import ACTIVITY
 from bascule.errors import Status
 from bascule.sim.checkers import Checker
 from bascule.sim.cluster import Cluster
@@ -22,6 +24,9 @@ NEEDS_RESTART = "then restart the broker"
 ASK_TIMEOUT_S = 1.0
 WRONG_BROKER = (Status.FAILED_PRECONDITION, Status.UNAVAILABLE, Status.NOT_FOUND, Status.DEADLINE_EXCEEDED)
 
+Change = tuple[str, str]
+"""The method, and the name of the stream."""
+
 
 class World:
     def __init__(self, scenario: Scenario, trace: Trace) -> None:
@@ -36,6 +41,8 @@ class World:
         self.omniscience = Omniscience(self.cluster, self.checker, scenario.sync.relaxed)
         self.publishing = True
         self.reading = True
+        self.changes: Counter[Change] = Counter()
+        """What was carried out, and must be reported by the activity stream."""
         self._tasks: list[asyncio.Task[Any]] = []
         self._chance = scenario.chance("clients")
         self._leaders: dict[Part, str] = {}
@@ -120,12 +127,23 @@ class World:
 
     async def change(self, method: str, request: Any, stream: StreamInfo, done: tuple[Status, ...]) -> Status:
         while True:
-            host = self.some_host()
+            host, reported = self.some_host(), self._reports()
             status, text, _ = await host.call(method, request, 5.0)
             self.trace.note("change", f"{method} {stream.name} #{stream.incarnation}: {status.name} {text}")
             if status in done and not self.cluster.founded_another(host):
+                if status is Status.OK and reported:
+                    self.changes[method, stream.name] += 1
                 return status
             await self._see_to(host, text)
+
+    def _reports(self) -> bool:
+        """Whether there is an activity stream, as a member knows."""
+        return any(
+            host.broker is not None
+            and host.broker.cluster.metadata.stream(ACTIVITY) is not None
+            and not self.cluster.founded_another(host)
+            for host in self.cluster.hosts.values()
+        )
 
     async def _see_to(self, host: Host, text: str) -> None:
         """Do what an operator does who reads this answer."""

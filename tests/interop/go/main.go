@@ -46,6 +46,7 @@ var commands = map[string]command{
 	"ride":               ride,
 	"consume":            consume,
 	"cursor":             cursor,
+	"set-cursor":         setCursor,
 }
 
 func main() {
