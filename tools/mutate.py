@@ -42,6 +42,7 @@ FIRST_SEED = 5001
 SEEDS = 200
 DETAIL_CHARACTERS = 160
 TEST_TIMEOUT_S = 300
+ALL_TESTS_TIMEOUT_S = 1800
 SIMULATE_TIMEOUT_S = 1800
 _SEED = re.compile(r"^seed (\d+) violates the contract:\n  (.*)$", re.MULTILINE)
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
@@ -184,8 +185,8 @@ class Bench:
             return None, f"did not end within {timeout_s} s"
         return done.returncode, done.stdout
 
-    def pytest(self, tests: list[str]) -> tuple[int | None, str]:
-        return self.run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests, timeout_s=TEST_TIMEOUT_S)
+    def pytest(self, tests: list[str], timeout_s: float = TEST_TIMEOUT_S) -> tuple[int | None, str]:
+        return self.run("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests, timeout_s=timeout_s)
 
     def simulate(self, first_seed: int, seeds: int, hints: list[str]) -> tuple[int | None, str]:
         arguments = ("--first-seed", str(first_seed), "--seeds", str(seeds), *hints)
@@ -215,7 +216,7 @@ class Hunt:
         if not tests:
             return ""
         with tempfile.TemporaryDirectory(prefix="bascule-mutate-") as folder:
-            status, output = Bench(Path(folder) / "clean").pytest(tests)
+            status, output = Bench(Path(folder) / "clean").pytest(tests, ALL_TESTS_TIMEOUT_S)
         return "" if status == 0 else output[-3000:]
 
     def _hunt(self, mutant: Mutant) -> Verdict:

@@ -84,6 +84,12 @@ class ResourceExhausted(CallerError):
     status = Status.RESOURCE_EXHAUSTED
 
 
+class OutOfRange(CallerError):
+    """Offsets that were removed, by retention or by an administrator."""
+
+    status = Status.OUT_OF_RANGE
+
+
 class Unimplemented(CallerError):
     status = Status.UNIMPLEMENTED
 
@@ -225,6 +231,7 @@ def by_status(status: Status, message: str) -> BasculeError:
         AlreadyExists,
         FailedPrecondition,
         ResourceExhausted,
+        OutOfRange,
         Unimplemented,
         DeadlineExceeded,
         Internal,

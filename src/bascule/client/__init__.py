@@ -2,6 +2,7 @@
 
 from bascule.client.admin import Admin
 from bascule.client.blocking import BlockingClient
+from bascule.client.bulk import BulkRead, LogRange
 from bascule.client.client import Client, StreamOverrides
 from bascule.client.subscription import Subscription
 from bascule.client.values import (
@@ -23,7 +24,9 @@ __all__ = [
     "Admin",
     "BlockingClient",
     "Broker",
+    "BulkRead",
     "Client",
+    "LogRange",
     "Message",
     "Metadata",
     "Outgoing",

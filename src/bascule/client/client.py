@@ -15,6 +15,7 @@ from typing import TypedDict, Unpack
 
 from bascule import limits
 from bascule.client.admin import Admin
+from bascule.client.bulk import BulkRead
 from bascule.client.cluster import Cluster
 from bascule.client.failures import Deadline, OnWait, persist
 from bascule.client.pipeline import OnAcks, Pipeline, Values, check_values
@@ -340,6 +341,22 @@ class Client:
         """
         reading = Reading(stream, partition, start, stop, reverse, resume_paused, replica)
         return Subscription(self._cluster, reading, on_lost)
+
+    def read_range(
+        self,
+        stream: str,
+        partition: int = 0,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        creation: int = 0,
+        replica: str = "",
+    ) -> BulkRead:
+        """Iterate the result for pieces of about a megabyte of the log, each with its range of offsets, from `start` to
+        `end` (exclusive), or to the high watermark as it is then. OutOfRange if `start` was removed. `creation`: as a
+        piece of an earlier call gave it; a stream that was deleted and made again is then refused. `replica`: the id of
+        a broker to read from instead of the leader. Bascule only."""
+        return BulkRead(self._cluster, stream, partition, start, end, creation, replica)
 
 
 def _explained(error: InvalidArgument, request: pb.CreateStreamRequest) -> InvalidArgument:

@@ -29,6 +29,7 @@ _BY_STATUS: dict[Status, type[BasculeError]] = {
     Status.PERMISSION_DENIED: errors.PermissionDenied,
     Status.RESOURCE_EXHAUSTED: errors.ResourceExhausted,
     Status.FAILED_PRECONDITION: errors.FailedPrecondition,
+    Status.OUT_OF_RANGE: errors.OutOfRange,
     Status.UNIMPLEMENTED: errors.Unimplemented,
     Status.INTERNAL: errors.Internal,
     Status.UNAVAILABLE: errors.Unavailable,

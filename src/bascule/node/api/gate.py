@@ -1,4 +1,5 @@
-"""The gate in front of the API: every call of a method of `proto.API` and `bascule.v1.Admin` passes here, in two steps.
+"""The gate in front of the API: every call of a method of `proto.API`, `bascule.v1.Admin` and `bascule.v1.Log` passes
+here, in two steps.
 
 1. `Gate.arrived`, before anything of the request is read. The call is counted, and is refused while this broker cannot
    answer it: while it stops, and, for what is answered out of the metadata, until it has caught up with its cluster.

@@ -18,6 +18,7 @@ from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode, SyncScheduler
 from bascule.node.api.admin import AdminApi
+from bascule.node.api.bulk import LogApi
 from bascule.node.api.gate import Gate
 from bascule.node.api.groups import GroupsApi
 from bascule.node.api.liftbridge import Api
@@ -162,7 +163,8 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     groups = GroupsApi(ties.own, settings.groups, cluster, client, environment.lease, expiry)
     api = Api(gate, environment, replicas, manager, cluster, client, publishing, groups, ports.address)
     admin = AdminApi(gate, cluster, client, brokers, settings.defaults, ports)
-    methods = {**api.methods(), **admin.methods()}
+    bulk = LogApi(gate, replicas, cluster)
+    methods = {**api.methods(), **admin.methods(), **bulk.methods()}
     changes = MetadataChanges(manager, replicas, queue, jobs)
     own_streams = OwnStreams(settings, controller.proposals, controller.live, controller.executor)
     activity = ActivityDispatcher(settings.activity, controller.proposals, controller.live, publishing)

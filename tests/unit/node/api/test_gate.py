@@ -15,6 +15,7 @@ from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
+from bascule.wire.pb import log_pb2 as bulk
 from tests.harness.broker import Node
 
 REQUESTS: dict[str, tuple[Any, About]] = {
@@ -48,6 +49,7 @@ REQUESTS: dict[str, tuple[Any, About]] = {
     "/bascule.v1.Admin/ResumeStream": (admin.ResumeStreamRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/SetHold": (admin.SetHoldRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/RemoveHold": (admin.RemoveHoldRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Log/Read": (bulk.ReadRequest(stream="s"), about_stream("s")),
 }
 ANSWERED_BY_THE_METADATA = {
     "PauseStream",
@@ -66,6 +68,7 @@ ANSWERED_BY_THE_METADATA = {
     "ResumeStream",
     "SetHold",
     "RemoveHold",
+    "Read",
 }
 
 

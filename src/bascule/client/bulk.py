@@ -1,0 +1,180 @@
+"""Ranges of a partition as the bytes of its log, in large pieces: for programs that read much. Bascule only.
+
+A range is read to its end or to the high watermark, whichever comes first. When a broker goes away, the reader finds
+the new leader and goes on after the last piece it gave, for up to CLIENT_RESUBSCRIBE_S; no piece is given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from bascule import limits
+from bascule.client.cluster import Cluster
+from bascule.client.failures import Deadline, from_status, passes_by_itself
+from bascule.client.values import Message
+from bascule.errors import BasculeError, CorruptError, FailedPrecondition, RpcError, Unavailable
+from bascule.net.channel import ClientCall
+from bascule.wire import kernels
+from bascule.wire.grpc import PREFIX_BYTES, frame
+from bascule.wire.pb import log_pb2 as pb
+
+READ = "/bascule.v1.Log/Read"
+_NOT_LEADER = "Server not partition leader"
+
+
+@dataclass(frozen=True, slots=True)
+class LogRange:
+    """Records from offset `start` to `end`, exclusive, as they are on the broker's disk. Offsets in between that no
+    record has are not in the log."""
+
+    start: int
+    end: int
+    records: bytes
+    count: int
+    log_start: int
+    """Of the partition: everything below was removed."""
+    compacted_end: int
+    """Of the partition: below it offsets may be missing."""
+    high_watermark_end: int
+    creation: int
+    """Another number for a stream of the same name that was made again."""
+
+    def messages(self) -> list[Message]:
+        """Decoded."""
+        _, records = kernels.decode_records(self.records, 0, len(self.records), self.count)
+        return [Message(*record)._replace(key=record[1] or None) for record in records]
+
+
+class BulkRead:
+    """Iterate it for `LogRange`s; it ends with the range."""
+
+    def __init__(
+        self, cluster: Cluster, stream: str, partition: int, start: int, end: int | None, creation: int, replica: str
+    ) -> None:
+        self._cluster = cluster
+        self._request = pb.ReadRequest(
+            stream=stream,
+            partition=partition,
+            start=start,
+            end=end or 0,
+            creation=creation,
+            fromReplica=bool(replica),
+        )
+        self._empty = end is not None and end <= start
+        self._replica = replica
+        self._where = f"partition {partition} of stream {stream}"
+
+    async def __aiter__(self) -> AsyncIterator[LogRange]:
+        async with aclosing(self._ranges()) as ranges:
+            async for each in ranges:
+                yield each
+
+    async def _ranges(self) -> AsyncGenerator[LogRange, None]:
+        call: ClientCall | None = None
+        try:
+            while not self._empty:
+                call, frames = await self._open()
+                try:
+                    async with aclosing(frames) as messages:
+                        async for message in messages:
+                            given = self._range(message)
+                            self._go_on_after(given)
+                            yield given
+                    return
+                except RpcError as rpc:
+                    error = from_status(rpc)
+                    if not isinstance(error, Unavailable):
+                        raise error from None
+                    self._cluster.forget(self._request.stream)
+        finally:
+            if call is not None:
+                call.cancel()
+
+    def _go_on_after(self, given: LogRange) -> None:
+        """A range that goes on after a lost connection has the end that it had: of the same stream, and not as far as
+        the high watermark is by then."""
+        request = self._request
+        request.start, request.creation = given.end, given.creation
+        request.end = request.end or max(given.high_watermark_end, given.end)
+
+    async def _open(self) -> tuple[ClientCall, AsyncGenerator[bytes, None]]:
+        """A call that was accepted: its first message has arrived."""
+        deadline = Deadline(limits.CLIENT_RESUBSCRIBE_S)
+
+        async def attempt() -> tuple[ClientCall, AsyncGenerator[bytes, None]]:
+            stream, partition = self._request.stream, self._request.partition
+            if self._replica:
+                channel = await self._cluster.replica(stream, partition, self._replica, deadline)
+            else:
+                channel = await self._cluster.leader(stream, partition, deadline)
+            call = channel.stream(READ)
+            try:
+                await call.send(frame(self._request.SerializeToString()))
+                call.half_close()
+                return call, _messages(call, await call.receive())
+            except BaseException:
+                call.cancel()
+                raise
+
+        return await self._cluster.persist(attempt, deadline, self._opens_again)
+
+    def _opens_again(self, error: BasculeError) -> bool:
+        if passes_by_itself(error) or (isinstance(error, FailedPrecondition) and str(error) == _NOT_LEADER):
+            self._cluster.forget(self._request.stream)
+            return True
+        return False
+
+    def _range(self, message: bytes) -> LogRange:
+        try:
+            found = pb.ReadResponse.FromString(message)
+        except DecodeError as error:
+            raise CorruptError(f"{self._where} sent bytes that are no range of a log: {error}") from error
+        records = found.records
+        good, count, first, following, *_ = kernels.scan_records(records, 0, len(records), 0)
+        inside = not count or (found.start <= first and following <= found.end)
+        if good != len(records) or count != found.count or not inside:
+            raise CorruptError(
+                f"{self._where} sent records that are not what its log holds: the bytes were damaged on the way or on "
+                "the broker's disk. Read them from another replica, and look into the broker's log"
+            )
+        return LogRange(
+            found.start,
+            found.end,
+            records,
+            count,
+            found.logStart,
+            found.compactedEnd,
+            found.highWatermarkEnd,
+            found.creation,
+        )
+
+
+async def _messages(call: ClientCall, data: bytes | None) -> AsyncGenerator[bytes, None]:
+    """Whole messages out of the bytes as they arrive. Pieces are joined once for each message."""
+    pieces: list[bytes] = []
+    have = 0
+    while data is not None:
+        pieces.append(data)
+        have += len(data)
+        wanted = _wanted(pieces, have)
+        while wanted is not None and have >= wanted:
+            joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            yield joined[PREFIX_BYTES:wanted]
+            pieces, have = [joined[wanted:]], have - wanted
+            wanted = _wanted(pieces, have)
+        data = await call.receive()
+    if have:
+        raise CorruptError("a broker ended a bulk read in the middle of a message")
+
+
+def _wanted(pieces: list[bytes], have: int) -> int | None:
+    """The length of the first message with its prefix; None if not even the prefix is there."""
+    if have < PREFIX_BYTES:
+        return None
+    if len(pieces[0]) < PREFIX_BYTES:
+        pieces[:] = [b"".join(pieces)]
+    return PREFIX_BYTES + int.from_bytes(pieces[0][1:PREFIX_BYTES], "big")

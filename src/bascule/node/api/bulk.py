@@ -1,0 +1,134 @@
+"""The gRPC service `bascule.v1.Log`: ranges of a partition as the bytes of its log, in large messages.
+
+A response is a short head, encoded here, and the records as they are on disk, so that the cost is per read and not
+per message. The next read begins while the last response is on its way to the client.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from bascule.errors import FailedPrecondition, InvalidArgument, NotFound, OutOfRange, ResourceExhausted
+from bascule.limits import BULK_READ_BYTES, BULK_READ_MAX_BYTES, BULK_READS
+from bascule.log.reader import Reader
+from bascule.net.grpc import Handler
+from bascule.node.api.gate import Gate, Service, about_stream
+from bascule.node.api.leadership import confirm_leads
+from bascule.node.membership.cluster import Cluster
+from bascule.node.membership.peers import SESSION_S
+from bascule.node.partition.replica import Replica
+from bascule.node.partition.replicas import Replicas
+from bascule.ports import Call
+from bascule.wire.grpc import frame_head
+from bascule.wire.pb import log_pb2 as pb
+from bascule.wire.pure.protobuf import varint
+
+_RECORDS = pb.ReadResponse.RECORDS_FIELD_NUMBER << 3 | 2
+assert _RECORDS < 0x80, "the tag of the records is one byte"
+
+
+class LogApi:
+    def __init__(self, gate: Gate, replicas: Replicas, cluster: Cluster) -> None:
+        self._gate = gate
+        self._replicas = replicas
+        self._cluster = cluster
+        self._reads = 0
+
+    def methods(self) -> Mapping[str, Handler]:
+        service = Service("bascule.v1.Log", self._gate)
+        service.sending(
+            "Read", pb.ReadRequest, self.read, lambda request: about_stream(request.stream), needs_metadata=True
+        )
+        return service.methods
+
+    async def read(self, request: pb.ReadRequest, call: Call) -> None:
+        if request.end and request.end < request.start:
+            raise InvalidArgument(f"the range ends before it begins: {request.end} < {request.start}")
+        replica = self._replica(request)
+        end = await self._end(replica, request)
+        with self._counted(), replica.subscribed():
+            await _serve(
+                replica, request.start, end, min(request.maxBytes or BULK_READ_BYTES, BULK_READ_MAX_BYTES), call
+            )
+
+    def _replica(self, request: pb.ReadRequest) -> Replica:
+        if not self._replicas.exists(request.stream, request.partition):
+            raise NotFound("No such partition")
+        if self._replicas.is_paused(request.stream, request.partition):
+            raise FailedPrecondition("The partition is paused; resume it to read it")
+        replica = self._replicas.find(request.stream, request.partition)
+        if replica is None or (replica.leading is None and not request.fromReplica):
+            raise FailedPrecondition("Server not partition leader")
+        if request.creation and request.creation != replica.stream.creation_index:
+            raise FailedPrecondition(
+                f"Stream {request.stream} was deleted and made again: its number is {replica.stream.creation_index}, "
+                f"and {request.creation} was asked for"
+            )
+        return replica
+
+    async def _end(self, replica: Replica, request: pb.ReadRequest) -> int:
+        """Where the range ends. A new leader may not know yet what is committed, and an old one not that it has been
+        replaced: where the answer depends on the high watermark, both are settled first."""
+        if replica.leading is not None and (not request.end or request.end > replica.log.visible_end):
+            if not await confirm_leads(self._cluster, replica):
+                raise FailedPrecondition("Server not partition leader")
+            await replica.established(SESSION_S)
+        known = replica.log.visible_end
+        return min(request.end, known) if request.end else known
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._reads >= BULK_READS:
+            raise ResourceExhausted(
+                f"this broker serves {BULK_READS} bulk reads, and may not serve more; read from another replica, or "
+                "try again later"
+            )
+        self._reads += 1
+        try:
+            yield
+        finally:
+            self._reads -= 1
+
+
+async def _serve(replica: Replica, start: int, end: int, max_bytes: int, call: Call) -> None:
+    """At least one response, also for a range without records: it says where the partition begins and ends."""
+    reader = replica.log.reader(start)
+    answered = False
+    while reader.next_offset < end or not answered:
+        position = reader.next_offset
+        records = None
+        if position < end:
+            _check_there(replica, position)
+            records = await reader.read(max_bytes, end)
+            _check_there(replica, position)  # records may be removed while they are read
+        await call.drained()
+        call.write(_response(replica, position, reader, records))
+        if not records and reader.next_offset < end:
+            break  # the log has ended, or a follower was told to truncate: the client sees how far it came
+        answered = True
+    await call.drained()
+
+
+def _check_there(replica: Replica, offset: int) -> None:
+    if replica.paused:
+        raise FailedPrecondition("The partition is paused; resume it to read it")
+    if offset < replica.log.start:
+        raise OutOfRange(
+            f"Offset {offset} of {replica.name} was removed: its log begins at {replica.log.start}; begin there"
+        )
+
+
+def _response(replica: Replica, position: int, reader: Reader, records: bytes | None) -> bytes:
+    """One whole frame: `Call.stop` looks for the ends of messages in what was written at once."""
+    log = replica.log
+    fields = pb.ReadResponse(
+        start=position,
+        end=reader.next_offset,
+        logStart=log.start,
+        creation=replica.stream.creation_index,
+        highWatermarkEnd=log.visible_end,
+        count=reader.count if records else 0,
+    ).SerializeToString()
+    if not records:
+        return frame_head(len(fields)) + fields
+    fields += bytes((_RECORDS,)) + varint(len(records))
+    return b"".join((frame_head(len(fields) + len(records)), fields, records))

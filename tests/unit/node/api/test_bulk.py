@@ -1,0 +1,149 @@
+"""Bulk reads: ranges of the log in large messages."""
+
+from typing import Any
+
+from bascule import limits
+from bascule.errors import Status
+from bascule.testing.bus import MemoryNats
+from bascule.testing.call import MemoryCall
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.loop import run
+from bascule.wire.kernels import decode_records
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.pb import log_pb2 as pb
+from tests.harness.broker import Node, split
+
+READ = "/bascule.v1.Log/Read"
+
+
+async def read(node: Node, **fields: Any) -> tuple[Status, str, list[pb.ReadResponse]]:
+    call = MemoryCall()
+    call.request(pb.ReadRequest(stream="s", **fields).SerializeToString())
+    handler: Any = node.methods[READ]
+    status, text = await call.run(handler)
+    return status, text, [pb.ReadResponse.FromString(each) for each in split(bytes(call.responses))]
+
+
+def offsets(response: pb.ReadResponse) -> list[int]:
+    return [record[0] for record in decode_records(response.records, 0, len(response.records), 1 << 30)[1]]
+
+
+async def with_messages(count: int, **settings: Any) -> Node:
+    node = await Node(MemoryDisk(), MemoryNats(), **settings).start()
+    await node.create("s")
+    for number in range(count):
+        await node.publish("s", b"%d" % number)
+    return node
+
+
+def test_a_range_comes_whole_and_each_response_names_its_part_of_it() -> None:
+    async def main() -> None:
+        node = await with_messages(100)  # several segments
+        status, text, responses = await read(node, start=7, end=93, maxBytes=500)
+        assert (status, text) == (Status.OK, "")
+        assert len(responses) > 3
+        assert [offset for each in responses for offset in offsets(each)] == list(range(7, 93))
+        assert [each.start for each in responses] == [7, *(each.end for each in responses[:-1])]
+        for each in responses:
+            assert offsets(each) == list(range(each.start, each.end))
+            assert each.count == each.end - each.start
+            assert (each.logStart, each.highWatermarkEnd, each.compactedEnd) == (0, 100, 0)
+        assert responses[-1].end == 93
+
+    run(main())
+
+
+def test_without_an_end_it_goes_to_the_high_watermark() -> None:
+    async def main() -> None:
+        node = await with_messages(30)
+        _, _, responses = await read(node)
+        assert [offset for each in responses for offset in offsets(each)] == list(range(30))
+        _, _, responses = await read(node, start=29, end=1000)
+        assert [(each.start, each.end, offsets(each)) for each in responses] == [(29, 30, [29])]
+
+    run(main())
+
+
+def test_a_range_without_records_is_answered_once() -> None:
+    async def main() -> None:
+        node = await with_messages(0)
+        for fields in ({}, {"end": 10}, {"start": 5}, {"start": 5, "end": 5}):
+            status, _, responses = await read(node, **fields)
+            start = fields.get("start", 0)
+            assert status is Status.OK
+            assert [(each.start, each.end, each.count, each.highWatermarkEnd) for each in responses] == [
+                (start, start, 0, 0)
+            ], fields
+
+    run(main())
+
+
+def test_a_stream_that_was_made_again_is_told_apart() -> None:
+    async def main() -> None:
+        node = await with_messages(3)
+        creation = (await read(node))[2][0].creation
+        assert creation
+        assert (await read(node, creation=creation))[0] is Status.OK
+        await node.call("DeleteStream", api.DeleteStreamRequest(name="s"))
+        await node.create("s")
+        status, text, responses = await read(node, creation=creation)
+        assert status is Status.FAILED_PRECONDITION
+        assert "deleted and made again" in text
+        assert not responses
+
+    run(main())
+
+
+def test_bad_requests_are_refused_with_the_reason() -> None:
+    async def main() -> None:
+        node = await with_messages(3)
+        assert (await read(node, start=2, end=1))[:2] == (
+            Status.INVALID_ARGUMENT,
+            "the range ends before it begins: 1 < 2",
+        )
+        assert (await read(node, partition=1))[:2] == (Status.NOT_FOUND, "No such partition")
+        assert (await read(node, partition=-1))[:2] == (Status.NOT_FOUND, "No such partition")
+        most = 2**64 - 1
+        status, _, responses = await read(node, start=most, end=most, maxBytes=2**32 - 1)
+        assert (status, [each.end for each in responses]) == (Status.OK, [most])
+
+    run(main())
+
+
+def test_a_paused_partition_is_neither_read_nor_resumed() -> None:
+    async def main() -> None:
+        node = await with_messages(3)
+        assert (await node.call("PauseStream", api.PauseStreamRequest(name="s")))[0] is Status.OK
+        status, text, _ = await read(node)
+        assert (status, text) == (Status.FAILED_PRECONDITION, "The partition is paused; resume it to read it")
+        described = await node.call("FetchMetadata", api.FetchMetadataRequest(streams=["s"]))
+        metadata = api.FetchMetadataResponse.FromString(described[2][0])
+        assert metadata.streamMetadata[0].partitions[0].paused
+
+    run(main())
+
+
+def test_a_client_that_does_not_read_holds_two_responses_and_no_more() -> None:
+    async def main() -> None:
+        node = await with_messages(100)
+        call = MemoryCall(timeout_s=1.0)
+        call.taking = False
+        call.request(pb.ReadRequest(stream="s", maxBytes=300).SerializeToString())
+        handler: Any = node.methods[READ]
+        assert (await call.run(handler))[0] is Status.DEADLINE_EXCEEDED
+        assert len(split(bytes(call.responses))) == 1
+
+    run(main())
+
+
+def test_reads_are_bounded_in_number(monkeypatch: Any) -> None:
+    async def main() -> None:
+        node = await with_messages(3)
+        monkeypatch.setattr("bascule.node.api.bulk.BULK_READS", 0)
+        status, text, _ = await read(node)
+        assert status is Status.RESOURCE_EXHAUSTED
+        assert "another replica" in text
+        monkeypatch.setattr("bascule.node.api.bulk.BULK_READS", limits.BULK_READS)
+        assert (await read(node))[0] is Status.OK
+
+    run(main())
