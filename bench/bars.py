@@ -68,6 +68,7 @@ BARS = (
     ratio("d", "Subscribe, decoded", "JetStream ordered consumer", 0.9),
     ratio("d", "Subscribe, undecoded", "JetStream ordered consumer", 3.0),
     ratio("d", "Subscribe, decoded", "JetStream tuned consumer", None),
+    ratio("d", "bulk Read", "Subscribe, undecoded", 1.5),
     Bar(
         "d",
         "broker CPU of a subscribed message",

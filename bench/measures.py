@@ -214,6 +214,7 @@ MEASURES = {
         Measure("plain NATS, group", lambda field: field.bascule("group", "plain", PLAIN)),
         Measure("Subscribe, decoded", lambda field: field.subscribe("subscribe", READ)),
         Measure("Subscribe, undecoded", lambda field: field.subscribe("subscribe-raw", READ)),
+        Measure("bulk Read", lambda field: field.subscribe("bulk-read", READ)),
         Measure("JetStream ordered consumer", lambda field: field.consume(READ)),
         Measure("JetStream tuned consumer", lambda field: field.consume(READ, TUNED_PULL)),
         Measure(

@@ -52,6 +52,7 @@ var commands = map[string]func(options) (result, error){
 	"grpc":              publishGRPC,
 	"subscribe":         subscribeDecoded,
 	"subscribe-raw":     subscribeRaw,
+	"bulk-read":         bulkRead,
 	"latency":           envelopeLatency,
 	"jetstream":         jetstreamAsync,
 	"jetstream-lean":    jetstreamLean,
