@@ -9,6 +9,7 @@ from bascule.sim.trace import Part
 from bascule.sim.world import World
 from bascule.testing.call import MemoryCall
 from bascule.wire.pb import api_pb2 as api
+from bascule.wire.pb import log_pb2 as bulk
 
 READ_TIMEOUT_S = 4.0
 STOPPED = "Stop offset reached"
@@ -92,6 +93,36 @@ async def read_from_somewhere(world: World, part: Part, chance: random.Random) -
         view.covered(first, view.last + 1)
 
 
+async def read_range(world: World, part: Part, chance: random.Random) -> None:
+    """A bulk read, from the leader or from any broker that has a replica. Whatever range a response names is whole."""
+    view = View(world.checker, part)
+    floor = world.checker.known(part).hw_end
+    low = chance.randint(0, max(0, view.top))
+    request = bulk.ReadRequest(
+        stream=part.stream,
+        partition=part.number,
+        start=low,
+        end=chance.choice((0, chance.randint(low, view.top + 2))),
+        maxBytes=chance.choice((0, 1, 300)),
+        fromReplica=chance.random() < 0.5,
+    )
+    host = world.some_host() if request.fromReplica else await world.leader(part)
+    status, text, answers = await host.call("/bascule.v1.Log/Read", request, READ_TIMEOUT_S)
+    if not request.fromReplica:
+        world.note_status(part, status)
+    position = low
+    for answer in map(bulk.ReadResponse.FromString, answers):
+        if answer.start != position or answer.end < answer.start:
+            world.checker.violate("range", f"{answer.start} to {answer.end} came after {position}", part, answer.start)
+        position = answer.end
+        view.take(answer.records)
+    view.covered(low, position)
+    world.trace.note("range", f"{low} to {position} of {request.end}: {status.name} {text}", part)
+    if status is Status.OK and not request.fromReplica and position < (wanted := min(request.end or floor, floor)):
+        text = f"a bulk read ended at {position}, and {wanted} was requested and below the high watermark"
+        world.checker.violate("range", text, part, position)
+
+
 class Reader:
     """Reads partitions at random, in one way or another."""
 
@@ -105,11 +136,13 @@ class Reader:
         while self._world.publishing:
             await self._world.pause(self._chance, self._mean_pause_s)
             part = self._chance.choice(self._parts)
-            match self._chance.randrange(4):
+            match self._chance.randrange(5):
                 case 0:
                     await read_all(self._world, part)
                 case 1:
                     await read_back(self._world, part)
+                case 2:
+                    await read_range(self._world, part, self._chance)
                 case _:
                     await read_from_somewhere(self._world, part, self._chance)
 
