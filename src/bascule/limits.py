@@ -220,6 +220,7 @@ ADMIN_SLICE = 200  # partitions that are described
 # retention
 MAX_HOLDS = 64  # of one partition
 MAX_HOLD_NAME_BYTES = 200
+RAISED_STARTS = 1000  # partitions in one command that raises their starts
 
 # cursors and the activity stream
 MAX_CURSOR_ID_BYTES = 1024

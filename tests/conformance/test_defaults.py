@@ -1,7 +1,6 @@
 """Settings of the server that a stream may replace (CreateStreamRequest fields 6 to 18)."""
 
 import grpc
-import pytest
 
 from bascule.testing.processes import poll
 from bascule.wire.pb import api_pb2 as api
@@ -49,7 +48,6 @@ def test_min_isr(server: Server) -> None:
     assert server.partition(name).highWatermark == 0
 
 
-@pytest.mark.unfinished("nothing is removed by retention yet")
 def test_retention(server: Server) -> None:
     """4: streams.retention.max.messages, and retentionMaxMessages of the stream."""
     fields = {"autoPauseTime": NEVER, "minIsr": api.NullableInt32(value=1)}

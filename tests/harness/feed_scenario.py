@@ -53,6 +53,8 @@ class Led:
     """The last offsets, for good."""
     epochs: EpochHistory = field(default_factory=EpochHistory)
 
+    log_start: int = 0
+
     @property
     def records_end(self) -> int:
         return self.end - self.lost

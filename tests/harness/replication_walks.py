@@ -125,6 +125,8 @@ class Led:
     lost: int = 0
     epochs: EpochHistory = field(default_factory=lambda: EpochHistory([(2, 0), (5, 2)]))
 
+    log_start: int = 0
+
     @property
     def records_end(self) -> int:
         return max(self.end - self.lost, 0)

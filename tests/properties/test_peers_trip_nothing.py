@@ -181,7 +181,7 @@ def test_no_request_fails_an_assertion_of_a_leader(first: int) -> None:
             asked = FetchRequest(1, 1, 1, 1, 0, 0, chance.choice("bcx"), True, [made])
             request = decode_request(encode_request(asked))
             for position in request.positions:
-                divergence(position, epochs, machine.end)
+                divergence(position, epochs, 0, machine.end)
                 if position.failing:
                     machine.step(le.DiskFailing(request.follower, position.promised_end, now))
                 else:

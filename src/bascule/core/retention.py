@@ -30,6 +30,9 @@ class RetentionLimits(NamedTuple):
         return any(self)
 
 
+UNLIMITED = RetentionLimits()
+
+
 def retained_from(segments: Sequence[SegmentSize], limits: RetentionLimits, now: int) -> int:
     """The base of the first of these segments that stays; the last one is the active one."""
     assert segments, "a log has at least its active segment"

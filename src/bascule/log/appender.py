@@ -26,6 +26,7 @@ from bascule.log.failures import lost_error, storage_error
 from bascule.log.index import FileIndex
 from bascule.log.segment import Mark, Segment
 from bascule.log.segments import SegmentList
+from bascule.log.start import NEW, LogStart
 from bascule.log.sync import Member, SyncScheduler
 from bascule.ports import Clock, Write
 
@@ -85,14 +86,17 @@ class Appender:
         self._in_flight_syncs: list[tuple[Segment, Mark]] = []
         self._flushed: list[asyncio.Future[None]] = []
 
-    def adopt(self, recovered: list[Segment]) -> None:
+    def adopt(self, recovered: list[Segment], start: LogStart = NEW) -> None:
         """The recovered records count as promised: they are synced."""
+        self._segments.stored, self._segments.floor = start, start.start
+        self._segments.end = self._segments.promised_end = start.start
+        self._segments.has_folder = bool(recovered) or start != NEW
         for segment in recovered:
             self._segments.add(segment)
         if not recovered:
+            self._note_last_record()
             return
         self._active = recovered[-1]
-        self._segments.has_folder = True
         self._sealed = [segment for segment in recovered[:-1] if not isinstance(segment.index, FileIndex)]
         self._segments.end = self._segments.promised_end = recovered[-1].appended.end
         self._segments.damaged = {segment: None for segment in recovered if segment.damage}
@@ -148,6 +152,13 @@ class Appender:
             return True
         max_age_ns = self._config.segment_max_age_ns
         return max_age_ns > 0 and self._clock.time_ns() - segment.first_timestamp >= max_age_ns
+
+    def roll(self) -> None:
+        """Begin a new segment, if the active one has records."""
+        active = self._active
+        if active is not None and not active.empty and self.failed is None and self._segments.waiters.ended is None:
+            self._roll(self._segments.end)
+            self._enlist_for_indexes()
 
     def _roll(self, base: int) -> Segment:
         if self._active is not None:
@@ -225,7 +236,7 @@ class Appender:
 
     def take_unsynced(self) -> list[Write]:
         if self._writes:
-            self._in_flight_syncs = [(segment, segment.promised) for segment in self._unsynced]
+            self._in_flight_syncs = [(each, each.promised) for each in self._unsynced if not each.retired]
             self._unsynced = []
         return [Write(segment.path, mark.size, []) for segment, mark in self._in_flight_syncs]
 
@@ -256,8 +267,9 @@ class Appender:
 
     def store_index(self, segment: Segment) -> None:
         """Of a sealed segment that has lost its own."""
-        self._sealed.append(segment)
-        self._scheduler.enlist(self._log)
+        if not segment.retired:  # it may have been removed while its index was made again
+            self._sealed.append(segment)
+            self._scheduler.enlist(self._log)
 
     # --- the end of writing -------------------------------------------------------------------------------
 
@@ -385,6 +397,14 @@ class Appender:
     def forget_unsynced(self) -> None:
         """Everything promised was synced by another write (`Truncation`)."""
         self._unsynced = []
+
+    def begin_at(self, start: int) -> None:
+        """All files were removed: the log begins and ends there."""
+        segments = self._segments
+        assert not segments, "a log begins again with nothing"
+        segments.end = segments.promised_end = segments.visible_end = start
+        self._start_fresh()
+        self._note_last_record()
 
     def truncated(self, end: int) -> None:
         """The files were truncated, here or before: the next append goes to a new file."""

@@ -10,6 +10,7 @@ A partition has no files, and no folder, before its first record.
 from bascule.errors import LogError
 from bascule.log.appender import Appender, LogConfig, LogOwner
 from bascule.log.endrecord import EndRecord
+from bascule.log.expiry import Expiry
 from bascule.log.failures import storage_error
 from bascule.log.healing import OnDamage
 from bascule.log.presence import Presence
@@ -52,6 +53,7 @@ class CommitLog:
         self.committed_end = 0
         """Offsets below were committed or exposed, here or elsewhere, and are not given to other records. It may be
         past the end of a replica that lags, or has lost records."""
+        self._expiry = Expiry(self.segments, self.appender)
         self._truncation = Truncation(self.segments, self.appender, self.record, self.quarantine)
         self._scheduler = scheduler
         self._clock = clock
@@ -62,7 +64,7 @@ class CommitLog:
         """Recover the folder: what is found counts as promised, for it is synced when this returns. Raises LogError."""
         disk, folder = self.segments.disk, self.folder
         try:
-            segments = await recover(
+            segments, start = await recover(
                 disk, self._clock, folder, self._replicated, self.record, self._scheduler.mode.relaxed
             )
             for segment in segments:
@@ -71,7 +73,7 @@ class CommitLog:
         except OSError as error:
             raise LogError(f"{folder}: cannot be recovered: {error}; it is tried again; check the disk") from error
         self.committed_end = self.record.exposed
-        self.appender.adopt(segments)
+        self.appender.adopt(segments, start)
         self.record.taken_by(self)
 
     def _store_index(self, segment: Segment) -> None:
@@ -188,6 +190,35 @@ class CommitLog:
         async with self.segments.changing:
             await self._truncation.run(end)
 
+    # --- its start ----------------------------------------------------------------------------------------
+
+    def raise_start(self, start: int) -> None:
+        """Records below have expired: from now on nobody is served them. `expire` removes them."""
+        assert start <= self.end, f"{self.folder}: begins at {start}, but ends at {self.end}"
+        self.segments.floor = max(self.segments.floor, start)
+
+    @property
+    def expires(self) -> bool:
+        """Whether there are segments whose records have all expired."""
+        return self._expiry.is_due()
+
+    async def expire(self) -> None:
+        """Remove the segments whose records have all expired. Raises LogError."""
+        try:
+            async with self.segments.changing:
+                await self._expiry.remove()
+        except OSError as error:
+            raise storage_error(self.folder, error) from error
+
+    async def begin_at(self, start: int) -> None:
+        """Everything in it has expired: begin again there, with nothing. Raises LogError."""
+        try:
+            async with self.segments.changing:
+                await self.flushed()
+                await self._expiry.begin_at(start, self.record)
+        except OSError as error:
+            raise storage_error(self.folder, error) from error
+
     # --- close, delete, reopen ----------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -204,9 +235,10 @@ class CommitLog:
 
     def clean_end(self) -> CleanEnd | None:
         """Where it ends, now that it is closed; None if its tail is not SURE, or it is empty."""
-        if self.failed is not None or not self.segments or (self._replicated and not self.record.sure):
+        # A segment without a record has no file yet: the next start finds the one before it.
+        last = next((segment for segment in reversed(self.segments) if segment.exists), None)
+        if self.failed is not None or last is None or (self._replicated and not self.record.sure):
             return None
-        last = self.segments[-1]
         mark = last.promised
         return CleanEnd(self.promised_end, mark.last_epoch, last.base, mark.size, mark.last_crc)
 

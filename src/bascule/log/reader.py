@@ -80,6 +80,7 @@ class Reader:
         max_bytes = limits.SUBSCRIBER_BUFFER_BYTES if max_bytes is None else max_bytes
         while True:
             limit = self._limit(stop_end)
+            self.next_offset = max(self.next_offset, self._segments.floor)  # what is below has expired
             if self.next_offset >= limit:
                 return None
             segment = await self._place()
@@ -180,7 +181,7 @@ class ReverseReader:
     async def read(self, max_bytes: int | None = None) -> bytes | None:
         """Whole records, newest first, about `max_bytes` of them; None when the oldest was given."""
         max_bytes = limits.SUBSCRIBER_BUFFER_BYTES if max_bytes is None else max_bytes
-        while self.next_offset >= self._oldest:
+        while self.next_offset >= max(self._oldest, self._segments.floor):
             segment = await self._place()
             if segment is None:
                 break
@@ -225,7 +226,7 @@ class ReverseReader:
             if chunk is None or segment.retired:
                 break
             start = chunk.end
-            wanted = chunk.since(self._oldest)
+            wanted = chunk.since(max(self._oldest, self._segments.floor))
             if wanted is not None:
                 chunks.append(wanted)
             await asyncio.sleep(0)

@@ -47,6 +47,7 @@ from bascule.log.index import read_footer
 from bascule.log.quarantine import Quarantine
 from bascule.log.scan import Hole, Scan, scan_segment
 from bascule.log.segment import NAME_DIGITS, Segment, index_path, segment_path
+from bascule.log.start import NEW, START_FILE, LogStart, read_start
 from bascule.log.tail import Known, Tail, judge
 from bascule.log.tornwrite import lacks_sectors
 from bascule.ports import Clock, Disk, Write
@@ -68,18 +69,18 @@ class Unrecorded(Exception):
 
 async def recover(
     disk: Disk, clock: Clock, folder: str, replicated: bool, record: EndRecord, relaxed: bool
-) -> list[Segment]:
-    """The recovered segments of the folder. What is known about their end is in `record.tail` then. `relaxed`: what
-    was promised need not be synced."""
+) -> tuple[list[Segment], LogStart]:
+    """The recovered segments of the folder, and where the log begins. What is known about their end is in
+    `record.tail` then. `relaxed`: what was promised need not be synced."""
     while True:
         known = record.known()
 
-        async def work(here: Disk, known: Known = known) -> tuple[list[Segment], Tail, int | None]:
+        async def work(here: Disk, known: Known = known) -> tuple[list[Segment], LogStart, Tail, int | None]:
             recovery = Recovery(here, Quarantine(here, clock), folder, replicated, known, relaxed)
-            return await recovery.run(), recovery.tail, recovery.torn_from
+            return await recovery.run(), recovery.start, recovery.tail, recovery.torn_from
 
         try:
-            segments, record.tail, record.torn_from = await disk.together(work)
+            segments, start, record.tail, record.torn_from = await disk.together(work)
         except Unrecorded as found:
             await record.found(found.end, found.torn)
             continue
@@ -87,7 +88,7 @@ async def recover(
             record.mark_suspect()
         if replicated and record.tail is Tail.LIKELY and not record.stale:
             record.found_stale()
-        return segments
+        return segments, start
 
 
 class Recovery:
@@ -110,15 +111,21 @@ class Recovery:
         self._torn = False
         self._repaired = False
         """The last segment was changed."""
+        self._removed = False
+        """Segments were removed that had expired."""
+        self.start = NEW
         self.tail = Tail.SURE
         self.torn_from: int | None = None
 
     async def run(self) -> list[Segment]:
         """The folder's segments, oldest first; the last one may be empty, and has its index in memory."""
-        bases = await self._sort_files(await self._disk.list(self._folder))
+        names = await self._disk.list(self._folder)
+        if any(name.startswith(START_FILE) for name in names):
+            self.start = await read_start(self._disk, self._folder)
+        bases = await self._without_expired(await self._sort_files(names))
         segments: list[Segment] = []
         if not bases:
-            self._check_recorded(0)
+            self._check_recorded(self.start.start)
         for number, base in enumerate(bases):
             limit = bases[number + 1] if number + 1 < len(bases) else None
             segment = await self._recover(base, limit)
@@ -128,15 +135,40 @@ class Recovery:
                 segments.append(segment)
         for base in self._orphans:
             await self._disk.remove(index_path(self._folder, base))
-        if self._replicated and segments and segments[0].base > 0:
-            segments.insert(0, await self._make_empty(0))
+        if segments and segments[-1].appended.end < self.start.start:
+            segments = await self._without_last(segments)
+        if self._replicated and segments and segments[0].base > self.start.start:
+            segments.insert(0, await self._make_empty(self.start.start))
         self._judge_end(segments)
         end = max(self._known.promised, self._known.exposed)
-        if not self._replicated and end > (segments[-1].appended.end if segments else 0):
+        if not self._replicated and end > self._end_of(segments):
             segments.append(await self._make_empty(end))
         self._note_gaps(segments)
         await self._make_durable(segments)
         return segments
+
+    def _end_of(self, segments: list[Segment]) -> int:
+        return segments[-1].appended.end if segments else self.start.start
+
+    async def _without_expired(self, bases: list[int]) -> list[int]:
+        """Segments below the stored start are the rest of a removal that was interrupted, or that a power loss undid in
+        part. The last one is read first: its name does not show where it ends."""
+        expired = [base for base, following in itertools.pairwise(bases) if following <= self.start.start]
+        for base in expired:
+            await self._disk.remove(index_path(self._folder, base))
+            await self._disk.remove(segment_path(self._folder, base))
+            self._indexes.pop(index_path(self._folder, base), None)
+        return bases[len(expired) :]
+
+    async def _without_last(self, segments: list[Segment]) -> list[Segment]:
+        """The last segment ends below the stored start: the one that was removed last came back, and those after it,
+        which had expired too, did not. The log begins and ends at its start."""
+        for segment in segments:
+            self._unsynced = [write for write in self._unsynced if write.path != segment.path]
+            await self._disk.remove(segment.index_path)
+            await self._disk.remove(segment.path)
+        self._removed = True
+        return []
 
     async def _sort_files(self, names: list[str]) -> list[int]:
         """The bases of the segments; handles all other files."""
@@ -154,9 +186,11 @@ class Recovery:
                 else:
                     self._indexes[path] = None
             elif name.endswith(TEMPORARY_SUFFIX):
-                level = logging.DEBUG if name.startswith(EPOCHS_FILE) else logging.WARNING
+                level = logging.DEBUG if name.startswith((EPOCHS_FILE, START_FILE)) else logging.WARNING
                 _log.log(level, "%s: a copy that was not finished; removing it, its source is in place", path)
                 await self._disk.remove(path)
+            elif name.startswith(START_FILE):
+                continue
             elif not name.startswith(EPOCHS_FILE):
                 _log.warning("%s: not a file of this log; leaving it alone", path)
             else:
@@ -170,6 +204,8 @@ class Recovery:
         found = await read_footer(self._disk, path)
         end = base + 1 if found is None else found[0].end
         self._orphans.append(base)
+        if end <= self.start.start:
+            return  # it has expired
         self._evidence = max(self._evidence, end)
         _log.error("%s: an index without its segment, which had the offsets %d to %d", path, base, end - 1)
 
@@ -182,8 +218,8 @@ class Recovery:
 
     def _judge_end(self, segments: list[Segment]) -> None:
         known = self._known
-        end = segments[-1].appended.end if segments else 0
-        self.tail = judge(known, end, self._torn, empty=not segments)
+        end = self._end_of(segments)
+        self.tail = judge(known, end, self._torn, empty=not segments and self.start == NEW)
         if self.tail is Tail.SHORT:
             _log.error(
                 "%s: ends at offset %d, but everything below %d was promised: offsets %d to %d %s",
@@ -329,7 +365,7 @@ class Recovery:
             for error in await self._disk.commit(self._unsynced, sync=True):
                 if error is not None:
                     raise error
-        if segments or self._orphans:
+        if segments or self._orphans or self._removed:
             await self._disk.sync_folder(self._folder)
 
     def _note_gaps(self, segments: list[Segment]) -> None:
@@ -339,8 +375,8 @@ class Recovery:
                     size = segment.appended.size
                     segment.damage[size] = size
                 self._say_missing(segment.path, segment.appended.end, following.base)
-        if segments and segments[0].base > 0:
-            self._say_missing(segments[0].path, 0, segments[0].base)
+        if segments and segments[0].base > self.start.start:
+            self._say_missing(segments[0].path, self.start.start, segments[0].base)
 
     def _say_missing(self, path: str, start: int, end: int) -> None:
         _log.warning(

@@ -15,10 +15,9 @@ from typing import overload
 
 from bascule.log.healing import OnDamage
 from bascule.log.segment import Mark, Segment
+from bascule.log.start import NEW
 from bascule.log.waiters import Waiters
 from bascule.ports import Disk
-
-_NO_RECORD = Mark(0, 0, 0, 0)
 
 
 class SegmentList(Sequence[Segment]):
@@ -30,6 +29,10 @@ class SegmentList(Sequence[Segment]):
         self.folder = folder
         self.on_damage = on_damage
         self.store_index = store_index
+        self.floor = 0
+        """Records below have expired: they are not served, and their segments are removed."""
+        self.stored = NEW
+        """What is stored about the start."""
         self.end = self.promised_end = self.visible_end = 0
         self.waiters = Waiters()
         self.damaged: dict[Segment, None] = {}
@@ -81,13 +84,17 @@ class SegmentList(Sequence[Segment]):
     def start(self) -> int:
         """The oldest record's offset, or where it should be if it cannot be read; `end` if there is none."""
         oldest = next((segment for segment in self._segments if segment.damage or not segment.empty), None)
-        return self.end if oldest is None else oldest.first_offset if oldest.first_offset >= 0 else oldest.base
+        if oldest is None:
+            return self.end
+        return max(self.floor, oldest.first_offset if oldest.first_offset >= 0 else oldest.base)
 
     @property
     def last_record(self) -> Mark:
         """Where the last record ends. A segment may hold none: it is new, or was truncated to its beginning, or nothing
         in it can be read."""
-        return next((each.appended for each in reversed(self._segments) if each.first_offset >= 0), _NO_RECORD)
+        stored = self.stored
+        expired = Mark(0, stored.end, stored.last_timestamp, stored.last_epoch if stored.end == self.end else 0)
+        return next((each.appended for each in reversed(self._segments) if each.first_offset >= 0), expired)
 
     @property
     def first_timestamp(self) -> int:
@@ -123,6 +130,12 @@ class SegmentList(Sequence[Segment]):
         segment.retired = True
         self.damaged.pop(segment, None)
         self._bases.pop()
+
+    def drop_first(self) -> None:
+        segment = self._segments.pop(0)
+        segment.retired = True
+        self.damaged.pop(segment, None)
+        self._bases.pop(0)
 
     def replace(self, segment: Segment, fresh: Segment) -> None:
         """Put `fresh`, which may be the same, in its place."""

@@ -76,7 +76,9 @@ async def _divide(segments: SegmentList, timestamp: int) -> Division | None:
         return Division(None, segments.end)
     # What is appended from now on comes after all of this.
     segment, position, first_later = segments[-1], segments[-1].appended.size, segments.end
-    for each in [each for each in segments if not each.empty and each.appended.last_timestamp >= timestamp]:
+    for each in segments[_first_not_before(segments, timestamp) :]:
+        if each.empty or each.appended.last_timestamp < timestamp:
+            continue
         found = await seek(segments, each, TIMESTAMP, timestamp)
         if each.retired:
             return None
@@ -91,3 +93,19 @@ async def _divide(segments: SegmentList, timestamp: int) -> Division | None:
         if last_earlier is not None or before is None:
             return Division(last_earlier, first_later)
         segment, position = before, before.appended.size
+
+
+def _first_not_before(segments: SegmentList, timestamp: int) -> int:
+    """The number of a segment before which all records are earlier: times rise with offsets, and a log may have ten
+    thousand segments. An empty one says nothing, so the last one before it that does counts."""
+    low, high = 0, len(segments)
+    while low < high:
+        middle = (low + high) // 2
+        known = middle
+        while known > low and segments[known].empty:
+            known -= 1
+        if not segments[known].empty and segments[known].appended.last_timestamp < timestamp:
+            low = middle + 1
+        else:
+            high = known
+    return low

@@ -58,7 +58,7 @@ class Truncation:
         if segments and segments[-1].appended.end > end:
             await self._truncate_within(segments[-1], end)
         # There may be a hole before it; a leader that has its records sends them again.
-        self._appender.truncated(min(end, segments[-1].appended.end if segments else 0))
+        self._appender.truncated(min(end, segments[-1].appended.end if segments else segments.floor))
 
     async def _truncate_within(self, segment: Segment, end: int) -> None:
         position = await _truncation_position(self._segments, segment, end)
@@ -100,7 +100,7 @@ async def _takes_promised(segments: SegmentList, end: int) -> bool:
         return False
     last = _last_before(segments, end)
     if last is None or last.appended.end <= end:
-        return end > (0 if last is None else last.appended.end)
+        return end > (segments.floor if last is None else last.appended.end)
     position = await _truncation_position(segments, last, end)
     return position in last.damage and await end_before(last, position) < end
 
@@ -109,7 +109,7 @@ def _least_end(segments: SegmentList, end: int) -> int:
     """The least end of the log after a truncation to `end`: there may be a hole before it."""
     last = _last_before(segments, end)
     if last is None:
-        return 0
+        return segments.floor
     return last.appended.end if last.appended.end <= end else last.base
 
 
@@ -123,7 +123,7 @@ def _last_before(segments: SegmentList, end: int) -> Segment | None:
 def _marks_damage(segments: SegmentList, segment: Segment) -> bool:
     """Whether an empty segment shows, by its damage or its name, that records are missing."""
     before = segments.before(segment)
-    end = 0 if before is None else before.appended.end
+    end = segments.floor if before is None else before.appended.end
     return bool(segment.damage) or end < segment.base <= segments.end
 
 

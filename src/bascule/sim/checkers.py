@@ -37,6 +37,8 @@ class Known:
     """Exclusive end of what was acked or read."""
     hw_end: int = 0
     """The highest watermark that clients have seen, or may conclude."""
+    start: int = 0
+    """Everything below has expired, by the newest metadata."""
     damaged: dict[int, None] = field(default_factory=dict)
     torn: dict[int, None] = field(default_factory=dict)
     """Offsets written and not synced at a power loss, under relaxed sync: these may be missing."""
@@ -234,10 +236,20 @@ class View:
             self._checker.violate("order", f"served after {self.last}", self.part, record.offset)
         self.last = record.offset
 
+    def expired_below(self, start: int, newest: int) -> None:
+        """The broker that served this knew of `start` when it was asked; `newest` is the highest start that any broker
+        knows of by now."""
+        known = self._checker.known(self.part)
+        known.start = max(known.start, newest)
+        first = min(self.seen, default=start)
+        if first < start:
+            text = f"served by a broker that knew that everything below {start} had expired"
+            self._checker.violate("expired", text, self.part, first)
+
     def without_holes(self, when: str) -> None:
         """A full read has every offset: an offset without a record is a record that got lost."""
         damaged, torn = self._checker.known(self.part).damaged, self._checker.known(self.part).torn
-        offsets = range(max(self.seen, default=-1))
+        offsets = range(self._checker.known(self.part).start, max(self.seen, default=-1))
         missing = [offset for offset in offsets if offset not in self.seen and offset not in torn]
         if missing and not damaged:
             text = f"{when} {len(missing)} offsets name nothing, and later ones do"
@@ -246,6 +258,7 @@ class View:
     def covered(self, low: int, high: int) -> None:
         """The read claims to have everything from `low` to before `high`."""
         known = self._checker.known(self.part)
+        low = max(low, known.start)
         for offset, sent in known.names.items():
             if low <= offset < high and offset not in self.seen and offset not in known.damaged:
                 how = "acked" if sent.outcome is Outcome.ACKED else "known"

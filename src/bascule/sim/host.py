@@ -92,6 +92,11 @@ class Host:
     def replica(self, part: Part) -> Replica | None:
         return self.broker.replicas.find(part.stream, part.number) if self.broker is not None else None
 
+    def start_of(self, part: Part) -> int:
+        """Where the partition begins, as far as this broker knows; 0 if it is down."""
+        item = self.broker.cluster.metadata.partition(part.stream, part.number) if self.broker is not None else None
+        return item.start if item is not None else 0
+
     @property
     def paused(self) -> bool:
         return self._process is not None and self._process.paused

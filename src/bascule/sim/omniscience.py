@@ -185,6 +185,10 @@ class Omniscience:
         ]
         self._deleted[stream] = max(made, default=self._deleted.get(stream, 0))
 
+    def start_of(self, folder: str) -> int:
+        """Records below have expired, by the newest metadata: they may be on a disk or not."""
+        return max((partition.start for partition in self._views(folder)), default=0)
+
     def _epoch(self, folder: str) -> int:
         return max((partition.epoch for partition in self._views(folder)), default=0)
 
@@ -240,7 +244,7 @@ class Omniscience:
         folder = log.folder
         copy = self._copy(host, folder)
         exposed = self._exposed.setdefault(folder, {})
-        for offset in range(copy.verified_end, hw_end):
+        for offset in range(max(copy.verified_end, self.start_of(folder)), hw_end):
             found = copy.records.get(offset)
             if found is None:
                 if not self._excused(host, folder, offset, partition, now_s):

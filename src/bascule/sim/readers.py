@@ -22,6 +22,7 @@ async def collect(world: World, view: View, request: api.SubscribeRequest, timeo
     call = MemoryCall(timeout_s)
     call.request(request.SerializeToString())
     host = await world.leader(view.part)
+    start = host.start_of(view.part)
     host.open("Subscribe", call)
     try:
         async with asyncio.timeout(timeout_s + 0.01):
@@ -31,6 +32,7 @@ async def collect(world: World, view: View, request: api.SubscribeRequest, timeo
         status, text = Status.DEADLINE_EXCEEDED, "the client waited long enough"
     world.note_status(view.part, status)
     count = view.take(bytes(call.responses), request.reverse)
+    view.expired_below(start, world.newest_start(view.part))
     world.trace.note("read", f"{count} records up to {view.last}: {status.name} {text}", view.part)
     return status, text
 

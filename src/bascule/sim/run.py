@@ -20,6 +20,7 @@ from bascule.sim.bugs import BUGS
 from bascule.sim.checkers import View
 from bascule.sim.churn import Churn
 from bascule.sim.cursors import CursorClients
+from bascule.sim.expiring import Expiring
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.groups import Groups
 from bascule.sim.history import StreamInfo
@@ -178,6 +179,7 @@ class Simulation:
         self._start_readers([part for part in world.parts() if part.number < USED])
         world.start(Churn(world, "churn", last.replication, last.min_isr).run())
         world.start(Groups(world, "grouped", "churn", last.replication, last.min_isr).run())
+        world.start(Expiring(world, "expiring", last.replication, last.min_isr).run())
         world.start(Restrictions(world, "restricted", last.replication, last.min_isr).run())
         self._cursors = CursorClients(world, last.replication, last.min_isr)
         self._cursors.start()

@@ -102,6 +102,10 @@ class World:
 
     # --- streams ------------------------------------------------------------------------------------------------
 
+    def newest_start(self, part: Part) -> int:
+        """Where the partition begins, by the newest metadata of any broker."""
+        return max(host.start_of(part) for host in self.cluster.hosts.values())
+
     def parts(self) -> list[Part]:
         return [part for stream in self.history.streams.values() for part in stream.parts()]
 

@@ -47,8 +47,8 @@ def test_a_follower_that_claims_more_than_it_has_or_the_leader_has_is_not_believ
     epochs = EpochHistory([(1, 0), (3, 6)])
     for end, last_epoch, cut_to in ((11, 3, (3, 10)), (1 << 60, 3, (3, 10)), (7, 1, (1, 6)), (10, 4, (3, 10))):
         position = Position(7, 0, 3, end, end, last_epoch)
-        assert divergence(position, epochs, 10) == cut_to
-    assert divergence(Position(7, 0, 3, 10, 1 << 60, 3), epochs, 10) is None
+        assert divergence(position, epochs, 0, 10) == cut_to
+    assert divergence(Position(7, 0, 3, 10, 1 << 60, 3), epochs, 0, 10) is None
 
 
 def test_a_wiped_follower_never_pulls_the_high_watermark_down() -> None:
@@ -269,7 +269,7 @@ class Log:
         return other
 
     def answer(self, position: Position, leader_epoch: int, hw_end: int, limit: int) -> Answer:
-        parted = divergence(position, self.epochs, self.end)
+        parted = divergence(position, self.epochs, 0, self.end)
         if parted is not None:
             return Answer(
                 1, 0, Kind.DIVERGED, leader_epoch, hw_end, self.end, position.end, position.last_epoch, *parted, b""

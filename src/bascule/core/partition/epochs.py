@@ -48,6 +48,11 @@ class EpochHistory:
         end = self._starts[number] if number < len(self._starts) else log_end
         return (self._epochs[number - 1] if number else 0), end
 
+    def raise_start(self, start: int) -> None:
+        """Records below have expired. The epoch of the last of them stays: a log may end exactly there."""
+        number = max(bisect_right(self._starts, start - 1) - 1, 0)
+        del self._epochs[:number], self._starts[:number]
+
     def truncate(self, end: int) -> None:
         """The log now ends there."""
         while self._starts and self._starts[-1] >= end:

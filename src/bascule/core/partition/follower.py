@@ -124,6 +124,12 @@ class Follower:
             self._epochs.last_epoch,
         )
 
+    @property
+    def waits_for_start(self) -> bool:
+        """It has no record, and begins where the partition does: a leader that takes it for another log is about to
+        learn where that is."""
+        return not self._epochs.last_epoch
+
     def step(self, event: Event) -> list[Effect]:
         match event:
             case Answered(answer):
@@ -184,6 +190,8 @@ class Follower:
         """Truncate to where both logs have `answer.epoch`; if they still differ there, the next answer says so."""
         if (answer.asked_end, answer.asked_epoch) != (self.end, self._epochs.last_epoch):
             return []  # about another log than the one we have now
+        if self.waits_for_start:
+            return []
         _, own_end = self._epochs.end_of(answer.epoch, self.end)
         end = min(answer.epoch_end, own_end)
         if end >= self.end:

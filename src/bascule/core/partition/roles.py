@@ -15,7 +15,8 @@ class Role(Enum):
     """It is named leader, and compares its log with the others' first."""
     LEADING = "leading"
     TRUNCATING = "truncating"
-    """Its log is being truncated. It has no other role until that is over."""
+    """Its log is being truncated, or begins again where the partition begins now. It has no other role until that is
+    over."""
     FAILED = "failed"
     """An assertion failed: its state in memory is not trusted any more. It has no role until the broker restarts."""
     ENDED = "ended"
@@ -23,7 +24,7 @@ class Role(Enum):
 
 
 MOVES: dict[Role, tuple[Role, ...]] = {
-    Role.NONE: (Role.FOLLOWING, Role.COMING_TO_LEAD, Role.LEADING, Role.FAILED, Role.ENDED),
+    Role.NONE: (Role.FOLLOWING, Role.COMING_TO_LEAD, Role.LEADING, Role.TRUNCATING, Role.FAILED, Role.ENDED),
     Role.FOLLOWING: (Role.NONE, Role.TRUNCATING),
     Role.COMING_TO_LEAD: (Role.NONE, Role.LEADING, Role.TRUNCATING),
     Role.LEADING: (Role.NONE,),

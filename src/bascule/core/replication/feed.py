@@ -61,6 +61,10 @@ class LedPartition(Protocol):
     def hw_end(self) -> int: ...
 
     @property
+    def log_start(self) -> int:
+        """Everything below has expired."""
+
+    @property
     def end(self) -> int: ...
 
     @property
@@ -441,7 +445,7 @@ class Feed:
             effects.append(DiskFailing(key, position.promised_end, heard_at))
             return
         log_end = led.end
-        parted = divergence(position, led.epochs, log_end)
+        parted = divergence(position, led.epochs, led.log_start, log_end)
         if parted is not None:
             self._at_once.append(Answer(*key, Kind.DIVERGED, led.epoch, led.hw_end, log_end, *asked, *parted, b""))
             self._forget(key)

@@ -83,10 +83,10 @@ class Progress:
         return position.leader_epoch == self.position.leader_epoch and self.position.end <= position.end <= self.end
 
 
-def divergence(position: Position, epochs: EpochHistory, log_end: int) -> tuple[int, int] | None:
+def divergence(position: Position, epochs: EpochHistory, log_start: int, log_end: int) -> tuple[int, int] | None:
     """None if a follower at that position has a prefix of our log; else the (epoch, end) that it is to truncate to."""
-    if position.end == 0:
-        return None
+    if position.end == 0 or (position.end == log_start and not position.last_epoch):
+        return None  # it has no record at all
     epoch, end = epochs.end_of(position.last_epoch, log_end)
     if epoch == position.last_epoch and position.end <= end:
         return None

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from bascule.core.metadata.streams import CURSORS, Stream, StreamConfig
+from bascule.core.retention import UNLIMITED, RetentionLimits
 from bascule.log.appender import LogConfig
 from bascule.log.sync import SyncMode
 from bascule.node.config.tree import Config
@@ -22,14 +23,36 @@ class StreamDefaults:
     max_lag_ns: int = 15_000_000_000
     auto_pause_ns: int = 0
     auto_pause_disable_if_subscribers: bool = False
+    retention: RetentionLimits = UNLIMITED
+    cleaner_interval_ns: int = 300_000_000_000
 
     def log_config(self, config: StreamConfig) -> LogConfig:
         return LogConfig(
             segment_max_bytes=config.segment_max_bytes or self.segment_max_bytes,
-            segment_max_age_ns=self.segment_max_age_ns
-            if config.segment_max_age is None
-            else config.segment_max_age * _MS,
+            segment_max_age_ns=self.segment_max_age_ns_of(config),
         )
+
+    def segment_max_age_ns_of(self, config: StreamConfig) -> int:
+        """0 is no limit. A stream whose records are kept for less than the default gets segments to match: otherwise
+        its active segment would keep them."""
+        if config.segment_max_age is not None:
+            return config.segment_max_age * _MS
+        kept_ns = (config.retention_max_age or 0) * _MS
+        return min(kept_ns, self.segment_max_age_ns) if kept_ns and self.segment_max_age_ns else self.segment_max_age_ns
+
+    def retention_of(self, stream: Stream) -> RetentionLimits:
+        if stream.name == CURSORS:
+            return UNLIMITED  # only a newer one of its key may replace a cursor
+        config, defaults = stream.config, self.retention
+        own = (config.retention_max_bytes, config.retention_max_messages, config.retention_max_age)
+        return RetentionLimits(
+            defaults.max_bytes if own[0] is None else own[0],
+            defaults.max_messages if own[1] is None else own[1],
+            defaults.max_age_ns if own[2] is None else own[2] * _MS,
+        )
+
+    def cleaner_interval_ns_of(self, config: StreamConfig) -> int:
+        return self.cleaner_interval_ns if config.cleaner_interval is None else config.cleaner_interval * _MS
 
     def min_isr_of(self, config: StreamConfig) -> int:
         return self.min_isr if config.min_isr is None else config.min_isr
@@ -118,6 +141,12 @@ class BrokerSettings:
                 max_message_bytes=clustering.replication_max_bytes,
                 max_lag_ns=clustering.replica_max_lag_time_ns,
                 auto_pause_ns=config.streams.auto_pause_time_ns,
+                retention=RetentionLimits(
+                    config.streams.retention_max_bytes,
+                    config.streams.retention_max_messages,
+                    config.streams.retention_max_age_ns,
+                ),
+                cleaner_interval_ns=config.streams.cleaner_interval_ns,
                 auto_pause_disable_if_subscribers=config.streams.auto_pause_disable_if_subscribers,
             ),
             cursors=CursorSettings(

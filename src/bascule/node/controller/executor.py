@@ -52,6 +52,7 @@ REPEATABLE = (
     pb.EXPAND_ISR,
     pb.CHANGE_LEADER,
     pb.GIVE_WAY,
+    pb.RAISE_STARTS,
 )
 """A late copy is harmless: these change nothing, or name the only state in which they apply."""
 
@@ -74,6 +75,7 @@ AS_REQUESTED = (
     pb.CHANGE_LEADER,
     pb.HAND_OVER,
     pb.BROKER_STARTED,
+    pb.RAISE_STARTS,
 )
 """The request is the command (`core.metadata.codec`)."""
 
@@ -82,7 +84,6 @@ NEVER_REQUESTED = (
     pb.DISK_LOST,
     pb.BEGIN_REMOVAL,
     pb.PUBLISH_ACTIVITY,
-    pb.RAISE_STARTS,
     pb.CHANGE_CONSUMER_GROUP_COORDINATOR,
 )
 """The controller proposes these commands by itself, or nobody does yet: a request for one is refused."""

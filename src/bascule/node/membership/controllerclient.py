@@ -19,7 +19,9 @@ from bascule.core.metadata.commands import (
     HandOver,
     JoinGroup,
     LeaveGroup,
+    NewStart,
     PauseStream,
+    RaiseStarts,
     RemoveHold,
     ResumeStream,
     SetHold,
@@ -132,6 +134,10 @@ class ControllerClient:
         report = request.reportConsumerGroupCoordinatorOp
         report.groupId, report.consumerId, report.coordinator, report.epoch = group, consumer, coordinator, epoch
         await self.change(request, timeout_s)
+
+    async def raise_starts(self, leader: str, starts: tuple[NewStart, ...]) -> None:
+        """Records have expired in these partitions, which this broker leads."""
+        await self.change(asking(RaiseStarts(leader, starts)), DEFAULT_TIMEOUT_S)
 
     async def barrier(self, timeout_s: float) -> None:
         """Returns when this broker has applied everything that was committed before the call. The controller then

@@ -24,7 +24,9 @@ def _path(folder: str) -> str:
 
 async def load(disk: Disk, log: CommitLog) -> EpochHistory:
     if log.end == log.start:
-        return EpochHistory()
+        expired = log.segments.stored
+        known = expired.last_epoch if expired.end == log.end else 0
+        return EpochHistory([(known, log.end - 1)] if known else ())
     stored = await disk.together(lambda here: read_checkpoint(here, _path(log.folder)))
     if stored is not None and len(stored) % _ENTRY.size == 0:
         history = EpochHistory(_ENTRY.iter_unpack(stored))

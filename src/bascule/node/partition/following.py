@@ -97,7 +97,7 @@ class Following:
         return position
 
     def answered(self, answer: Answer) -> bool:
-        """False if it had records that were not appended."""
+        """False if it is to be asked for again: it had records that were not appended."""
         try:
             return self._take(answer)
         except AssertionError as error:
@@ -113,6 +113,8 @@ class Following:
             if self._caught_up_end is None:
                 self._caught_up_end = machine.end
             self._verify()
+        if answer.kind is Kind.DIVERGED and machine.waits_for_start:
+            return False  # it is asked again
         return not answer.records or (not machine.failed and any(isinstance(each, Append) for each in effects))
 
     def _verify(self) -> None:

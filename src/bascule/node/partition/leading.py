@@ -167,6 +167,10 @@ class Leading:
         return self._replica.epochs
 
     @property
+    def log_start(self) -> int:
+        return self._log.segments.floor
+
+    @property
     def end(self) -> int:
         return self._log.end
 

@@ -73,6 +73,9 @@ class Replica:
         self._tasks: dict[asyncio.Task[None], bool] = {}
         """Work under way, and whether the end of this replica waits for it; other work is cancelled."""
         self._quarantine_from: int | None = None
+        self._expiring = False
+        self._said_start = 0
+        """The partition's start when this log was last found to end before it, in sync."""
         self._storing_epochs = asyncio.Lock()
 
     async def open(self) -> None:
@@ -100,9 +103,75 @@ class Replica:
         if partition.readonly:
             self.log.waiters.wake()  # for readers at its end nothing comes any more
         try:
-            self.roles.take(same_epoch)
+            self._raise_start()
+            self.roles.take(same_epoch and not self.has_expired)
         except AssertionError as error:
             self.assertion_failed(error)
+
+    # --- its start -----------------------------------------------------------------------------------------
+
+    def _raise_start(self) -> None:
+        """Records have expired, in all replicas: nobody is served them from now on, and their files go."""
+        start = self.partition.start
+        if self.log.segments.floor < start <= self.log.end:
+            self.log.raise_start(start)
+            self.epochs.raise_start(start)
+            self.spawn(self._expire(), to_its_end=True)
+
+    def expire_again(self) -> None:
+        """Remove files that could not be removed when their records expired."""
+        if self.log.expires and not self._expiring:
+            self.spawn(self._expire(), to_its_end=True)
+
+    async def _expire(self) -> None:
+        self._expiring = True
+        try:
+            await self.log.expire()
+        except LogError as error:
+            logger.error(
+                "%s: records below offset %d have expired, and their files are not removed; this is tried again: %s",
+                self.name,
+                self.log.segments.floor,
+                error,
+            )
+        finally:
+            self._expiring = False
+
+    @property
+    def ends_before_start(self) -> bool:
+        return self.log.end < self.partition.start
+
+    @property
+    def has_expired(self) -> bool:
+        """Its log ends before the partition begins: it is to begin there. A replica that is in sync has everything
+        that is committed, so its log cannot have expired, unless an administrator gave up what it lacks."""
+        partition = self.partition
+        if not self.ends_before_start:
+            return False
+        own = self.environment.settings.broker_id
+        if own not in partition.complete or partition.leader_epoch == partition.unclean_epoch:
+            return True
+        if self._said_start != partition.start:
+            self._said_start = partition.start
+            logger.error(
+                "%s: this log ends at offset %d, and the partition begins at %d, although this replica counts as in "
+                "sync: its disk has lost records. Nothing is removed; the leader takes it out of the in-sync set",
+                self.name,
+                self.log.end,
+                partition.start,
+            )
+            self.mark_suspect()
+        return False
+
+    async def begin_at_start(self) -> None:
+        """Its records have all expired: they are removed, and the log begins where the partition does."""
+        async with self._storing_epochs:
+            start = self.partition.start
+            await stored_epochs.forget(self.environment.ports.disk, self.log.folder)
+            await self.log.begin_at(start)
+            self.epochs.truncate(0)
+            self._saved_epoch = 0
+        logger.info("%s: its records had all expired; it begins at offset %d now", self.name, start)
 
     def resign(self) -> None:
         """Give up the role: nothing is stored, acked or fetched under it any more."""

@@ -41,6 +41,16 @@ class RoleHolder(LeadingReplica, FollowingReplica, Protocol):
     def replicated(self) -> bool:
         """Other brokers have replicas too."""
 
+    @property
+    def has_expired(self) -> bool:
+        """Its log ends before the partition begins, and it may begin there: it does not count as complete."""
+
+    @property
+    def ends_before_start(self) -> bool:
+        """Its log ends before the partition begins, whether it counts as complete or not."""
+
+    async def begin_at_start(self) -> None: ...
+
     def spawn(self, work: Coroutine[object, object, None], to_its_end: bool = False) -> asyncio.Task[None]:
         """Work that ends with the replica, or that the end of the replica waits for."""
 
@@ -121,6 +131,9 @@ class Roles:
         stream, partition = self._replica.stream, self._replica.partition
         if self.role is Role.TRUNCATING:
             return  # the role begins after the truncation
+        if self._replica.has_expired:
+            self.begin_truncation(self._begin_again())
+            return
         self._repair.mend()
         if not partition.leader:
             return
@@ -148,6 +161,10 @@ class Roles:
         return verification.verified or (verification.certain and self._environment.after_clean_shutdown)
 
     def _lead(self) -> None:
+        if self._replica.ends_before_start:
+            # Nobody has more. The offsets below the start are not given to other records: nobody would be served them.
+            self.begin_truncation(self._begin_again())
+            return
         self._replica.verification.confirm()
         self.leading = leading = Leading(self._environment, self._broker, self._replica, self.established)
         self._move(Role.LEADING)
@@ -192,14 +209,25 @@ class Roles:
         await work
         if self.role is not Role.TRUNCATING:
             return
-        if self.following is not None:
+        if self.following is not None and not self._replica.has_expired:
             self._move(Role.FOLLOWING)
             self.following.truncated()
             return
+        if self.following is not None:  # what is left of its log ends before the partition begins
+            following, self.following = self.following, None
+            following.stop()
         self._move(Role.NONE)
         if self._assigned:
             self._begin()
             self._broker.writable_changed(self._replica.stream.name, self._replica.partition.id)
+
+    async def _begin_again(self) -> None:
+        replica = self._replica
+        try:
+            await replica.begin_at_start()
+        except (LogError, OSError) as error:
+            logger.error("%s cannot be removed, and has no role until it is: %s", replica.name, error)
+            await asyncio.sleep(TRUNCATE_AGAIN_S)
 
     async def _truncate_torn(self, end: int) -> None:
         replica = self._replica

@@ -23,6 +23,7 @@ from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.partition import repair
 from bascule.node.partition.abandonedacks import AbandonedAcks
 from bascule.node.partition.autopause import AutoPause
+from bascule.node.partition.cleaner import Cleaner
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.filewatch import FileWatch
 from bascule.node.partition.lagwatch import WATCH_EVERY_S, LagWatch
@@ -86,6 +87,7 @@ class Broker:
         self.lag_watch = LagWatch(environment, replicas)
         self.abandoned_acks = AbandonedAcks(environment)
         self.auto_pause = AutoPause(environment, replicas, client)
+        self.cleaner = Cleaner(environment, replicas, client)
         self._process = process
         self._jobs = environment.jobs
         self._hand_overs = self._jobs.tasks("a hand-over", STOPS_AT_ONCE, answered=True)
@@ -150,6 +152,7 @@ class Broker:
         self._jobs.vital("the taking of roles", self.changes.run())
         run("the scrub of all records", self._scrub, "damage on disk is found only when a record is read")
         run("the check for lag", self._watch, "followers that lag stay in the in-sync set, and commits wait")
+        run("the cleaner", self.cleaner.run, "nothing expires")
         run("the pausing of idle partitions", self.auto_pause.run, "idle partitions stay open")
         if self.own_streams.configured:
             run("the creation of the cluster's own streams", self.own_streams.run, "there are no cursors, or no events")

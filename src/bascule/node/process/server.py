@@ -277,18 +277,14 @@ def _refuse_what_is_not_there_yet(config: Config) -> None:
         raise ConfigError("tls.client.authz.enabled: this version has no authorization yet; remove the setting")
 
 
-NO_EFFECT_YET = (
-    "streams.retention.",
-    "streams.cleaner.",
-    "streams.compact.",
-)
+NO_EFFECT_YET = ("streams.compact.",)
 
 
 def _warn_of_what_has_no_effect_yet(config: Config) -> None:
     """Accepted, because configuration files of the Go server must work; logged, because an operator may rely on it."""
     for key in sorted(config.explicit):
         if key.startswith(NO_EFFECT_YET):
-            logger.warning("%s is set, but has no effect in this version: nothing is deleted or compacted", key)
+            logger.warning("%s is set, but has no effect in this version: nothing is compacted", key)
 
 
 def _server_tls(config: Config) -> ssl.SSLContext | None:

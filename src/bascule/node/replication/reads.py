@@ -9,6 +9,9 @@ from bascule.log.reader import Reader
 async def read_records(log: CommitLog, epochs: EpochHistory, read: Read) -> WasRead:
     """About `max_bytes` of the records that a follower lacks, also those that are not written to disk yet."""
     reader, max_bytes = read.cursor, read.max_bytes
+    if read.offset < log.segments.floor:
+        # These records have expired. The follower learns from the metadata where the partition begins.
+        return WasRead(b"", read.offset, 0, read.offset, None)
     if not isinstance(reader, Reader) or reader.next_offset < read.offset:
         reader = log.reader(read.offset, uncommitted=True)
     # One epoch per answer: a follower records where each begins.
@@ -33,4 +36,4 @@ def records_end(log: CommitLog) -> int:
     last = log.segments[-1] if log.segments else None
     if last is None or not last.empty or log.damaged:
         return log.end
-    return next((each.appended.end for each in reversed(log.segments) if each.first_offset >= 0), 0)
+    return next((each.appended.end for each in reversed(log.segments) if each.first_offset >= 0), log.start)

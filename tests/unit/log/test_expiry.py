@@ -1,0 +1,240 @@
+"""The front of a log goes in whole segments; a power loss at any step of that brings nothing back and loses nothing."""
+
+import asyncio
+import random
+
+import pytest
+
+from bascule.errors import LogError
+from bascule.log.start import START_FILE, read_start
+from bascule.log.sync import SyncMode
+from bascule.log.tail import Tail
+from bascule.testing.disk import MemoryDisk
+from bascule.testing.logs import FOLDER, Bench, ManualClock, open_bench, start_ends, stop_ends
+from bascule.testing.loop import run
+from tests.harness.logs import bodies
+
+ONE_A_SEGMENT = 1
+RELAXED = SyncMode("interval", 1_000_000_000)
+
+
+async def filled(disk: MemoryDisk, count: int, **settings: object) -> Bench:
+    """One record a segment."""
+    bench = await open_bench(disk, ONE_A_SEGMENT, **settings)  # type: ignore[arg-type]
+    for number in range(count):
+        await bench.store(bodies(number, 1))
+    return bench
+
+
+def segments_on(disk: MemoryDisk) -> list[int]:
+    names = [path.removeprefix(FOLDER + "/") for path in disk.paths() if path.startswith(FOLDER)]
+    return sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
+
+
+async def offsets(bench: Bench) -> list[int]:
+    return [offset for offset, _ in await bench.read_all()]
+
+
+def test_below_the_start_nothing_is_served_and_the_files_go() -> None:
+    async def main() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 10)
+        bench.log.raise_start(6)
+        assert await offsets(bench) == [6, 7, 8, 9], "at once, before the files are gone"
+        assert (bench.log.start, bench.log.expires) == (6, True)
+        await bench.log.expire()
+        assert segments_on(disk) == [6, 7, 8, 9]
+        assert not [path for path in disk.paths() if path.endswith(".index") and int(path[-26:-6]) < 6]
+        assert await bench.log.offset_at_or_after(0) == 6
+        assert await bench.log.offset_at_or_before(5) is None
+        assert not bench.log.expires
+
+    run(main())
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize("step", range(1, 16))
+def test_a_power_loss_at_any_step_of_a_removal(step: int, replicated: bool) -> None:
+    async def main() -> None:
+        for seed in range(5):
+            disk = MemoryDisk()
+            bench = await filled(disk, 8, replicated=replicated)
+            bench.log.raise_start(6)
+            disk.fail_at(disk.steps + step)
+            try:
+                await bench.log.expire()
+            except LogError:
+                pass
+            disk.heal()
+            disk.crash(random.Random(seed))
+            stored = (await read_start(disk, FOLDER)).start == 6
+            bench = await open_bench(disk, ONE_A_SEGMENT, replicated=replicated)
+            left = await offsets(bench)
+            assert left == list(range(left[0], 8)), "no hole, and nothing above the start is lost"
+            assert not bench.log.damaged
+            assert left[0] == 6 or not stored
+            await bench.store(bodies(8, 1))
+            assert bench.log.end == 9
+
+    run(main())
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+@pytest.mark.parametrize("step", range(1, 16))
+def test_a_log_whose_records_have_all_expired_ends_where_it_ended(step: int, replicated: bool) -> None:
+    """Also if a power loss brings the wrong one of its last files back."""
+
+    async def main() -> None:
+        for seed in range(5):
+            disk = MemoryDisk()
+            bench = await filled(disk, 4, replicated=replicated)
+            bench.log.appender.roll()
+            await bench.log.flushed()
+            bench.log.raise_start(4)
+            disk.fail_at(disk.steps + step)
+            try:
+                await bench.log.expire()
+            except LogError:
+                pass
+            disk.heal()
+            disk.crash(random.Random(seed))
+            bench = await open_bench(disk, ONE_A_SEGMENT, replicated=replicated)
+            assert bench.log.end == 4
+            assert bench.log.last_timestamp == 30
+            await bench.store(bodies(4, 1))
+            assert (await offsets(bench))[-1] == 4
+
+    run(main())
+
+
+def test_the_last_file_that_comes_back_may_end_below_the_start() -> None:
+    async def main() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 4)
+        bench.log.appender.roll()
+        await bench.log.flushed()
+        older = disk.copy()
+        bench.log.raise_start(4)
+        await bench.log.expire()
+        assert segments_on(disk) == []
+        for path in (f"{FOLDER}/{1:020}.log", f"{FOLDER}/{1:020}.index"):
+            disk.put(path, older.content(path))
+        bench = await open_bench(disk, ONE_A_SEGMENT)
+        assert (bench.log.start, bench.log.end) == (4, 4)
+        assert segments_on(disk) == []
+        await bench.store(bodies(4, 1))
+        assert await offsets(bench) == [4]
+
+    run(main())
+
+
+def test_a_new_segment_without_a_record_does_not_hold_up_a_stop_or_look_like_another_file() -> None:
+    async def main() -> None:
+        disk = MemoryDisk()
+        ends = await start_ends(disk)
+        bench = await filled(disk, 3, ends=ends, replicated=True)
+        bench.log.appender.roll()
+        async with asyncio.timeout(5.0):
+            await stop_ends(ends, bench)
+        ends = await start_ends(disk)
+        bench = await open_bench(disk, ends=ends, replicated=True)
+        assert bench.log.tail is Tail.SURE
+        assert bench.log.end == 3
+
+    run(main())
+
+
+def test_a_log_that_begins_again_has_nothing_and_goes_on_at_its_start() -> None:
+    async def main() -> None:
+        disk = MemoryDisk()
+        ends = await start_ends(disk)
+        bench = await filled(disk, 3, ends=ends, replicated=True)
+        await bench.log.begin_at(50)
+        assert (bench.log.start, bench.log.end, bench.log.promised_end, bench.log.last_epoch) == (50, 50, 50, 0)
+        assert segments_on(disk) == []
+        assert not [path for path in disk.paths() if path.startswith("quarantine")]
+        await bench.store(bodies(50, 2))
+        assert await offsets(bench) == [50, 51]
+        disk.crash()
+        bench = await open_bench(disk, ends=await start_ends(disk), replicated=True)
+        assert await offsets(bench) == [50, 51]
+        assert not bench.log.damaged
+
+    run(main())
+
+
+@pytest.mark.parametrize("step", range(1, 20))
+def test_a_power_loss_at_any_step_of_a_new_beginning(step: int) -> None:
+    """What is left ends below the start, so that it begins again; or it has begun."""
+
+    async def main() -> None:
+        for seed in range(3):
+            disk = MemoryDisk()
+            bench = await filled(disk, 4, replicated=True)
+            disk.fail_at(disk.steps + step)
+            try:
+                await bench.log.begin_at(50)
+            except LogError:
+                pass
+            disk.heal()
+            disk.crash(random.Random(seed))
+            bench = await open_bench(disk, ONE_A_SEGMENT, replicated=True)
+            if bench.log.end < 50:
+                assert bench.log.end <= 4
+                await bench.log.begin_at(50)
+            await bench.store(bodies(50, 1))
+            assert await offsets(bench) == [50]
+            disk.crash(random.Random(seed))
+            bench = await open_bench(disk, ONE_A_SEGMENT, replicated=True)
+            assert await offsets(bench) == [50]
+
+    run(main())
+
+
+def test_under_relaxed_sync_a_removed_segment_is_not_synced_any_more() -> None:
+    async def main() -> None:
+        disk, clock = MemoryDisk(), ManualClock()
+        bench = await filled(disk, 6, mode=RELAXED, clock=clock)
+        bench.log.raise_start(4)
+        await bench.log.expire()
+        await asyncio.sleep(5.0)
+        assert bench.failures == []
+        await bench.store(bodies(6, 1))
+        assert await offsets(bench) == [4, 5, 6]
+        assert segments_on(disk)[0] == 4
+
+    run(main())
+
+
+def test_a_reader_in_a_segment_that_goes_finds_the_start() -> None:
+    async def main() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 10)
+        reader = bench.log.reader(0)
+        assert await reader.read() is not None
+        bench.log.raise_start(7)
+        await bench.log.expire()
+        assert await reader.read() is not None
+        assert reader.next_offset == 8
+        backwards = bench.log.reverse_reader(9)
+        while await backwards.read(1) is not None:
+            pass
+        assert backwards.next_offset == -1
+
+    run(main())
+
+
+def test_a_damaged_file_of_the_start_brings_nothing_above_it_down() -> None:
+    """The log begins at its first segment then; the metadata says the rest."""
+
+    async def main() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 10)
+        bench.log.raise_start(7)
+        await bench.log.expire()
+        path = f"{FOLDER}/{START_FILE}"
+        disk.put(path, bytes(len(disk.content(path))))
+        bench = await open_bench(disk, ONE_A_SEGMENT)
+        assert await offsets(bench) == [7, 8, 9]
+
+    run(main())
