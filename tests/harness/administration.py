@@ -22,6 +22,7 @@ RESPONSES: dict[str, Any] = {
     "ResumeStream": admin.ResumeStreamResponse,
     "SetHold": admin.SetHoldResponse,
     "RemoveHold": admin.RemoveHoldResponse,
+    "AlterStream": admin.AlterStreamResponse,
 }
 
 

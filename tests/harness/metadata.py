@@ -3,6 +3,7 @@
 from hypothesis import strategies as st
 
 from bascule.core.metadata.commands import (
+    AlterStream,
     At,
     BeginRemoval,
     BrokerDied,
@@ -56,6 +57,12 @@ isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5), st.
 numbers = st.lists(st.integers(0, 2), max_size=2).map(tuple)
 new_starts = st.builds(NewStart, names, st.integers(1, 5), st.integers(0, 3), st.integers(1, 5), st.integers(0, 9))
 groups, consumers = st.sampled_from(["g", "h"]), st.sampled_from(["c1", "c2", "c3"])
+configs = st.builds(
+    StreamConfig,
+    retention_max_age=st.none() | st.integers(0, 9),
+    min_isr=st.none() | st.integers(0, 3),
+    optimistic_concurrency_control=st.none() | st.booleans(),
+)
 commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(ShrinkIsr, *isr_change),
     st.builds(ExpandIsr, *isr_change),
@@ -92,4 +99,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
     ),
     st.builds(LeaveGroup, groups, consumers, st.booleans(), st.integers(0, 20), operations),
     st.builds(ChangeCoordinator, groups, st.integers(0, 20), st.lists(brokers, max_size=3).map(tuple)),
+    st.builds(
+        AlterStream, names, configs, st.sampled_from([(), ("segment_max_bytes",), ("min_isr", "compact_enabled")])
+    ),
 )

@@ -51,6 +51,7 @@ class Walk:
                 c.PauseStream(name, (), chance.random() < 0.5, self._made),
                 c.ResumeStream(name, (), self._made),
                 c.PublishActivity(self.metadata.index),
+                c.AlterStream(name, config),
             )
         )
 

@@ -174,3 +174,31 @@ def test_holds_are_set_listed_and_removed(broker: BrokerProcess, stream: str) ->
     removed = answer(broker, "stream", "hold", "remove", stream, "archive")
     assert removed == {"removed": "archive", "partitions": [0, 1]}
     assert f"{stream} has no hold 'archive'" in run(broker, "stream", "hold", "remove", stream, "archive", code=1)
+
+
+def test_settings_of_a_stream_are_altered(broker: BrokerProcess, stream: str) -> None:
+    run(broker, "stream", "create", stream)
+    assert run(broker, "stream", "alter", stream, "retention.max.age=90m", "compact.enabled=off") == (
+        f"{stream} has now: retention.max.age=1h30m, compact.enabled=false, min.isr=1\n"
+    )
+    assert "settings: retention.max.age=1h30m, compact.enabled=false" in run(broker, "stream", "info", stream)
+    told = answer(broker, "stream", "info", stream)["settings"]
+    assert (told["retention_max_age"], told["compact_enabled"], told["segment_max_bytes"]) == (5_400_000, False, None)
+    assert answer(broker, "stream", "alter", stream, "--reset", "retention.max.age", "segment.max.bytes=9") == {
+        "segment.max.bytes": 9,
+        "compact.enabled": False,
+        "min.isr": 1,
+    }
+    assert "can never be met" in run(broker, "stream", "alter", stream, "min.isr=2", code=1)
+    assert "there are retention.max.bytes" in run(broker, "stream", "alter", stream, "--reset", "colour", code=2)
+    for wrong in ("soon", "3600", "-1s", "1us", ""):
+        said = run(broker, "stream", "alter", stream, f"cleaner.interval={wrong}", code=2)
+        assert f"{wrong!r} is no value of cleaner.interval: it is a time like 24h" in said
+    for wrong in ("-1", "x", str(1 << 63)):
+        assert "it is a number" in run(broker, "stream", "alter", stream, f"segment.max.bytes={wrong}", code=2)
+    assert "it is true or false" in run(broker, "stream", "alter", stream, "compact.enabled=1", code=2)
+    assert "encryption of a stream cannot be altered" in run(broker, "stream", "alter", stream, "encryption=on", code=2)
+    assert "min.isr is given twice" in run(broker, "stream", "alter", stream, "min.isr=1", "min.isr=1", code=2)
+    assert "is not SETTING=VALUE" in run(broker, "stream", "alter", stream, "min.isr", code=2)
+    assert "nothing is to be changed" in run(broker, "stream", "alter", stream, code=2)
+    assert f"no such stream: {stream}-x" in run(broker, "stream", "alter", f"{stream}-x", "--reset", "min.isr", code=1)

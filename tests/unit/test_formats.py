@@ -218,6 +218,7 @@ SINCE = {
     commands.JoinGroup,
     commands.LeaveGroup,
     commands.ChangeCoordinator,
+    commands.AlterStream,
 }
 
 

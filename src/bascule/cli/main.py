@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "cluster": ("bascule.cli.cluster:cluster", "Look at the brokers; drain, remove, elect."),
     "pub": ("bascule.cli.pub:pub", "Publish messages, from arguments or stdin."),
     "server": ("bascule.cli.server:server", "Run a broker."),
-    "stream": ("bascule.cli.stream:stream", "List, describe, create, delete, pause and hold streams."),
+    "stream": ("bascule.cli.stream:stream", "List, describe, create, alter, delete, pause and hold streams."),
     "sub": ("bascule.cli.sub:sub", "Print the messages of a stream."),
     "up": ("bascule.cli.up:up", "Run NATS and a broker, or a cluster, on this machine."),
     "version": ("bascule.cli.version:version", "Show the versions of Bascule and what it runs on."),

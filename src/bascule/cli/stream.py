@@ -6,6 +6,7 @@ import asyncio
 
 import click
 
+from bascule.cli.alter import alter, settings_of, shown
 from bascule.cli.cluster import JsonOption
 from bascule.cli.connect import ServerOption, connected, missing_stream_explained
 from bascule.cli.hold import hold, holds_of, print_holds
@@ -22,6 +23,7 @@ Examples:
   bascule stream create orders --partitions 3 --replication-factor 3
   bascule stream list
   bascule stream info orders
+  bascule stream alter orders retention.max.age=24h
   bascule stream pause orders
   bascule stream hold set orders archive
 """
@@ -32,6 +34,7 @@ def stream() -> None:
     """List, describe, create and delete streams; pause them, set them read-only, hold what must not expire."""
 
 
+stream.add_command(alter)
 stream.add_command(hold)
 stream.add_command(pause)
 stream.add_command(resume)
@@ -90,6 +93,9 @@ def info(name: str, as_json: bool, server: str) -> None:
         print_json(as_dict(answer))
         return
     click.echo(f"stream {answer.name} on subject {answer.subject}, min ISR {answer.minIsr}")
+    own = {name: value for name, value in settings_of(answer.settings).items() if name != "min.isr"}
+    if own:
+        click.echo(f"settings: {', '.join(shown(own))}")
     print_table(
         ("partition", "leader", "replicas", "in sync", "eligible", *LEADERS, "state"),
         [

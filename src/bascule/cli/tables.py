@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 
 def as_dict(message: Message) -> dict[str, Any]:
-    """Every field, set or not, under its name in lower case with underscores."""
+    """Every field under its name in lower case with underscores; one that may be missing, and is, as None."""
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)
@@ -21,6 +21,8 @@ def as_dict(message: Message) -> dict[str, Any]:
             value = [as_dict(each) if isinstance(each, Message) else each for each in value]
         elif isinstance(value, Message):
             value = as_dict(value)
+        elif field.has_presence and not message.HasField(field.name):
+            value = None
         found[re.sub(r"(?<!^)([A-Z])", r"_\1", field.name).lower()] = value
     return found
 

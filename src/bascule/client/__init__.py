@@ -3,7 +3,8 @@
 from bascule.client.admin import Admin
 from bascule.client.blocking import BlockingClient
 from bascule.client.bulk import BulkRead, LogRange
-from bascule.client.client import Client, StreamOverrides
+from bascule.client.client import Client
+from bascule.client.settings import StreamOverrides
 from bascule.client.subscription import Subscription
 from bascule.client.values import (
     Ack,

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from google.protobuf.message import Message
 
 from bascule import limits
 from bascule.client.cluster import Cluster
 from bascule.client.failures import Deadline
+from bascule.client.settings import SETTING_FIELDS, StreamSettings
 from bascule.client.values import Address
-from bascule.errors import Unavailable, Unimplemented
+from bascule.errors import InvalidArgument, Unavailable, Unimplemented
 from bascule.wire.pb import admin_pb2 as pb
 
 Response = TypeVar("Response", bound=Message)
@@ -106,6 +107,25 @@ class Admin:
         """These partitions, or all that are paused. `Client.pause_stream` pauses them."""
         request = pb.ResumeStreamRequest(stream=stream, partitions=partitions)
         await self._ask("ResumeStream", request, pb.ResumeStreamResponse, Deadline(timeout))
+
+    async def alter_stream(
+        self,
+        stream: str,
+        *,
+        reset: Sequence[str] = (),
+        timeout: float = limits.CLIENT_TIMEOUT_S,
+        **settings: Unpack[StreamSettings],
+    ) -> pb.StreamSettings:
+        """Settings that are given are set; those whose names are in `reset` are the brokers' again. Returns the
+        stream's own settings afterwards, when they are in use."""
+        request = pb.AlterStreamRequest(stream=stream, reset=[SETTING_FIELDS.get(each, each) for each in reset])
+        request.settings.SetInParent()
+        for name, value in settings.items():
+            if name not in SETTING_FIELDS:
+                raise InvalidArgument(f"no stream setting is called {name}: there are {', '.join(SETTING_FIELDS)}")
+            setattr(request.settings, SETTING_FIELDS[name], value)
+        answer = await self._ask("AlterStream", request, pb.AlterStreamResponse, Deadline(timeout))
+        return answer.settings
 
     async def set_hold(
         self,

@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from bascule import limits
-from bascule.client.client import Client, StreamOverrides
+from bascule.client.client import Client
 from bascule.client.pipeline import OnAcks
 from bascule.client.retrying import OnRetry
+from bascule.client.settings import StreamOverrides
 from bascule.client.subscription import Subscription
 from bascule.client.values import Ack, AckPolicy, Message, Metadata, Outgoing, Partition, StartAt, StopAt
 

@@ -11,7 +11,7 @@ import random
 import ssl
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TypedDict, Unpack
+from typing import Unpack
 
 from bascule import limits
 from bascule.client.admin import Admin
@@ -22,6 +22,7 @@ from bascule.client.pipeline import OnAcks, Pipeline, Values, check_values
 from bascule.client.publisher import PUBLISH_ASYNC, Publisher
 from bascule.client.requests import partition_for, unfit
 from bascule.client.retrying import OnRetry, Retrying
+from bascule.client.settings import SETTING_FIELDS, StreamOverrides
 from bascule.client.subscription import FETCH_PARTITION_METADATA, OnLost, Reading, Subscription
 from bascule.client.values import (
     Ack,
@@ -39,42 +40,6 @@ from bascule.wire.pb import api_pb2 as pb
 from bascule.wire.subjects import subject_refusal
 
 SUBJECT_IS_INVALID = "Subject is invalid"
-
-
-class StreamOverrides(TypedDict, total=False):
-    """A stream's own settings, where the broker's defaults do not fit. Times in milliseconds."""
-
-    group: str
-    retention_max_bytes: int
-    retention_max_messages: int
-    retention_max_age_ms: int
-    cleaner_interval_ms: int
-    segment_max_bytes: int
-    segment_max_age_ms: int
-    compact_max_goroutines: int
-    compact_enabled: bool
-    auto_pause_time_ms: int
-    auto_pause_disable_if_subscribers: bool
-    min_isr: int
-    optimistic_concurrency_control: bool
-    encryption: bool
-
-
-_OVERRIDE_FIELDS = {
-    "retention_max_bytes": "retentionMaxBytes",
-    "retention_max_messages": "retentionMaxMessages",
-    "retention_max_age_ms": "retentionMaxAge",
-    "cleaner_interval_ms": "cleanerInterval",
-    "segment_max_bytes": "segmentMaxBytes",
-    "segment_max_age_ms": "segmentMaxAge",
-    "compact_max_goroutines": "compactMaxGoroutines",
-    "compact_enabled": "compactEnabled",
-    "auto_pause_time_ms": "autoPauseTime",
-    "auto_pause_disable_if_subscribers": "autoPauseDisableIfSubscribers",
-    "min_isr": "minIsr",
-    "optimistic_concurrency_control": "optimisticConcurrencyControl",
-    "encryption": "encryption",
-}
 
 
 class Client:
@@ -143,10 +108,10 @@ class Client:
         for key, value in overrides.items():
             if key == "group":
                 request.group = str(value)
-            elif key in _OVERRIDE_FIELDS:
-                getattr(request, _OVERRIDE_FIELDS[key]).value = value
+            elif key in SETTING_FIELDS:
+                getattr(request, SETTING_FIELDS[key]).value = value
             else:
-                raise InvalidArgument(f"no stream setting is called {key}: there are {', '.join(_OVERRIDE_FIELDS)}")
+                raise InvalidArgument(f"no stream setting is called {key}: there are {', '.join(SETTING_FIELDS)}")
         deadline = Deadline(timeout)
         try:
             await self._ask("CreateStream", request.SerializeToString(), deadline)

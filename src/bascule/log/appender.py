@@ -144,6 +144,10 @@ class Appender:
         self.last_epoch = segment.appended.last_epoch
         self._scheduler.enlist(self._log)
 
+    def configure(self, config: LogConfig) -> None:
+        """From the next append on."""
+        self._config = config
+
     def _is_full(self, segment: Segment, more: int) -> bool:
         size = segment.appended.size
         if size == 0:

@@ -1,6 +1,6 @@
-"""A client that pauses its partition, or sets it read-only, and uses it again. Once that is answered nothing is stored
-there, not even by a leader that has not heard of it, until somebody resumes it or sets it writable: this client, by a
-publish, or a publish of its own that was under way still.
+"""A client that pauses its partition, or sets it read-only, and uses it again; at times it alters the min ISR. Once a
+restriction is answered nothing is stored there, not even by a leader that has not heard of it, until somebody resumes
+it or sets it writable: this client, by a publish, or a publish of its own that was under way still.
 """
 
 from bascule.core.metadata.streams import Partition
@@ -10,6 +10,7 @@ from bascule.sim.publishers import UnaryPublisher
 from bascule.sim.readers import read_all
 from bascule.sim.unwanted import UnwantedPublisher
 from bascule.sim.world import World
+from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 
 
@@ -33,6 +34,8 @@ class Restrictions:
                 await world.pause(chance, 0.1)
             if chance.random() < 0.5:
                 await read_all(world, part)
+            if chance.random() < 0.3:
+                await self._alter()
             readonly = chance.random() < 0.4
             await self._restrict(readonly)
             await self._unwanted.send(part, "its partition is restricted")
@@ -50,6 +53,13 @@ class Restrictions:
             request = api.PauseStreamRequest(name=self._stream.name, resumeAll=self._chance.random() < 0.5)
             await self._world.change("PauseStream", request, self._stream, (Status.OK,))
         self._restricted = self._newest()
+
+    async def _alter(self) -> None:
+        """Another min ISR, never below that of the run: what faults may lose depends on it."""
+        stream = self._stream
+        least = self._chance.randint(stream.min_isr, max(stream.min_isr, stream.replication - 1))
+        request = admin.AlterStreamRequest(stream=stream.name, settings=admin.StreamSettings(minIsr=least))
+        await self._world.change("/bascule.v1.Admin/AlterStream", request, stream, (Status.OK,))
 
     async def _set_readonly(self, readonly: bool) -> None:
         request = api.SetStreamReadonlyRequest(name=self._stream.name, readonly=readonly)

@@ -41,6 +41,8 @@ def command_of(recorded: dict[str, Any]) -> Command:
         given["stream"] = Stream(**stream)
     if "at" in given and isinstance(given["at"], dict):
         given["at"] = At(**given["at"])
+    if recorded["command"] == "AlterStream":
+        given["config"] = StreamConfig(**given["config"])
     if "starts" in given:
         given["starts"] = tuple(commands.NewStart(*each) for each in given["starts"])
     for name in ("additions", "elected"):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, cast, get_type_hints
 
 from bascule.core.metadata.commands import LAYOUTS, At, Command, NewStart, PartitionName
 from bascule.core.metadata.operations import Operation
-from bascule.core.metadata.streams import Stream, camel, finish
+from bascule.core.metadata.streams import Stream, StreamConfig, camel, finish
 from bascule.errors import CorruptError
 from bascule.wire.pb import internal_pb2 as pb
 
@@ -95,6 +95,14 @@ class Operations:
         return Operation.from_wire(getattr(part, name))
 
 
+class Configs:
+    def write(self, part: Any, name: str, value: StreamConfig) -> None:
+        getattr(part, name).CopyFrom(value.to_wire())
+
+    def read(self, part: Any, name: str) -> Any:
+        return StreamConfig.from_wire(getattr(part, name))
+
+
 _AT = Values(("stream", "partition", "replica"), attrgetter("stream", "partition", "replica"), lambda at: At(*at))
 _STREAM, _OPERATION = Streams(), Operations()
 _KINDS: dict[Any, Kind] = {
@@ -110,6 +118,7 @@ _KINDS: dict[Any, Kind] = {
     ),
     At: Value(_AT),
     Stream: _STREAM,
+    StreamConfig: Configs(),
     Operation: _OPERATION,
 }
 

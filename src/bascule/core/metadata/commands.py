@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar, cast
 
 from bascule.core.metadata.operations import UNASKED, Operation
-from bascule.core.metadata.streams import Stream
+from bascule.core.metadata.streams import Stream, StreamConfig
 from bascule.wire.pb import internal_pb2 as pb
 
 T = TypeVar("T")
@@ -162,6 +162,16 @@ class ChangeCoordinator:
 
 
 GroupCommand = JoinGroup | LeaveGroup | ChangeCoordinator
+
+
+@layout(pb.ALTER_STREAM, "alterStreamOp", name="stream")
+@dataclass(frozen=True, slots=True)
+class AlterStream:
+    """Settings of a stream are set; those of which the names are in `reset` are the brokers' again."""
+
+    name: str
+    config: StreamConfig
+    reset: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,6 +342,7 @@ Command = (
     | SetHold
     | RemoveHold
     | GroupCommand
+    | AlterStream
     | ShrinkIsr
     | ExpandIsr
     | BrokerDied

@@ -78,7 +78,7 @@ def leave(
         return item if whole else item._replace(eligible=eligible, epoch=now.epoch)
     left = (broker,) if whole else ()
     if item.leader != broker:
-        return _with_sets(item, rest, (*eligible, *left), least, now)
+        return with_sets(item, rest, (*eligible, *left), least, now)
     candidates = now.living(rest) or now.living(eligible) or _absent_successors(rest, eligible, how, least)
     if not candidates and how is not Departure.LOST:
         return item._replace(leader_epoch=now.epoch, epoch=now.epoch)
@@ -86,7 +86,7 @@ def leave(
     leaders_of[broker] -= 1
     leaders_of[leader] += 1
     isr = rest if leader in rest or not leader else (leader,)
-    return _with_sets(item, isr, (*rest, *eligible, *left), least, now, leader, now.epoch)
+    return with_sets(item, isr, (*rest, *eligible, *left), least, now, leader, now.epoch)
 
 
 def _absent_successors(rest: tuple[str, ...], eligible: tuple[str, ...], how: Departure, least: int) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def _absent_successors(rest: tuple[str, ...], eligible: tuple[str, ...], how: De
 def enter(item: Partition, broker: str, least: int, now: Circumstances) -> Partition:
     """It has caught up: it has promised everything its leader had when elected, and everything committed."""
     isr = (*(each for each in item.isr if each != broker), broker)
-    return _with_sets(item, isr, item.eligible, least, now)
+    return with_sets(item, isr, item.eligible, least, now)
 
 
 def give_way(item: Partition, replica: str, least: int, now: Circumstances) -> Partition:
@@ -109,7 +109,7 @@ def give_way(item: Partition, replica: str, least: int, now: Circumstances) -> P
     leading, under a new epoch."""
     others = tuple(each for each in item.isr if each not in (item.leader, replica))
     eligible = tuple(each for each in item.eligible if each != item.leader)
-    return _with_sets(item, (replica, *others), eligible, least, now, replica, now.epoch)
+    return with_sets(item, (replica, *others), eligible, least, now, replica, now.epoch)
 
 
 def elect_uncleanly(item: Partition, leader: str, epoch: Epoch) -> Partition:
@@ -129,7 +129,7 @@ def elect_uncleanly(item: Partition, leader: str, epoch: Epoch) -> Partition:
 _ELIGIBLE = Partition._fields.index("eligible")
 
 
-def _with_sets(
+def with_sets(
     item: Partition,
     isr: tuple[str, ...],
     eligible: Iterable[str],

@@ -9,15 +9,16 @@ that no longer fits (it raced another one) changes nothing and says so in its re
 
 from collections import Counter
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bascule.core.groups import changes as group_changes
 from bascule.core.groups.group import Group
-from bascule.core.metadata import administration, pausing, starts
+from bascule.core.metadata import administration, altering, pausing, starts
 from bascule.core.metadata.activity import Activity, event_of
 from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.commands import (
     AdminCommand,
+    AlterStream,
     BrokerDied,
     BrokerStarted,
     ChangeCoordinator,
@@ -115,6 +116,8 @@ class Metadata:
                 self.operations.check_present(operation, self.streams[name].creation_index)
             case PartitionsCommand():
                 pausing.check(self.streams.get(command.name), command)
+            case AlterStream():
+                altering.check(self.streams.get(command.name), command)
             case IsrChange():
                 self._check_isr(command)
             case ChangeLeader():
@@ -202,6 +205,10 @@ class Metadata:
             case SetHold() | RemoveHold():
                 item = self.streams[command.stream].partitions[command.partition]
                 return self._move({command.stream: {item.id: starts.apply_hold(item, command)}})
+            case AlterStream(name):
+                config, changed = altering.apply(self.streams[name], command, self._now())
+                self.streams[name] = replace(self.streams[name], config=config)
+                return self._move({name: changed})
             case BrokerDied(broker, alive) | HandOver(broker, alive):
                 return self._move(fail_over(self.streams, broker, Departure.WHOLE, self._now(alive)))
             case DiskLost(broker, alive):

@@ -2,7 +2,8 @@
 
 import asyncio
 
-from bascule.core.metadata.streams import Partition, Stream
+from bascule.core.metadata.altering import SETTINGS
+from bascule.core.metadata.streams import Partition, Stream, StreamConfig, camel
 from bascule.limits import ADMIN_SLICE
 from bascule.node.config.broker import StreamDefaults
 from bascule.node.controller.brokeradmin import BrokerAdmin
@@ -70,6 +71,7 @@ class ReplicaStatus:
             creationTimestamp=stream.creation_timestamp,
             minIsr=least,
             timestamp=self._clock.time_ns(),
+            settings=settings_of(stream.config),
         )
         for item in stream:
             if item.id % ADMIN_SLICE == ADMIN_SLICE - 1:
@@ -93,6 +95,11 @@ class ReplicaStatus:
                 )
             )
         return response
+
+
+def settings_of(config: StreamConfig) -> admin.StreamSettings:
+    given = {camel(name): value for name in SETTINGS if (value := getattr(config, name)) is not None}
+    return admin.StreamSettings(**given)
 
 
 def replicas(item: Partition, alive: tuple[str, ...], known: Positions) -> list[admin.Replica]:

@@ -1,13 +1,14 @@
-"""The calls of `bascule.v1.Admin` that change a stream: resumed, holds set and removed."""
+"""The calls of `bascule.v1.Admin` that change a stream: resumed, its settings altered, holds set and removed."""
 
 from collections.abc import Sequence
 
-from bascule.core.metadata.commands import SetHold
-from bascule.core.metadata.streams import Partition
+from bascule.core.metadata.altering import SETTINGS
+from bascule.core.metadata.commands import AlterStream, SetHold
+from bascule.core.metadata.streams import RESERVED_STREAMS, Partition, StreamConfig, camel
 from bascule.errors import InvalidArgument, NotFound, Unavailable
 from bascule.limits import MAX_PARTITIONS
 from bascule.node.api.gate import Service, about_stream
-from bascule.node.api.replicastatus import ReplicaStatus
+from bascule.node.api.replicastatus import ReplicaStatus, settings_of
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import ControllerClient
 from bascule.ports import Call
@@ -25,6 +26,13 @@ class StreamAdmin:
             "ResumeStream",
             admin.ResumeStreamRequest,
             self.resume_stream,
+            lambda request: about_stream(request.stream),
+            needs_metadata=True,
+        )
+        service.unary(
+            "AlterStream",
+            admin.AlterStreamRequest,
+            self.alter_stream,
             lambda request: about_stream(request.stream),
             needs_metadata=True,
         )
@@ -48,6 +56,20 @@ class StreamAdmin:
             raise NotFound(f"no such stream: {request.stream}")
         await self._client.resume_stream(request.stream, _distinct(request.partitions), call.time_remaining())
         return admin.ResumeStreamResponse()
+
+    # --- settings --------------------------------------------------------------------------------------------
+
+    async def alter_stream(self, request: admin.AlterStreamRequest, call: Call) -> admin.AlterStreamResponse:
+        if request.stream in RESERVED_STREAMS:
+            raise InvalidArgument("Stream is reserved")
+        names = {camel(name): name for name in SETTINGS}
+        reset = tuple(dict.fromkeys(names.get(each, each) for each in request.reset[: 2 * len(names)]))
+        command = AlterStream(request.stream, config_of(request.settings), reset)
+        if not self._cluster.metadata.stream(request.stream):
+            raise NotFound(f"no such stream: {request.stream}")
+        await self._client.alter_stream(command, call.time_remaining())
+        now = self._cluster.metadata.stream(request.stream)
+        return admin.AlterStreamResponse(settings=settings_of(now.config) if now else None)
 
     # --- holds -----------------------------------------------------------------------------------------------
 
@@ -87,6 +109,13 @@ class StreamAdmin:
         if item is None:
             raise NotFound(f"no such partition: stream {name} has {len(stream.partitions)}, counted from 0")
         return item
+
+
+def config_of(settings: admin.StreamSettings) -> StreamConfig:
+    given = {name: camel(name) for name in SETTINGS}
+    return StreamConfig(
+        **{name: getattr(settings, there) if settings.HasField(there) else None for name, there in given.items()}
+    )
 
 
 def _distinct(partitions: Sequence[int]) -> tuple[int, ...]:

@@ -8,13 +8,14 @@ If a client gives up, the change goes on: a stream must never be created or dele
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import cast
 
 from bascule.core.metadata.codec import asked
 from bascule.core.metadata.commands import (
+    AlterStream,
     Command,
     CreateStream,
     DeleteStream,
@@ -29,7 +30,7 @@ from bascule.core.metadata.commands import (
 from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata
-from bascule.core.metadata.streams import Stream, StreamConfig
+from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.errors import FailedPrecondition, Internal, InvalidArgument, Outdated, Unavailable
 from bascule.limits import CHANGES_AT_ONCE, REMEMBERED_OPERATIONS
 from bascule.node.controller.administration import ADMINISTRATION, Administration
@@ -66,6 +67,7 @@ ASKED_BY_CLIENTS = (
     pb.REMOVE_HOLD,
     pb.JOIN_CONSUMER_GROUP,
     pb.LEAVE_CONSUMER_GROUP,
+    pb.ALTER_STREAM,
 )
 
 AS_REQUESTED = (
@@ -182,6 +184,8 @@ class Executor:
                 return await self._restrict(cast(PauseStream | SetStreamReadonly, asked(request)))
             case pb.RESUME_STREAM:
                 return await self._resume(cast(ResumeStream, asked(request)))
+            case pb.ALTER_STREAM:
+                return await self._alter(cast(AlterStream, asked(request)))
             case pb.SET_HOLD:
                 hold = cast(SetHold, asked(request))
                 return await self._proposals.propose(lambda: replace(hold, at=self._clock.time_ns()))
@@ -265,9 +269,23 @@ class Executor:
         index = await self._proposals.propose(lambda: replace(command, at=self._clock.time_ns()))
         if stream := self._metadata.stream(command.name):
             named = [stream.partitions[number] for number in command.partitions] if command.partitions else stream
-            replicas = dict.fromkeys(each for item in named for each in item.replicas)
-            carried_out = partial(self._status.has_carried_out, index=index)
-            await self._leases.until_known(replicas, carried_out)
+            await self._carried_out(named, index)
+        return index
+
+    async def _carried_out(self, partitions: Iterable[Partition], index: int) -> None:
+        replicas = dict.fromkeys(each for item in partitions for each in item.replicas)
+        await self._leases.until_known(replicas, partial(self._status.has_carried_out, index=index))
+
+    async def _alter(self, command: AlterStream) -> int:
+        """Returns when the settings are in use: each replica has them, or its lease is over, and the leaders lead. Min
+        ISR is never left to the brokers, as in `_with_min_isr`."""
+        if "min_isr" in command.reset:
+            config = replace(command.config, min_isr=self._min_isr)
+            command = replace(command, config=config, reset=tuple(each for each in command.reset if each != "min_isr"))
+        index = await self._proposals.propose(lambda: command)
+        if stream := self._metadata.stream(command.name):
+            await self._carried_out(stream, index)
+            await self._status.started((item.leader for item in stream if not item.paused), stream.creation_index)
         return index
 
     async def _resume(self, command: ResumeStream) -> int:

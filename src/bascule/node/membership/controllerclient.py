@@ -11,6 +11,7 @@ from typing import Protocol
 
 from bascule.core.metadata.codec import asking
 from bascule.core.metadata.commands import (
+    AlterStream,
     BrokerStarted,
     ChangeLeader,
     DeleteStream,
@@ -139,6 +140,10 @@ class ControllerClient:
         """Records have expired in these partitions, which this broker leads."""
         await self.change(asking(RaiseStarts(leader, starts)), DEFAULT_TIMEOUT_S)
 
+    async def alter_stream(self, command: AlterStream, timeout_s: float | None) -> None:
+        """Returns when its settings are in use, and this broker knows."""
+        await self._known(asking(command), timeout_s, LEASE_WAIT_S)
+
     async def barrier(self, timeout_s: float) -> None:
         """Returns when this broker has applied everything that was committed before the call. The controller then
         assumes that this broker has a lease (`lease`)."""
@@ -179,9 +184,10 @@ class ControllerClient:
         """Like `change`, but returns when the outcome is applied here. That wait has no limit."""
         await self._raft.applied(await self.change(request, timeout_s))
 
-    async def _known(self, request: pb.PropagatedRequest, timeout_s: float | None) -> None:
+    async def _known(self, request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> None:
         """Like `apply`, with a limit."""
-        await self._seen(await self.change(request, timeout_s), DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        index = await self.change(request, timeout_s, patience_s)
+        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def change(self, request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
         """Returns the index of the command that made the change. Without a controller it raises at once, or at the

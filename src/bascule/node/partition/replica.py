@@ -99,6 +99,8 @@ class Replica:
     def take_role(self, stream: Stream, partition: Partition) -> None:
         """Take the role that the metadata gives. The caller flushes the streams bus, so that NATS has our SUB."""
         same_epoch = partition.leader_epoch == self.partition.leader_epoch
+        if stream.config != self.stream.config:
+            self.log.appender.configure(self.environment.settings.defaults.log_config(stream.config))
         self.stream, self.partition = stream, partition
         if partition.readonly:
             self.log.waiters.wake()  # for readers at its end nothing comes any more

@@ -161,7 +161,7 @@ class PartitionDescription(_message.Message):
     def __init__(self, partition: _Optional[int] = ..., leader: _Optional[str] = ..., online: bool = ..., leaderEpoch: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., underReplicated: bool = ..., belowMinIsr: bool = ..., readonly: bool = ..., paused: bool = ..., uncleanEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., waitsFor: _Optional[_Iterable[str]] = ..., start: _Optional[int] = ..., holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
 
 class DescribeStreamResponse(_message.Message):
-    __slots__ = ("name", "subject", "group", "creationTimestamp", "minIsr", "partitions", "current", "timestamp")
+    __slots__ = ("name", "subject", "group", "creationTimestamp", "minIsr", "partitions", "current", "timestamp", "settings")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -170,6 +170,7 @@ class DescribeStreamResponse(_message.Message):
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     CURRENT_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
     name: str
     subject: str
     group: str
@@ -178,7 +179,54 @@ class DescribeStreamResponse(_message.Message):
     partitions: _containers.RepeatedCompositeFieldContainer[PartitionDescription]
     current: bool
     timestamp: int
-    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., creationTimestamp: _Optional[int] = ..., minIsr: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., current: bool = ..., timestamp: _Optional[int] = ...) -> None: ...
+    settings: StreamSettings
+    def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., creationTimestamp: _Optional[int] = ..., minIsr: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., current: bool = ..., timestamp: _Optional[int] = ..., settings: _Optional[_Union[StreamSettings, _Mapping]] = ...) -> None: ...
+
+class StreamSettings(_message.Message):
+    __slots__ = ("retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption")
+    RETENTIONMAXBYTES_FIELD_NUMBER: _ClassVar[int]
+    RETENTIONMAXMESSAGES_FIELD_NUMBER: _ClassVar[int]
+    RETENTIONMAXAGE_FIELD_NUMBER: _ClassVar[int]
+    CLEANERINTERVAL_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTMAXBYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTMAXAGE_FIELD_NUMBER: _ClassVar[int]
+    COMPACTMAXGOROUTINES_FIELD_NUMBER: _ClassVar[int]
+    COMPACTENABLED_FIELD_NUMBER: _ClassVar[int]
+    AUTOPAUSETIME_FIELD_NUMBER: _ClassVar[int]
+    AUTOPAUSEDISABLEIFSUBSCRIBERS_FIELD_NUMBER: _ClassVar[int]
+    MINISR_FIELD_NUMBER: _ClassVar[int]
+    OPTIMISTICCONCURRENCYCONTROL_FIELD_NUMBER: _ClassVar[int]
+    ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
+    retentionMaxBytes: int
+    retentionMaxMessages: int
+    retentionMaxAge: int
+    cleanerInterval: int
+    segmentMaxBytes: int
+    segmentMaxAge: int
+    compactMaxGoroutines: int
+    compactEnabled: bool
+    autoPauseTime: int
+    autoPauseDisableIfSubscribers: bool
+    minIsr: int
+    optimisticConcurrencyControl: bool
+    encryption: bool
+    def __init__(self, retentionMaxBytes: _Optional[int] = ..., retentionMaxMessages: _Optional[int] = ..., retentionMaxAge: _Optional[int] = ..., cleanerInterval: _Optional[int] = ..., segmentMaxBytes: _Optional[int] = ..., segmentMaxAge: _Optional[int] = ..., compactMaxGoroutines: _Optional[int] = ..., compactEnabled: bool = ..., autoPauseTime: _Optional[int] = ..., autoPauseDisableIfSubscribers: bool = ..., minIsr: _Optional[int] = ..., optimisticConcurrencyControl: bool = ..., encryption: bool = ...) -> None: ...
+
+class AlterStreamRequest(_message.Message):
+    __slots__ = ("stream", "settings", "reset")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    settings: StreamSettings
+    reset: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, stream: _Optional[str] = ..., settings: _Optional[_Union[StreamSettings, _Mapping]] = ..., reset: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AlterStreamResponse(_message.Message):
+    __slots__ = ("settings",)
+    SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    settings: StreamSettings
+    def __init__(self, settings: _Optional[_Union[StreamSettings, _Mapping]] = ...) -> None: ...
 
 class ResumeStreamRequest(_message.Message):
     __slots__ = ("stream", "partitions")

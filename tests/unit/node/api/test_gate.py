@@ -48,6 +48,7 @@ REQUESTS: dict[str, tuple[Any, About]] = {
     "/bascule.v1.Admin/ElectLeader": (admin.ElectLeaderRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/ResumeStream": (admin.ResumeStreamRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/SetHold": (admin.SetHoldRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Admin/AlterStream": (admin.AlterStreamRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/RemoveHold": (admin.RemoveHoldRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Log/Read": (bulk.ReadRequest(stream="s"), about_stream("s")),
 }
@@ -69,6 +70,7 @@ ANSWERED_BY_THE_METADATA = {
     "SetHold",
     "RemoveHold",
     "Read",
+    "AlterStream",
 }
 
 

@@ -1,13 +1,17 @@
 """Streams administered on brokers in memory: resumed, held, described with what their leaders know."""
 
 import asyncio
+import random
 
 from bascule.errors import Status
 from bascule.testing.bus import MemoryNats
+from bascule.testing.call import MemoryCall
+from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.administration import answer, controller_of, create, partitions_of, refused
+from tests.harness.broker import Node
 from tests.harness.members import Member, three, until
 
 
@@ -111,5 +115,125 @@ def test_a_paused_stream_is_resumed_by_an_administrator() -> None:
         assert (await asked.publish("s", b"more")).offset == 1
         assert "no such stream" in await refused(asked, "ResumeStream", admin.ResumeStreamRequest(stream="t"))
         await asyncio.sleep(0)
+
+    run(main())
+
+
+def settings(**given: int) -> admin.AlterStreamRequest:
+    return admin.AlterStreamRequest(stream="s", settings=admin.StreamSettings(**given))  # type: ignore[arg-type]
+
+
+def test_settings_are_altered_on_every_replica_and_reset() -> None:
+    async def main() -> None:
+        members = await with_messages(2)
+        before = [(item.leader, item.leader_epoch) for item in partitions_of(members["a"])]
+        altered = await answer(members["b"], "AlterStream", settings(segmentMaxBytes=1, autoPauseTime=3_600_000))
+        assert (altered.settings.segmentMaxBytes, altered.settings.minIsr) == (1, 1)
+        assert not altered.settings.HasField("retentionMaxAge")
+        assert [(item.leader, item.leader_epoch) for item in partitions_of(members["b"])] == before, "nobody need stop"
+        for number in range(2):
+            await members["a"].publish("s", b"more %d" % number)
+        first, *_ = await described(members["a"])
+        leader = next(each for each in first.replicas if each.broker == first.leader)
+        assert leader.segments == 3, "each record has a segment of its own from now on"
+        back = admin.AlterStreamRequest(stream="s", reset=["segmentMaxBytes", "autoPauseTime"])
+        altered = await answer(members["c"], "AlterStream", back)
+        assert [field.name for field, _ in altered.settings.ListFields()] == ["minIsr"]
+
+    run(main())
+
+
+def test_another_min_isr_holds_for_all_that_is_published_after_the_answer() -> None:
+    async def main() -> None:
+        members = await with_messages(1)
+        epochs = [item.leader_epoch for item in partitions_of(members["a"])]
+        await answer(members["a"], "AlterStream", settings(minIsr=3))
+        now = partitions_of(members["a"])
+        assert all(item.leader_epoch > epoch for item, epoch in zip(now, epochs, strict=True))
+        assert (await members["b"].publish("s", b"all three")).offset == 1
+        victim = next(name for name in members if name != now[0].leader and name != controller_of(members).name)
+        members[victim].kill()
+        asked = next(member for name, member in members.items() if name != victim)
+        await until(lambda: len(partitions_of(asked)[0].isr) == 2)
+        request = api.PublishRequest(stream="s", value=b"too few", ackPolicy=api.ALL)
+        assert (await asked.call("Publish", request, 2.0))[0] is Status.DEADLINE_EXCEEDED
+        await answer(asked, "AlterStream", settings(minIsr=2))
+        assert victim not in partitions_of(asked)[0].eligible, "it lacks what is committed from now on"
+        await asked.publish("s", b"enough")
+        assert (await asked.read("s"))[-1] == b"enough"
+
+    run(main())
+
+
+async def alter(node: Node, request: admin.AlterStreamRequest) -> None:
+    call = MemoryCall(5.0)
+    call.request(request.SerializeToString())
+    status, text = await call.run(node.methods["/bascule.v1.Admin/AlterStream"])
+    assert status is Status.OK, text
+
+
+def paused(node: Node) -> bool:
+    stream = node.broker.cluster.metadata.stream("s")
+    assert stream is not None
+    return stream.partitions[0].paused
+
+
+def segments_of(node: Node) -> int:
+    replica = node.broker.replicas.find("s", 0)
+    assert replica is not None
+    return len(replica.log.segments)
+
+
+async def expecting(node: Node, offset: int) -> tuple[Status, str]:
+    request = api.PublishRequest(stream="s", value=b"v", expectedOffset=offset, ackPolicy=api.ALL)
+    status, text, _ = await node.call("Publish", request)
+    return status, text
+
+
+def test_altered_settings_are_used_at_once_and_after_a_restart() -> None:
+    async def main() -> None:
+        disk, nats = MemoryDisk(), MemoryNats()
+        node = await Node(disk, nats).start()
+        await node.create("s")
+        await node.publish("s", b"first")
+        assert (await expecting(node, 7))[0] is Status.OK, "nobody looks at it"
+        await alter(node, settings(optimisticConcurrencyControl=True, segmentMaxBytes=1, autoPauseTime=2_000))
+        for boot in (2, 3):
+            assert await expecting(node, 7) == (Status.UNKNOWN, "incorrect expected offset")
+            segments = segments_of(node)
+            assert (await expecting(node, len(await node.read("s"))))[0] is Status.OK
+            assert segments_of(node) == segments + 1, "each record has a segment of its own"
+            await until(lambda node=node: paused(node))
+            node.power_off(random.Random(1))
+            node = await Node(disk, nats, seed=boot).start()
+            assert paused(node)
+            await node.call("Publish", api.PublishRequest(stream="s", value=b"resumes it", expectedOffset=0))
+            await until(lambda node=node: not paused(node))
+        await alter(node, settings(autoPauseTime=0))
+        await asyncio.sleep(10)
+        assert not paused(node)
+
+    run(main())
+
+
+def test_settings_that_cannot_be_are_refused_with_the_reason() -> None:
+    async def main() -> None:
+        members = await with_messages(0)
+        asked = members["b"]
+        index = asked.broker.cluster.metadata.index
+        assert "can never be met: a partition has 3 replicas" in await refused(asked, "AlterStream", settings(minIsr=4))
+        assert "cannot be negative" in await refused(asked, "AlterStream", settings(retentionMaxAge=-1))
+        assert "encryption" in await refused(asked, "AlterStream", settings(encryption=1))
+        assert "nothing to alter" in await refused(asked, "AlterStream", settings())
+        unknown = admin.AlterStreamRequest(stream="s", reset=["colour"])
+        assert "no stream setting is called colour" in await refused(asked, "AlterStream", unknown)
+        both = settings(segmentMaxBytes=7)
+        both.reset.append("segmentMaxBytes")
+        assert "both set and reset" in await refused(asked, "AlterStream", both)
+        nowhere = admin.AlterStreamRequest(stream="nowhere", reset=["minIsr"])
+        assert "no such stream" in await refused(asked, "AlterStream", nowhere)
+        own = admin.AlterStreamRequest(stream="__cursors", reset=["minIsr"])
+        assert "Stream is reserved" in await refused(asked, "AlterStream", own)
+        assert all(item.epoch <= index for item in partitions_of(asked))
 
     run(main())

@@ -1,0 +1,57 @@
+"""Settings of a stream that are changed after its creation.
+
+Most settings are read where they are used, and the brokers of the stream get the new ones with the change. Min ISR and
+optimistic concurrency are fixed for a leader epoch: a change of them begins another one, so that no record is committed
+by half under the one and by half under the other. With a lower min ISR replicas that were eligible may lack what is
+committed without them from then on: they are eligible no longer.
+"""
+
+from dataclasses import fields, replace
+
+from bascule.core.metadata.commands import AlterStream
+from bascule.core.metadata.isr import Circumstances, minimum, with_sets
+from bascule.core.metadata.streams import Partition, Stream, StreamConfig
+from bascule.errors import FailedPrecondition, InvalidArgument, NotFound
+
+SETTINGS = tuple(each.name for each in fields(StreamConfig))
+OF_A_LEADER_EPOCH = ("min_isr", "optimistic_concurrency_control")
+
+
+def check(stream: Stream | None, command: AlterStream) -> None:
+    """Raises what a client is told if it cannot be done."""
+    if stream is None:
+        raise NotFound("stream does not exist")
+    given = [name for name in SETTINGS if getattr(command.config, name) is not None]
+    if not given and not command.reset:
+        raise InvalidArgument("no setting is named: there is nothing to alter")
+    for name in command.reset:
+        if name not in SETTINGS:
+            raise InvalidArgument(f"no stream setting is called {name}: there are {', '.join(SETTINGS)}")
+        if name in given:
+            raise InvalidArgument(f"{name} is both set and reset: do one of them")
+    for name in given:
+        if getattr(command.config, name) < 0:
+            raise InvalidArgument(f"{name} cannot be negative")
+    if "encryption" in (*given, *command.reset):
+        raise FailedPrecondition("the encryption of a stream cannot be altered: create another one")
+    least = minimum(altered(stream.config, command))
+    fewest = min(len(item.replicas) for item in stream)
+    if least > minimum(stream.config) and least > fewest:
+        raise FailedPrecondition(f"a min ISR of {least} can never be met: a partition has {fewest} replicas")
+
+
+def altered(config: StreamConfig, command: AlterStream) -> StreamConfig:
+    given = {name: value for name in SETTINGS if (value := getattr(command.config, name)) is not None}
+    return replace(config, **given, **dict.fromkeys(command.reset))
+
+
+def apply(stream: Stream, command: AlterStream, now: Circumstances) -> tuple[StreamConfig, dict[int, Partition]]:
+    """The settings, and the partitions, all of which change: their replicas must learn of it."""
+    config = altered(stream.config, command)
+    begins = any(getattr(config, name) != getattr(stream.config, name) for name in OF_A_LEADER_EPOCH)
+    least = minimum(config)
+    changed: dict[int, Partition] = {}
+    for item in stream:
+        leader_epoch = now.epoch if begins and item.leader else item.leader_epoch
+        changed[item.id] = with_sets(item, item.isr, item.eligible, least, now, item.leader, leader_epoch)
+    return config, changed
