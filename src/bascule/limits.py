@@ -171,6 +171,7 @@ CLIENT_PUBLISH_WINDOW = 16_384  # messages of one call without an ack yet
 CLIENT_PUBLISH_BATCH = 1024  # messages encoded and sent at once
 CLIENT_PUBLISH_BATCH_BYTES = MIB
 CLIENT_DECODE_BATCH = 4096  # records handed to the caller at once
+CLI_LAGS_AT_ONCE = 32  # cursors of which `bascule cursor list` asks for the lag at a time
 CLI_READ_PARTITIONS = 500  # of one `bascule sub`: each is a call, and a connection takes 1000
 SPARK_BATCH_BYTES = 4 * MIB  # values of one Arrow record batch
 SPARK_BATCH_ROWS = 32_768

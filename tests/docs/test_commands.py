@@ -235,6 +235,7 @@ def test_some_document_shows_each_command() -> None:
         "bascule version",
         "bascule cluster",
         "bascule stream",
+        "bascule cursor",
     ):
         assert command in shown
 

@@ -17,6 +17,7 @@ from bascule import limits
 from bascule.client.admin import Admin
 from bascule.client.bulk import BulkRead
 from bascule.client.cluster import Cluster
+from bascule.client.cursors import CURSORS, Cursor, cursor_of, cursor_partition
 from bascule.client.failures import Deadline, OnWait, persist
 from bascule.client.pipeline import OnAcks, Pipeline, Values, check_values
 from bascule.client.publisher import PUBLISH_ASYNC, Publisher
@@ -32,13 +33,15 @@ from bascule.client.values import (
     Partition,
     StartAt,
     StopAt,
+    Stream,
     parse_address,
     partition_of,
 )
-from bascule.errors import InvalidArgument, NotFound, PublishError, Unavailable, Unconfirmed
+from bascule.errors import FailedPrecondition, InvalidArgument, NotFound, PublishError, Unavailable, Unconfirmed
 from bascule.wire.pb import api_pb2 as pb
 from bascule.wire.subjects import subject_refusal
 
+NO_STREAM = Stream("", "", {}, 0)
 SUBJECT_IS_INVALID = "Subject is invalid"
 
 
@@ -179,6 +182,50 @@ class Client:
     def admin(self) -> Admin:
         """Of a Bascule cluster: its brokers and replicas. Other Liftbridge servers have no such service."""
         return Admin(self._cluster)
+
+    async def partitions_of(self, stream: str, timeout: float = limits.CLIENT_TIMEOUT_S) -> list[int]:
+        """NotFound if there is no such stream."""
+        self._cluster.forget(stream)
+        return sorted((await self._cluster.stream(stream, Deadline(timeout))).partitions)
+
+    # --- cursors ------------------------------------------------------------------------------------------
+
+    async def set_cursor(
+        self, id: str, stream: str, partition: int, offset: int, timeout: float = limits.CLIENT_TIMEOUT_S
+    ) -> None:
+        """Store how far a client has got: `offset` is of the last message that it has processed."""
+        request = pb.SetCursorRequest(stream=stream, partition=partition, cursorId=id, offset=offset)
+        await self._ask_cursors("SetCursor", id, stream, partition, request.SerializeToString(), timeout)
+
+    async def fetch_cursor(
+        self, id: str, stream: str, partition: int = 0, timeout: float = limits.CLIENT_TIMEOUT_S
+    ) -> int:
+        """The offset that was stored last; -1 if there is none."""
+        request = pb.FetchCursorRequest(stream=stream, partition=partition, cursorId=id).SerializeToString()
+        answer = await self._ask_cursors("FetchCursor", id, stream, partition, request, timeout)
+        return pb.FetchCursorResponse.FromString(answer).offset
+
+    async def _ask_cursors(
+        self, method: str, id: str, stream: str, partition: int, request: bytes, timeout: float
+    ) -> bytes:
+        deadline = Deadline(timeout)
+        try:
+            partitions = len((await self._cluster.stream(CURSORS, deadline)).partitions)
+        except NotFound:
+            raise FailedPrecondition(
+                "this cluster has no cursors: set cursors.stream.partitions of its brokers, and restart them"
+            ) from None
+        number = cursor_partition(id, stream, partition, partitions)
+        return await self._cluster.ask_leader(CURSORS, number, f"/proto.API/{method}", request, deadline)
+
+    async def list_cursors(self) -> list[Cursor]:
+        """All that were ever set, each with its last offset. Reads the whole stream `__cursors`."""
+        found: dict[tuple[str, str, int], Cursor] = {}
+        for number in (await self.fetch_metadata([CURSORS])).streams.get(CURSORS, NO_STREAM).partitions:
+            async with self.subscribe(CURSORS, number, stop="latest", resume_paused=True) as subscription:
+                async for batch in subscription.batches():
+                    found |= {cursor[:3]: cursor for each in batch if (cursor := cursor_of(each)) is not None}
+        return [found[name] for name in sorted(found)]
 
     # --- messages -----------------------------------------------------------------------------------------
 
