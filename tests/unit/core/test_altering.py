@@ -29,6 +29,11 @@ def alter(metadata: Metadata, *reset: str, **settings: Any) -> Partition:
     return metadata.streams["s"].partitions[0]
 
 
+def negative(name: str) -> StreamConfig:
+    settings: dict[str, Any] = {name: -1}
+    return StreamConfig(**settings)
+
+
 def test_what_is_named_changes_and_nothing_else() -> None:
     metadata = made()
     alter(metadata, retention_max_age=5, compact_enabled=False, auto_pause_time=0)
@@ -80,7 +85,7 @@ def test_a_paused_partition_stays_paused() -> None:
         (AlterStream("s", StreamConfig(), ("encryption",)), FailedPrecondition, "encryption of a stream cannot"),
         (AlterStream("s", StreamConfig(min_isr=4)), FailedPrecondition, "a partition has 3 replicas"),
         *(
-            (AlterStream("s", StreamConfig(**{name: -1})), InvalidArgument, f"{name} cannot be negative")
+            (AlterStream("s", negative(name)), InvalidArgument, f"{name} cannot be negative")
             for name in SETTINGS
             if name != "encryption"
         ),

@@ -2,6 +2,8 @@
 
 import asyncio
 import random
+from collections.abc import Mapping
+from typing import Any
 
 from bascule.errors import Status
 from bascule.testing.bus import MemoryNats
@@ -168,7 +170,8 @@ def test_another_min_isr_holds_for_all_that_is_published_after_the_answer() -> N
 async def alter(node: Node, request: admin.AlterStreamRequest) -> None:
     call = MemoryCall(5.0)
     call.request(request.SerializeToString())
-    status, text = await call.run(node.methods["/bascule.v1.Admin/AlterStream"])
+    methods: Mapping[str, Any] = node.methods
+    status, text = await call.run(methods["/bascule.v1.Admin/AlterStream"])
     assert status is Status.OK, text
 
 
