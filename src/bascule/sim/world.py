@@ -26,6 +26,8 @@ WRONG_BROKER = (Status.FAILED_PRECONDITION, Status.UNAVAILABLE, Status.NOT_FOUND
 
 Change = tuple[str, str]
 """The method, and the name of the stream."""
+REPORTED = ("CreateStream", "DeleteStream", "PauseStream", "SetStreamReadonly")
+"""The activity stream has an event of each. It has none of what only this server can do."""
 
 
 class World:
@@ -131,7 +133,7 @@ class World:
 
     async def change(self, method: str, request: Any, stream: StreamInfo, done: tuple[Status, ...]) -> Status:
         while True:
-            host, reported = self.some_host(), self._reports()
+            host, reported = self.some_host(), method in REPORTED and self._reports()
             status, text, _ = await host.call(method, request, 5.0)
             self.trace.note("change", f"{method} {stream.name} #{stream.incarnation}: {status.name} {text}")
             if status in done and not self.cluster.founded_another(host):
