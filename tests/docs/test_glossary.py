@@ -1,18 +1,16 @@
 """The glossary names what exists, and words that were given up do not come back."""
 
-import ast
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.harness.definitions import SOURCE, defined, members, names, trees
 from tests.harness.diagrams import rows
 from tests.harness.paths import ROOT
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
-SOURCE = ROOT / "src" / "bascule"
 _CODE = re.compile(r"`([^`]+)`")
 _PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 MAX_OWN_TERMS = 10
@@ -87,25 +85,6 @@ TEXTS = {
 """By folder, the files that people read."""
 
 
-@cache
-def trees() -> dict[str, ast.Module]:
-    files = [path for path in sorted(SOURCE.rglob("*.py")) if not path.name.endswith("_pb2.py")]
-    return {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in files}
-
-
-def names(tree: ast.Module) -> Iterator[str]:
-    """Those that a file gives: to functions, classes, arguments, variables and attributes."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-
-
 def texts() -> Iterator[Path]:
     for folder, kinds in TEXTS.items():
         for kind in kinds:
@@ -164,25 +143,12 @@ def test_a_retired_word_is_found_in_a_name(name: str, found: list[str]) -> None:
 # --- the tables ----------------------------------------------------------------------------------------------------
 
 
-@cache
-def defined() -> dict[str, set[str]]:
-    """By class, its attributes and methods; by "", everything that is defined anywhere."""
-    found: dict[str, set[str]] = {"": set()}
-    for tree in trees().values():
-        found[""] |= set(names(tree))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, set()).update(names(ast.Module(node.body, [])))
-    return found
-
-
 def problem(code: str) -> str:
     if "/" in code:
         return "" if (SOURCE / code).exists() else f"{code} is not there"
     owner, _, member = code.rpartition(".")
-    return (
-        "" if member in defined().get(owner, ()) or (not owner and _in_protocol(code)) else f"{code} is nowhere defined"
-    )
+    there = member in members(owner) if owner else member in defined() or _in_protocol(code)
+    return "" if there else f"{code} is nowhere defined"
 
 
 def _in_protocol(name: str) -> bool:

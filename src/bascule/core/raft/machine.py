@@ -15,7 +15,7 @@ lost its state starts with `HardState(incarnation=<a fresh token>)`, and neither
 the membership names it so.
 
 Known to be imperfect: the log since the last snapshot is held in memory, the driver compacts it; a server that is
-removed is not informed here, and asks for votes in vain (the controller informs it, see `node.administration`).
+removed is not informed here, and asks for votes in vain (the controller informs it: `Administration.tell_removed`).
 """
 
 from collections.abc import Callable

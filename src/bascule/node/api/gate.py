@@ -14,8 +14,8 @@ responses itself) or `streaming` (it reads its requests itself, too).
 
 PublishAsync passes once per call; no Python runs per message. Its messages are checked by the kernel `route_publishes`
 against a table of routes (`node/partition/routes.py`). Messages without a route, or with a flag, are singled out, and
-pass `Publisher._route_of` one by one, as every Publish does: a check of single messages belongs there, and a client
-that it may refuse is given a table without the routes of those streams.
+pass `Publisher._publish_singly` one by one: a check of single messages belongs there, before the partition is resumed,
+and a client that it may refuse is given a table without the routes of those streams.
 """
 
 import logging
