@@ -149,6 +149,33 @@ def test_a_new_group_has_epoch_zero(server: Server, group: Group) -> None:
     assert group.join("a", server.create()).epoch == 0
 
 
+@pytest.mark.differs("epoch of a new consumer group")
+def test_epochs_of_a_group_only_rise(server: Server, group: Group) -> None:
+    """3.19: the epoch of a new group."""
+    name, seen = server.create(), 0
+    for _ in range(3):
+        assert group.join("a", name).epoch == 0
+        assert group.fetch("a", epoch=0).epoch == group.described().epoch > seen
+        seen = group.described().epoch
+        group.leave("a")
+
+
+@pytest.mark.differs("a coordinator whose broker is dead")
+@pytest.mark.three
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_dead_coordinator_is_replaced_without_reports(fresh: Server) -> None:
+    """3.19: a coordinator that dies."""
+    name, group = fresh.create(), Group(fresh)
+    dead = group.join("a", name).coordinator
+    other = next(process for broker, process in fresh.processes.items() if broker != dead)
+    fresh.processes[dead].kill9()
+    with Server(other.address, fresh.nats_url, fresh.settings, fresh.processes) as rest:
+        group.server = rest
+        assert poll(lambda: group.described().coordinator not in (dead, ""), 60.0)
+
+
 def test_groups_are_described(server: Server, group: Group) -> None:
     """1.4 ConsumerGroupMetadata; 3.19: the group epoch is that of the last change."""
     name = server.create()

@@ -80,6 +80,14 @@ class JsonProcess:
             raise ProgramError(f"{self.command} printed {said} instead of {event}\n{self._failure()}")
         return said
 
+    def so_far(self) -> list[Event]:
+        """The events that it has printed since the last one that was read; does not wait."""
+        events = []
+        while not self._lines.empty():
+            if line := self._lines.get():
+                events.append(json.loads(line))
+        return events
+
     def _next(self, timeout_s: float) -> Event | None:
         try:
             line = self._lines.get(timeout=timeout_s)
