@@ -110,6 +110,7 @@ def cases() -> list[Case]:
         Case("reverse_records", "reverse_records", (records, *bounds), MESSAGES),
         Case("index_records", "index_records", (records, 0, 4096, 4096), MESSAGES),
         Case("decode_records", "decode_records", (records, *bounds, MESSAGES), MESSAGES),
+        Case("record_columns", "record_columns", (records, *bounds, 0, 31), MESSAGES),
         Case("scan_frames", "scan_frames", (frames, 0, len(frames), 16384), MESSAGES),
         Case("frame_data, a KiB", "frame_data", (1, bytes(MIB), 16384, False), 1024),
         Case("split_messages", "split_messages", (one, 0, len(one), MIB), MESSAGES),

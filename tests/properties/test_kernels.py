@@ -215,6 +215,7 @@ def test_both_twins_read_damaged_records_alike(
     both("reverse_records", bent, start, len(bent))
     both("index_records", bent, 77, data.draw(st.integers(0, 200)), data.draw(st.sampled_from([1, 64, 150])))
     both("decode_records", bent, start, len(bent), 3)
+    both("record_columns", bent, start, len(bent), min_offset, data.draw(st.integers(0, 31)))
 
 
 @examples
@@ -227,6 +228,7 @@ def test_sealed_payloads_of_any_kind_are_read_alike(fields: bytes, more: bytes) 
     both("find_record", data, 0, len(data), 0)
     both("seek_record", data, 0, len(data), 1, 1)
     both("index_records", data, 0, 1, 1)
+    both("record_columns", data, 0, len(data), 0, 31)
 
 
 @examples

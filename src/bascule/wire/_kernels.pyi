@@ -9,6 +9,7 @@ from bascule.wire._pure import encode_records as encode_records
 from bascule.wire._pure import find_record as find_record
 from bascule.wire._pure import frame_data as frame_data
 from bascule.wire._pure import index_records as index_records
+from bascule.wire._pure import record_columns as record_columns
 from bascule.wire._pure import record_tail as record_tail
 from bascule.wire._pure import reverse_records as reverse_records
 from bascule.wire._pure import route_publishes as route_publishes

@@ -11,7 +11,7 @@ unsigned 64-bit while they are added, nothing recurses. `kernels` describes the 
 which protobuf is accepted follows upb, the parser behind the `protobuf` package.
 
 The parts, in the order they build on each other: bytes, CRC, protobuf, groups (messages sorted by key); then the
-kernels in the order the bytes travel: NATS, record, log (scanning records), ack, publish, decode, HTTP/2.
+kernels in the order the bytes travel: NATS, record, log (scanning records), ack, publish, decode, columns, HTTP/2.
 """
 
 cimport cython
@@ -43,4 +43,5 @@ include "_log.pxi"
 include "_ack.pxi"
 include "_publish.pxi"
 include "_decode.pxi"
+include "_columns.pxi"
 include "_http2.pxi"

@@ -6,6 +6,7 @@ Clarity comes first here and speed second, yet nothing copies more than a batch 
 
 from bascule.wire.pure.accept import encode_records, record_tail
 from bascule.wire.pure.ack import ack_responses, drop_gone, encode_acks
+from bascule.wire.pure.columns import record_columns
 from bascule.wire.pure.envelope import crc32c
 from bascule.wire.pure.http2 import frame_data, scan_frames, split_messages
 from bascule.wire.pure.nats import split_nats
@@ -29,6 +30,7 @@ __all__ = [
     "find_record",
     "frame_data",
     "index_records",
+    "record_columns",
     "record_tail",
     "reverse_records",
     "route_publishes",

@@ -59,6 +59,7 @@ seek_record = _twin.seek_record
 reverse_records = _twin.reverse_records
 index_records = _twin.index_records
 decode_records = _twin.decode_records
+record_columns = _twin.record_columns
 scan_frames = _twin.scan_frames
 frame_data = _twin.frame_data
 split_messages = _twin.split_messages
@@ -74,6 +75,7 @@ __all__ = [
     "find_record",
     "frame_data",
     "index_records",
+    "record_columns",
     "record_tail",
     "reverse_records",
     "route_publishes",

@@ -98,6 +98,16 @@ def scan_records(buffer: Buffer, start: int, end: int, min_offset: int) -> tuple
     return start + position, count, first_offset, next_offset, timestamp, epoch, status
 
 
+def record_at(data: bytes, position: int, min_offset: int) -> tuple[int, int, int]:
+    """(status, offset, where it ends) of the record at `position`."""
+    head = _head(data, position)
+    if isinstance(head, int):
+        return head, -1, position
+    if head.offset < min_offset or not _sound(data, position, head):
+        return _BAD, -1, position
+    return _WHOLE, head.offset, head.end
+
+
 def find_record(buffer: Buffer, start: int, end: int, min_offset: int) -> int:
     """Where the first sound record at or after `start` begins, else -1."""
     data = window(buffer, start, end)
