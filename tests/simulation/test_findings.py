@@ -10,7 +10,7 @@ from bascule.errors import LogError, Status, UnknownOutcome
 from bascule.log.commandlog import CommandLog
 from bascule.log.commitlog import CommitLog
 from bascule.node.api.publish import Publisher
-from bascule.node.partition.publishing import Publishing
+from bascule.node.partition.sender import MessageSender
 from bascule.sim.cluster import Builder
 from bascule.sim.host import Host
 from bascule.sim.scenario import scenario
@@ -118,8 +118,8 @@ def test_a_refused_publish_leaves_nothing_behind() -> None:
         assert (await host.call("CreateStream", create, 5))[0] is Status.OK
         assert host.broker is not None
         broker = host.broker
-        publishing = Publishing(broker.environment, broker.manager.refusal, broker.client.resume_stream)
-        publisher = Publisher(broker.environment, publishing)
+        sender = MessageSender(broker.environment, broker.manager.refusal, broker.client.resume_stream)
+        publisher = Publisher(broker.environment, sender)
         depths = []
         for _ in range(5):
             request = api.PublishRequest(stream="s", expectedOffset=7)

@@ -31,9 +31,9 @@ from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.leading import Leading
 from bascule.node.partition.manager import ReplicaManager
-from bascule.node.partition.publishing import Publishing
 from bascule.node.partition.replica import Replica
 from bascule.node.partition.replicas import Replicas
+from bascule.node.partition.sender import MessageSender
 from bascule.ports import Call
 from bascule.wire.pb import api_pb2 as api
 
@@ -66,14 +66,14 @@ class Cursors:
         cluster: Cluster,
         manager: ReplicaManager,
         resume: Resume,
-        publishing: Publishing,
+        sender: MessageSender,
     ) -> None:
         self._configured = environment.settings.cursors.partitions > 0
         self._replicas = replicas
         self._cluster = cluster
         self._manager = manager
         self._resume = resume
-        self._publishing = publishing
+        self._sender = sender
         self._budget = Budget(limits.CURSOR_INDEX_ENTRIES)
         self._led: dict[int, _Led] = {}
         self._turns: dict[bytes, _Turn] = {}
@@ -103,7 +103,7 @@ class Cursors:
             stream=CURSORS, partition=number, key=cursor.key, value=cursor.value(offset), ackPolicy=api.ALL
         )
         try:
-            await self._publishing.store(replica.leading, stored)
+            await self._sender.store(replica.leading, stored)
         except CallerError as error:  # nothing that the caller could do better
             raise Internal(str(error)) from error
         led = self._led.get(number)

@@ -27,8 +27,8 @@ from bascule.node.membership.newstream import NewStream
 from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.manager import ReplicaManager
-from bascule.node.partition.publishing import Publishing
 from bascule.node.partition.replicas import Replicas
+from bascule.node.partition.sender import MessageSender
 from bascule.node.runtime.ports import Address
 from bascule.ports import Call
 from bascule.wire.pb import api_pb2 as api
@@ -44,7 +44,7 @@ class Api:
         manager: ReplicaManager,
         cluster: Cluster,
         client: ControllerClient,
-        publishing: Publishing,
+        sender: MessageSender,
         groups: GroupsApi,
         address: Address,
     ) -> None:
@@ -56,8 +56,8 @@ class Api:
         self._client = client
         self._groups = groups
         self._address = address
-        self._publisher = Publisher(environment, publishing)
-        self._cursors = Cursors(environment, replicas, cluster, manager, client.resume_stream, publishing)
+        self._publisher = Publisher(environment, sender)
+        self._cursors = Cursors(environment, replicas, cluster, manager, client.resume_stream, sender)
         self._descriptions = Descriptions(lambda: cluster.metadata, replicas.get, environment.jobs)
 
     def methods(self) -> Mapping[str, Handler]:

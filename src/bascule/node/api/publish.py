@@ -30,15 +30,15 @@ from bascule.limits import (
 )
 from bascule.node.api.requests import check_fields
 from bascule.node.partition.environment import Environment
-from bascule.node.partition.publishing import (
+from bascule.node.partition.routes import Table
+from bascule.node.partition.sender import (
     LONG_CORRELATION_ID,
     RESUME_TIMEOUT_S,
     Code,
-    Publishing,
+    MessageSender,
     RefusedError,
     message_of,
 )
-from bascule.node.partition.routes import Table
 from bascule.ports import Call
 from bascule.wire.envelope import MsgType
 from bascule.wire.envelope import decode as decode_envelope
@@ -59,8 +59,8 @@ _MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
 
 
 class Publisher:
-    def __init__(self, environment: Environment, publishing: Publishing) -> None:
-        self._publishing = publishing
+    def __init__(self, environment: Environment, sender: MessageSender) -> None:
+        self._sender = sender
         self._routes = environment.routes
         self._refused = environment.refused
         self._bus = environment.ports.publishes
@@ -73,14 +73,14 @@ class Publisher:
         if not request.stream:
             raise self._counted(InvalidArgument("no stream provided"))
         try:
-            subject, suffix = await self._publishing.resumed_route_of(request, call.time_remaining())
+            subject, suffix = await self._sender.resumed_route_of(request, call.time_remaining())
         except RefusedError as refused:
             raise self._counted(refused.error) from None
         message = message_of(request, subject)
         ack = await self._publish_and_wait(subject, suffix, message, call)
         if ack is None:
             return api.PublishResponse()
-        self._publishing.check_stored(request, ack)
+        self._sender.check_stored(request, ack)
         return api.PublishResponse(ack=ack)
 
     async def publish_to_subject(
@@ -118,11 +118,11 @@ class Publisher:
                 InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
             )
         if message.ackPolicy == api.NONE or call.time_remaining() is None:
-            self._publishing.send(subject, message)
+            self._sender.send(subject, message)
             return None
         if message.ackInbox:
             return await self._through_foreign_inbox(subject, suffix, message)
-        return await self._publishing.answered(suffix, message, lambda: self._publishing.send(subject, message))
+        return await self._sender.answered(suffix, message, lambda: self._sender.send(subject, message))
 
     async def _through_foreign_inbox(self, subject: bytes, suffix: bytes, message: api.Message) -> api.Ack:
         """The caller named an inbox of its own: listen there too while the call lasts."""
@@ -136,7 +136,7 @@ class Publisher:
         subscription = self._bus.subscribe(message.ackInbox.encode(), on_batch)
         try:
             await self._bus.flush()
-            self._publishing.send(subject, message)
+            self._sender.send(subject, message)
             return await arrived
         except BusUnavailable as error:
             raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
@@ -206,10 +206,10 @@ class Publisher:
 
     async def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
         try:
-            subject, suffix = await self._publishing.resumed_route_of(request, RESUME_TIMEOUT_S)
+            subject, suffix = await self._sender.resumed_route_of(request, RESUME_TIMEOUT_S)
             message = message_of(request, subject)
             message.ackInbox = (inbox + suffix).decode()
-            self._publishing.send(subject, message)
+            self._sender.send(subject, message)
             session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
         except RefusedError as refused:
             session.refuse(request, refused.code, str(self._counted(refused.error)))

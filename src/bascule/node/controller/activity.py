@@ -15,7 +15,7 @@ from bascule.errors import BasculeError
 from bascule.node.config.broker import ActivitySettings
 from bascule.node.controller.livebrokers import LiveBrokers
 from bascule.node.controller.proposals import Proposals
-from bascule.node.partition.publishing import Publishing
+from bascule.node.partition.sender import MessageSender
 from bascule.wire.pb import api_pb2 as api
 
 logger = logging.getLogger(__name__)
@@ -36,12 +36,12 @@ def next_pause_s(pause_s: float) -> float:
 
 class ActivityDispatcher:
     def __init__(
-        self, settings: ActivitySettings, proposals: Proposals, live: LiveBrokers, publishing: Publishing
+        self, settings: ActivitySettings, proposals: Proposals, live: LiveBrokers, sender: MessageSender
     ) -> None:
         self._settings = settings
         self._proposals = proposals
         self._live = live
-        self._publishing = publishing
+        self._sender = sender
         self._published = 0
         """The last event that this broker has published."""
         self._pause_s = 0.0
@@ -55,7 +55,7 @@ class ActivityDispatcher:
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._pause_s or LOOK_EVERY_S)
-            if self._live.active and self._publishing.has_route(ACTIVITY):
+            if self._live.active and self._sender.has_route(ACTIVITY):
                 await self._publish_some()
 
     async def _publish_some(self) -> None:
@@ -81,7 +81,7 @@ class ActivityDispatcher:
             return  # another controller has published it, or is to
         policy = _POLICIES[self._settings.ack_policy]
         request = api.PublishRequest(stream=ACTIVITY, partition=0, value=event, ackPolicy=policy)
-        await self._publishing.publish(request, self._settings.publish_timeout_s)
+        await self._sender.publish(request, self._settings.publish_timeout_s)
         self._published = index
 
     async def _say_published(self) -> None:

@@ -54,9 +54,9 @@ from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.metadatachanges import ChangeQueue, MetadataChanges
 from bascule.node.partition.peerlogs import PeerLogs
-from bascule.node.partition.publishing import Publishing
 from bascule.node.partition.replicas import Replicas
 from bascule.node.partition.routes import Routes
+from bascule.node.partition.sender import MessageSender
 from bascule.node.process.broker import Broker
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
@@ -157,17 +157,17 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     cluster = _cluster(settings, ties, client, ports)
     manager = ReplicaManager(environment, cluster, client, replicas, feeds, fetchers, peer_logs, process.on_grown)
     gate = Gate(manager, cluster, metrics)
-    publishing = Publishing(environment, manager.refusal, client.resume_stream)
+    sender = MessageSender(environment, manager.refusal, client.resume_stream)
     timeout_ns = settings.groups.consumer_timeout_ns
     expiry = MemberExpiry(ties.own, ties.store, client, ties.active_clock, timeout_ns, jobs)
     groups = GroupsApi(ties.own, settings.groups, cluster, client, environment.lease, expiry)
-    api = Api(gate, environment, replicas, manager, cluster, client, publishing, groups, ports.address)
+    api = Api(gate, environment, replicas, manager, cluster, client, sender, groups, ports.address)
     admin = AdminApi(gate, cluster, client, brokers, settings.defaults, ports)
     bulk = LogApi(gate, replicas, cluster)
     methods = {**api.methods(), **admin.methods(), **bulk.methods()}
     changes = MetadataChanges(manager, replicas, queue, jobs)
     own_streams = OwnStreams(settings, controller.proposals, controller.live, controller.executor)
-    activity = ActivityDispatcher(settings.activity, controller.proposals, controller.live, publishing)
+    activity = ActivityDispatcher(settings.activity, controller.proposals, controller.live, sender)
     return Broker(
         environment,
         cluster,

@@ -53,7 +53,7 @@ class RefusedError(Exception):
         self.error = error
 
 
-class Publishing:
+class MessageSender:
     def __init__(self, environment: Environment, refusal: RefusalReason, resume: Resume) -> None:
         self._resume_stream = resume
         self._routes = environment.routes
