@@ -75,6 +75,20 @@ def test_policy_none_is_never_acked(server: Server) -> None:
     assert server.holds(name, 2)[0].value == b"silent"
 
 
+def test_without_an_inbox_there_is_no_ack(server: Server) -> None:
+    """2.5: no inbox, no ack, whatever the policy."""
+    name = server.create()
+    with server.nats() as nats:
+        nats.subscribe(b">")
+        for policy in (api.LEADER, api.ALL):
+            nats.publish(name.encode(), message(ackPolicy=policy, correlationId="no inbox"))
+        nats.flush()
+        assert len(server.holds(name, 2)) == 2
+        assert server.publish(name, b"later", ackPolicy=api.ALL).offset == 2
+        acks = [each for each in nats.pending() if b"no inbox" in each.payload and each.subject != name.encode()]
+    assert acks == []
+
+
 def test_below_min_isr_nothing_commits(server: Server) -> None:
     """2.5: below minISR LEADER acks go out, ALL acks wait, and nothing is visible."""
     name = server.create(minIsr=api.NullableInt32(value=7))

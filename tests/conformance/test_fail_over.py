@@ -86,6 +86,26 @@ def test_everything_is_there_after_a_restart(fresh: Server, kill: bool) -> None:
     assert refused == (grpc.StatusCode.FAILED_PRECONDITION, "readonly partition: 0")
 
 
+@pytest.mark.three
+def test_a_readonly_partition_is_replicated(fresh: Server) -> None:
+    """3.12: replication continues."""
+    name = fresh.create(minIsr=api.NullableInt32(value=1))
+    fresh.fill(name, 3)
+    away = next(broker for broker in fresh.every if broker not in (led(fresh, name), "a"))
+    fresh.processes[away].kill9()
+    fresh.fill(name, 3)
+    request = api.SetStreamReadonlyRequest(name=name, readonly=True)
+    fresh.any.SetStreamReadonly(request, timeout=TIMEOUT_S)
+    assert away not in fresh.described(name).partitions[0].isr
+    fresh.processes[away].start().wait_ready()
+    assert poll(lambda: away in fresh.described(name).partitions[0].isr, SETTLE_S)
+    with (
+        Stub(fresh.processes[away].address) as stub,
+        fresh.reading(name, stub=stub, readISRReplica=True) as reading,
+    ):
+        assert reading.offsets(6) == list(range(6))
+
+
 @pytest.mark.differs("after kill -9, one replica")
 def test_what_was_acked_is_visible_after_a_kill(fresh: Server) -> None:
     """3.6: the high watermark after an unclean restart; 7.7 TestCommitOnRestart; 11.11."""

@@ -318,6 +318,20 @@ def test_a_subscriber_at_the_end_is_told(server: Server) -> None:
         assert reading.rest() == ([], (EXHAUSTED, "End of readonly partition"))
 
 
+def test_a_subscriber_behind_gets_all_first(server: Server) -> None:
+    """3.12: subscribers behind the end."""
+    name = server.create()
+    value = bytes(100_000)
+    for _ in range(40):
+        server.publish(name, value, ackPolicy=api.ALL)
+    with server.reading(name) as reading:
+        assert reading.offsets(1) == [0]
+        server.set_readonly(name)
+        received, ended = reading.rest()
+    assert [each.offset for each in received] == list(range(1, 40))
+    assert ended == (EXHAUSTED, "End of readonly partition")
+
+
 def test_a_new_subscriber_gets_all_and_is_told(server: Server) -> None:
     """3.12: a new STOP_ON_CANCEL subscription stops at the end."""
     name = server.create()

@@ -26,7 +26,7 @@ def limit(value: int) -> api.NullableInt64:
 
 
 def test_retention_by_messages(server: Server) -> None:
-    """3.18: retention by messages; 7.6 TestStreamRetentionMessages."""
+    """3.18: retention by messages; 3.18: segments roll by bytes; 7.6 TestStreamRetentionMessages."""
     name = server.create(retentionMaxMessages=limit(5), **SMALL, **ALWAYS)
     server.fill(name, 20)
     assert poll(lambda: oldest(server, name) == 15, CLEANED_S)
@@ -81,6 +81,23 @@ def test_the_active_segment_is_never_removed(server: Server) -> None:
     name = server.create(retentionMaxMessages=limit(1), retentionMaxBytes=limit(1), **ALWAYS)
     server.fill(name, 10)
     assert not poll(lambda: oldest(server, name) > 0, 1.0)
+
+
+@pytest.mark.parametrize(("messages", "nbytes", "expected"), [(10, 1, 19), (3, 1 << 30, 17)])
+def test_the_limit_that_allows_least_counts(server: Server, messages: int, nbytes: int, expected: int) -> None:
+    """3.18: age, then messages, then bytes."""
+    limits: dict[str, Any] = {"retentionMaxMessages": limit(messages), "retentionMaxBytes": limit(nbytes)}
+    name = server.create(**limits, retentionMaxAge=limit(3_600_000), **SMALL, **ALWAYS)
+    server.fill(name, 20)
+    assert poll(lambda: oldest(server, name) == expected, CLEANED_S)
+    assert not poll(lambda: oldest(server, name) != expected, 1.0)
+
+
+def test_the_cleaner_comes_at_its_interval(server: Server) -> None:
+    """3.18: the cleaner's interval."""
+    name = server.create(retentionMaxMessages=limit(5), cleanerInterval=limit(3_600_000), **SMALL)
+    server.fill(name, 20)
+    assert not poll(lambda: oldest(server, name) > 0, 2.0)
 
 
 def test_without_limits_nothing_is_removed(server: Server) -> None:
