@@ -141,6 +141,13 @@ class BusUnavailable(Unavailable):
     """There is no connection to NATS right now."""
 
 
+class NotSent(ClusterError):
+    """A message that was not sent to NATS, and so is stored nowhere: there is no connection, or NATS takes none of its
+    size. Clients see UNKNOWN, as the protocol has it."""
+
+    status = Status.UNKNOWN
+
+
 class HungUp(Unavailable):
     """A server ended the connection right after the TLS handshake: it stops, or it requires a client certificate."""
 

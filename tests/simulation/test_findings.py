@@ -119,7 +119,7 @@ def test_a_refused_publish_leaves_nothing_behind() -> None:
         assert host.broker is not None
         broker = host.broker
         sender = MessageSender(broker.environment, broker.manager.refusal, broker.client.resume_stream)
-        publisher = Publisher(broker.environment, sender)
+        publisher = Publisher(broker.gate, broker.environment, sender)
         depths = []
         for _ in range(5):
             request = api.PublishRequest(stream="s", expectedOffset=7)

@@ -3,8 +3,9 @@ here, in two steps.
 
 1. `Gate.arrived`, before anything of the request is read. The call is counted, and is refused while this broker cannot
    answer it: while it stops, and, for what is answered out of the metadata, until it has caught up with its cluster.
-2. `Gate.admit`, before the method runs. It is given the name of the method, what the request is about (a stream, a
-   subject, a broker or the cluster), the decoded request, and the call. A call that streams its requests has none yet.
+2. `Gate.admit`, before the method runs. It is given the name of the method, what the request is about (`About`: a
+   stream, a subject, a consumer group, a broker, the cluster), the decoded request, and the call. A call that streams
+   its requests has none yet.
 
 A check of every call is one more line in one of the two: authorization in `Gate.admit`, where the method is the action,
 `about` the resource, and `call.peer_common_name` the client, as its certificate names it.
@@ -12,10 +13,11 @@ A check of every call is one more line in one of the two: authorization in `Gate
 A method is registered in its `Service`: with `unary` (one request, one response), `sending` (one request, it sends its
 responses itself) or `streaming` (it reads its requests itself, too).
 
-PublishAsync passes once per call; no Python runs per message. Its messages are checked by the kernel `route_publishes`
-against a table of routes (`node/partition/routes.py`). Messages without a route, or with a flag, are singled out, and
-pass `Publisher._publish_singly` one by one: a check of single messages belongs there, before the partition is resumed,
-and a client that it may refuse is given a table without the routes of those streams.
+PublishAsync passes once per call, before any of its messages is read. No Python runs per message then: the kernel
+`route_publishes` checks messages against a table of routes (`node/partition/routes.py`). Those without a route, or with
+a flag, are singled out, and each of them passes `Gate.admit_message`. Where `Gate.checks_each_message` says so, the
+call is given an empty table, and all its messages are singled out. Authorization of messages is one line in each of
+the two. What the broker itself publishes (cursors, the activity stream) goes through `MessageSender`, past the gate.
 """
 
 import logging
@@ -34,12 +36,15 @@ from bascule.node.partition.manager import ReplicaManager
 from bascule.node.runtime.metrics import Metrics
 from bascule.ports import Call
 from bascule.wire.grpc import frame
+from bascule.wire.pb import api_pb2 as api
 
 logger = logging.getLogger(__name__)
 
 
 class Kind(Enum):
     STREAM = "stream"
+    ALL_STREAMS = "all streams"
+    MESSAGES = "messages"
     SUBJECT = "subject"
     BROKER = "broker"
     GROUP = "group"
@@ -51,13 +56,18 @@ class About(NamedTuple):
 
     kind: Kind
     names: tuple[str, ...] = ()
-    """As the client wrote them; nothing has been checked. () for the cluster, and for all streams."""
+    """As the client wrote them; nothing has been checked. () where the kind says it all."""
 
 
 CLUSTER = About(Kind.CLUSTER)
+ALL_STREAMS = About(Kind.ALL_STREAMS)
+"""Every stream there is when the request is answered."""
+ITS_MESSAGES = About(Kind.MESSAGES)
+"""The streams that the messages of the call name, which are not known yet: see `Gate.admit_message`."""
 
 
 def about_stream(*names: str) -> About:
+    assert names, "a request that names no stream is about ALL_STREAMS, or about ITS_MESSAGES"
     return About(Kind.STREAM, names)
 
 
@@ -101,6 +111,16 @@ class Gate:
 
     def admit(self, method: str, about: About, request: Message | None, call: Call) -> None:
         logger.debug("%s about %s, by %s", method, about, call.peer_common_name)
+
+    def checks_each_message(self, call: Call) -> bool:
+        """Whether all messages of this PublishAsync pass `admit_message`, and not only those that the kernel singles
+        out. This costs many times what the kernel does: it is for clients that may not publish everywhere."""
+        return False
+
+    def admit_message(self, message: api.PublishRequest, call: Call) -> None:
+        """One message of a PublishAsync, before anything is done for it: a paused partition is not resumed for a client
+        that is refused. PermissionDenied is answered as such, every other error as INTERNAL."""
+        self.admit("PublishAsync", about_stream(message.stream), message, call)
 
 
 class Service:

@@ -16,7 +16,7 @@ from bascule.limits import GRPC_MAX_MESSAGE_BYTES, MAX_PARTITIONS, METADATA_NAME
 from bascule.net.grpc import Handler
 from bascule.node.api.cursors import Cursors
 from bascule.node.api.descriptions import Descriptions, describe_partition, positions_of
-from bascule.node.api.gate import Gate, Service, about_stream, about_subject
+from bascule.node.api.gate import ALL_STREAMS, ITS_MESSAGES, Gate, Service, about_stream, about_subject
 from bascule.node.api.groups import GroupsApi
 from bascule.node.api.leadership import confirm_leads
 from bascule.node.api.publish import Publisher
@@ -56,7 +56,7 @@ class Api:
         self._client = client
         self._groups = groups
         self._address = address
-        self._publisher = Publisher(environment, sender)
+        self._publisher = Publisher(gate, environment, sender)
         self._cursors = Cursors(environment, replicas, cluster, manager, client.resume_stream, sender)
         self._descriptions = Descriptions(lambda: cluster.metadata, replicas.get, environment.jobs)
 
@@ -87,7 +87,7 @@ class Api:
             "FetchMetadata",
             api.FetchMetadataRequest,
             self.fetch_metadata,
-            lambda request: about_stream(*request.streams),
+            lambda request: about_stream(*request.streams) if request.streams else ALL_STREAMS,
             needs_metadata=True,
         )
         service.unary(
@@ -112,7 +112,7 @@ class Api:
             lambda request: about_subject(request.subject),
             most=GRPC_MAX_MESSAGE_BYTES,
         )
-        service.streaming("PublishAsync", publisher.publish_async, about_stream(), needs_metadata=True)
+        service.streaming("PublishAsync", publisher.publish_async, ITS_MESSAGES, needs_metadata=True)
         service.sending(
             "Subscribe",
             api.SubscribeRequest,

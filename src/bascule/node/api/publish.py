@@ -3,7 +3,8 @@
 A publish always goes through NATS, because other streams may listen on the subject. These store it too, and ack it,
 but a publish that names a stream is answered by that stream (`routes.py`). PublishAsync works per read: one
 kernel call turns all requests that arrived into one NATS write; requests that need another answer (unknown stream,
-readonly, too large, NATS not connected) are returned to Python and answered one by one.
+readonly, too large, NATS not connected, a client whose messages are checked) are returned to Python and answered one by
+one.
 """
 
 import asyncio
@@ -17,8 +18,9 @@ from bascule.errors import (
     BusUnavailable,
     Internal,
     InvalidArgument,
+    NotSent,
+    PermissionDenied,
     ResourceExhausted,
-    UnknownOutcome,
 )
 from bascule.limits import (
     GRPC_MAX_MESSAGE_BYTES,
@@ -28,6 +30,7 @@ from bascule.limits import (
     PUBLISH_SINGLY,
     SUBSCRIBER_BUFFER_BYTES,
 )
+from bascule.node.api.gate import Gate
 from bascule.node.api.requests import check_fields
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.routes import Table
@@ -59,7 +62,8 @@ _MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
 
 
 class Publisher:
-    def __init__(self, environment: Environment, sender: MessageSender) -> None:
+    def __init__(self, gate: Gate, environment: Environment, sender: MessageSender) -> None:
+        self._gate = gate
         self._sender = sender
         self._routes = environment.routes
         self._refused = environment.refused
@@ -118,11 +122,11 @@ class Publisher:
                 InvalidArgument("ackInbox is invalid: it must be a NATS subject without blanks or wildcards")
             )
         if message.ackPolicy == api.NONE or call.time_remaining() is None:
-            self._sender.send(subject, message)
+            self._send(subject, message)
             return None
         if message.ackInbox:
             return await self._through_foreign_inbox(subject, suffix, message)
-        return await self._sender.answered(suffix, message, lambda: self._sender.send(subject, message))
+        return await self._sender.answered(suffix, message, lambda: self._send(subject, message))
 
     async def _through_foreign_inbox(self, subject: bytes, suffix: bytes, message: api.Message) -> api.Ack:
         """The caller named an inbox of its own: listen there too while the call lasts."""
@@ -135,17 +139,27 @@ class Publisher:
 
         subscription = self._bus.subscribe(message.ackInbox.encode(), on_batch)
         try:
-            await self._bus.flush()
-            self._sender.send(subject, message)
+            try:
+                await self._bus.flush()
+            except BusUnavailable as error:
+                raise self._counted(NotSent(f"failed to publish to NATS: {error}")) from error
+            self._send(subject, message)
             return await arrived
-        except BusUnavailable as error:
-            raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
         finally:
             subscription.unsubscribe()
 
+    def _send(self, subject: bytes, message: api.Message) -> None:
+        try:
+            self._sender.send(subject, message)
+        except NotSent as error:
+            self._counted(error)
+            raise
+
     def _counted(self, refusal: BasculeError) -> BasculeError:
-        """Every publish that this API refuses passes here."""
-        self._refused.add(refusal.status.name.lower())
+        """Every publish that is refused here, once its request is decoded. Not counted are requests that cannot be
+        decoded (`requests.receive`, `_problem`), and calls that do not pass the gate. What a leader refuses, it counts
+        itself."""
+        self._refused.add("not_sent" if isinstance(refusal, NotSent) else refusal.status.name.lower())
         return refusal
 
     # --- streaming ----------------------------------------------------------------------------------------------
@@ -153,13 +167,13 @@ class Publisher:
     async def publish_async(self, call: Call) -> None:
         session = _Session(call)
         inbox = self._inboxes.open(session.on_frames, unary=False)
+        # Without routes the kernel singles every message out.
+        table = {} if self._gate.checks_each_message(call) else self._routes.table
         try:
             call.send_headers()
             carry = b""
             while (data := await call.receive_frames()) is not None:
-                carry, singled_out, problem = self._route(
-                    session, inbox, carry + data if carry else data, self._routes.table
-                )
+                carry, singled_out, problem = self._route(session, inbox, carry + data if carry else data, table)
                 await self._publish_each(session, inbox, singled_out)
                 if problem is not None:
                     raise problem
@@ -206,14 +220,17 @@ class Publisher:
 
     async def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
         try:
+            self._gate.admit_message(request, session.call)
             subject, suffix = await self._sender.resumed_route_of(request, RESUME_TIMEOUT_S)
             message = message_of(request, subject)
             message.ackInbox = (inbox + suffix).decode()
-            self._sender.send(subject, message)
+            self._send(subject, message)
             session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
+        except PermissionDenied as error:
+            session.refuse(request, Code.PERMISSION_DENIED, str(self._counted(error)))
         except RefusedError as refused:
             session.refuse(request, refused.code, str(self._counted(refused.error)))
-        except BasculeError as error:  # NATS is away, or does not take it: what becomes of it is not known
+        except BasculeError as error:  # not sent, and counted as such
             session.refuse(request, Code.INTERNAL, str(error))
 
 
@@ -223,7 +240,7 @@ class _Session:
     def __init__(self, call: Call) -> None:
         self.outstanding = 0
         self._gave_up = False
-        self._call = call
+        self.call = call
         self._refusals: list[bytes] = []
         self._changed = asyncio.Event()
 
@@ -237,8 +254,8 @@ class _Session:
         # count never falls below zero.
         self.outstanding = max(0, self.outstanding - count)
         self._changed.set()
-        if not self._call.ended:
-            self._call.write(frames)
+        if not self.call.ended:
+            self.call.write(frames)
 
     def refuse(self, request: api.PublishRequest, code: api.PublishAsyncError.Code, message: str) -> None:
         response = api.PublishResponse(
@@ -250,13 +267,13 @@ class _Session:
 
     def send_refusals(self) -> None:
         refusals, self._refusals = self._refusals, []
-        if refusals and not self._call.ended:
-            self._call.write(b"".join(refusals))
+        if refusals and not self.call.ended:
+            self.call.write(b"".join(refusals))
 
     async def room(self) -> None:
         """Returns when more requests may be read: not too many acks are outstanding, or unread by the client."""
-        if self._call.queued_bytes > SUBSCRIBER_BUFFER_BYTES:
-            await self._call.drained()
+        if self.call.queued_bytes > SUBSCRIBER_BUFFER_BYTES:
+            await self.call.drained()
         if self.outstanding > PUBLISH_OUTSTANDING_ACKS:
             await self._until(PUBLISH_OUTSTANDING_ACKS // 2, STALLED_ACKS_S)
 

@@ -37,8 +37,12 @@ class StreamDefaults:
         its active segment would keep them."""
         if config.segment_max_age is not None:
             return config.segment_max_age * _MS
-        kept_ns = (config.retention_max_age or 0) * _MS
-        return min(kept_ns, self.segment_max_age_ns) if kept_ns and self.segment_max_age_ns else self.segment_max_age_ns
+        retained_ns = (config.retention_max_age or 0) * _MS
+        return (
+            min(retained_ns, self.segment_max_age_ns)
+            if retained_ns and self.segment_max_age_ns
+            else self.segment_max_age_ns
+        )
 
     def retention_of(self, stream: Stream) -> RetentionLimits:
         if stream.name == CURSORS:

@@ -15,6 +15,7 @@ from bascule.errors import (
     Internal,
     InvalidArgument,
     NotFound,
+    NotSent,
     UnknownOutcome,
 )
 from bascule.limits import MAX_CORRELATION_ID_BYTES
@@ -63,7 +64,7 @@ class MessageSender:
 
     async def publish(self, request: api.PublishRequest, timeout_s: float) -> None:
         """In process: returns when it is acked as the request asks, at once if it asks for no ack. Raises what went
-        wrong; the message may be stored then."""
+        wrong; the message may be stored then, unless it is NotSent or was refused."""
         try:
             async with asyncio.timeout(timeout_s):
                 subject, suffix = await self.resumed_route_of(request, timeout_s)
@@ -123,14 +124,15 @@ class MessageSender:
         )
 
     def send(self, subject: bytes, message: api.Message) -> None:
+        """Raises NotSent if it is certain that NATS does not get it."""
         payload = _envelope(message)
         if len(payload) > self._bus.max_payload:
-            raise UnknownOutcome("failed to publish to NATS: nats: maximum payload exceeded")
+            raise NotSent("failed to publish to NATS: nats: maximum payload exceeded")
         try:
             # A stream's own subject may hold wildcards; NATS takes it literally, and it was checked at CreateStream.
             self._bus.send(b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload))
         except BusUnavailable as error:
-            raise UnknownOutcome(f"failed to publish to NATS: {error}") from error
+            raise NotSent(f"failed to publish to NATS: {error}") from error
 
     # --- routes ----------------------------------------------------------------------------------------------
 
@@ -155,7 +157,8 @@ class MessageSender:
         return routes[request.partition] if routes and 0 <= request.partition < len(routes) else None
 
     def route_of(self, request: api.PublishRequest) -> tuple[bytes, bytes]:
-        """The same after the checks every publish passes, in the protocol's order; of a paused partition, too."""
+        """The subject and the suffix of the ack inbox, of a paused partition, too, after checks in the protocol's
+        order. What the kernel publishes does not pass here: it has a route without a flag, which says the same."""
         if not self.has_route(request.stream):
             raise RefusedError(Code.NOT_FOUND, NotFound(f"no such stream: {request.stream}"))
         route = self._route(request)
