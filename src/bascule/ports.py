@@ -176,8 +176,8 @@ class Bus(Protocol):
     def push(self) -> None:
         """Write what was sent in this turn of the event loop now, and not at its end."""
 
-    def hold(self, held: bool) -> None:
-        """While held, read no messages. NATS buffers some, and then disconnects us as a slow consumer: not for long."""
+    def pause_reading(self, paused: bool) -> None:
+        """While paused, read no messages. Not for long: NATS buffers some, and then disconnects a slow consumer."""
 
     def drained(self) -> Awaitable[None]:
         """Done when the pending bytes are below the low-water mark (at once, mostly), or the connection is lost."""

@@ -162,7 +162,7 @@ def test_no_partition_of_a_stream_goes_on_when_its_files_cannot_be_removed() -> 
         status, _, _ = await host.call("DeleteStream", api.DeleteStreamRequest(name="s"), 5)
         assert status is Status.OK
         assert host.broker is not None
-        await host.broker.changes.carried_out()
+        await host.broker.changes.until_carried_out()
         assert [host.broker.replicas.find("s", partition) for partition in range(3)] == [None] * 3
         routed = nats.routed
         nats.publish(b"s.2", b"nobody listens")

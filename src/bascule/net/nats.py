@@ -80,7 +80,7 @@ class Connection:
             raise ConfigError("nats.servers is empty; name at least one server, like nats://127.0.0.1:4222")
         self.name = name
         self._options = options
-        self._held = False
+        self._reading_paused = False
         self._servers = [ServerAddress.parse(url) for url in options.servers]
         self._server = self._servers[0]
         self._link: Link | None = None
@@ -141,10 +141,10 @@ class Connection:
         if self._link is not None:
             self._link.push()
 
-    def hold(self, held: bool) -> None:
-        self._held = held
+    def pause_reading(self, paused: bool) -> None:
+        self._reading_paused = paused
         if self._link is not None:
-            self._link.hold(held)
+            self._link.pause_reading(paused)
 
     def drained(self) -> Awaitable[None]:
         if self._link is not None:
@@ -307,7 +307,7 @@ class Connection:
         commands = b"".join(subscription.command for subscription in self._subscriptions.values())
         if commands:
             link.subscribe(commands)
-        link.hold(self._held)
+        link.pause_reading(self._reading_paused)
         link.keep_alive()
 
     def _learn(self, info: Info) -> None:

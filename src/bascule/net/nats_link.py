@@ -81,7 +81,7 @@ class Link(asyncio.BufferedProtocol):
         self._buffer = self._usual
         self._end = 0
         self._needed = 0
-        self._held = False
+        self._reading_paused = False
         # writing
         self._queue: list[bytes] = []
         self._queued_bytes = 0
@@ -121,7 +121,7 @@ class Link(asyncio.BufferedProtocol):
         self._ticker = self._loop.call_later(self._ping_interval_s, self._tick)
 
     def _tick(self) -> None:
-        self._silent_ticks = 0 if self._heard or self._held else self._silent_ticks + 1
+        self._silent_ticks = 0 if self._heard or self._reading_paused else self._silent_ticks + 1
         self._heard = False
         if self._silent_ticks > 1:
             self.end(BusUnavailable(f"the NATS server did not answer a PING for {self._ping_interval_s:g} s"))
@@ -131,12 +131,12 @@ class Link(asyncio.BufferedProtocol):
             self._write_control(PING)
         self.keep_alive()
 
-    def hold(self, held: bool) -> None:
-        """While held, read nothing: messages are buffered by the server."""
-        if self._transport is None or held == self._held or self.lost is not None:
+    def pause_reading(self, paused: bool) -> None:
+        """While paused, read nothing: messages are buffered by the server."""
+        if self._transport is None or paused == self._reading_paused or self.lost is not None:
             return
-        self._held = held
-        if held:
+        self._reading_paused = paused
+        if paused:
             self._transport.pause_reading()
         else:
             self._transport.resume_reading()

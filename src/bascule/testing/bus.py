@@ -236,8 +236,8 @@ class MemoryBus:
             raise BusUnavailable(self.unavailable_reason)
         self.up.push(lambda: self._server.route(self.host, commands))
 
-    def hold(self, held: bool) -> None:
-        if held:
+    def pause_reading(self, paused: bool) -> None:
+        if paused:
             self.down.hold("its owner")
         else:
             self.down.release("its owner")

@@ -101,12 +101,12 @@ def test_a_held_connection_takes_nothing_and_then_everything() -> None:
             counts: list[int] = []
             ours.subscribe(b"a", lambda batch, count: counts.append(count))
             await ours.flush()
-            ours.hold(True)
+            ours.pause_reading(True)
             other.send(pub(b"a", b"x") * 1000)
             await other.flush()
             await asyncio.sleep(0.1)
             assert sum(counts) == 0
-            ours.hold(False)
+            ours.pause_reading(False)
             await until(lambda: sum(counts) == 1000)
 
     asyncio.run(scenario())

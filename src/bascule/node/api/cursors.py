@@ -137,7 +137,7 @@ class Cursors:
 
     async def _replica(self, number: int) -> Replica:
         if self._replicas.is_paused(CURSORS, number):
-            if not self._replicas.holds(CURSORS, number, as_follower=False):
+            if not self._replicas.is_assigned_here(CURSORS, number, as_follower=False):
                 raise _elsewhere(number)
             try:
                 await resume_here(self._manager, self._resume, CURSORS, number, DEFAULT_TIMEOUT_S)

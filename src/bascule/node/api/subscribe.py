@@ -72,7 +72,7 @@ async def _resume_or_refuse(
     replicas: Replicas, manager: ReplicaManager, resume: Resume, request: api.SubscribeRequest, call: Call
 ) -> None:
     """Returns if the partition is resumed, or another broker is to say what is to be said."""
-    if not replicas.holds(request.stream, request.partition, request.readISRReplica):
+    if not replicas.is_assigned_here(request.stream, request.partition, request.readISRReplica):
         raise FailedPrecondition("Server not partition leader")
     if request.resume:
         try:

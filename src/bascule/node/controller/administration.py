@@ -31,9 +31,6 @@ POLL_S = 0.05
 REPORT_EVERY_S = 5.0
 """Between two log lines about partitions that are not fully replicated."""
 
-ADMINISTRATION = (pb.DRAIN_BROKER, pb.UNDRAIN_BROKER, pb.REMOVE_BROKER, pb.ELECT_LEADER)
-"""What `Administration.execute` carries out."""
-
 Seen = tuple[int, tuple[str, ...]]
 """The last command, and the absent brokers: periodic work is due when either has changed."""
 NOTHING: Seen = (-1, ())

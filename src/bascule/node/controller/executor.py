@@ -8,10 +8,11 @@ If a client gives up, the change goes on: a stream must never be created or dele
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from enum import Enum
 from functools import partial
-from typing import cast
+from typing import NamedTuple, cast
 
 from bascule.core.metadata.codec import asked
 from bascule.core.metadata.commands import (
@@ -33,7 +34,7 @@ from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.errors import FailedPrecondition, Internal, InvalidArgument, Outdated, Unavailable
 from bascule.limits import CHANGES_AT_ONCE, REMEMBERED_OPERATIONS
-from bascule.node.controller.administration import ADMINISTRATION, Administration
+from bascule.node.controller.administration import Administration
 from bascule.node.controller.coordinatorreports import CoordinatorReports
 from bascule.node.controller.leases import Leases
 from bascule.node.controller.livebrokers import LiveBrokers
@@ -44,51 +45,6 @@ from bascule.node.membership.newstream import NewStream
 from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Clock
 from bascule.wire.pb import internal_pb2 as pb
-
-REPEATABLE = (
-    pb.BARRIER,
-    pb.CREATE_STREAM,
-    pb.DELETE_STREAM,
-    pb.SHRINK_ISR,
-    pb.EXPAND_ISR,
-    pb.CHANGE_LEADER,
-    pb.GIVE_WAY,
-    pb.RAISE_STARTS,
-)
-"""A late copy is harmless: these change nothing, or name the only state in which they apply."""
-
-ASKED_BY_CLIENTS = (
-    pb.CREATE_STREAM,
-    pb.DELETE_STREAM,
-    pb.PAUSE_STREAM,
-    pb.RESUME_STREAM,
-    pb.SET_STREAM_READONLY,
-    pb.SET_HOLD,
-    pb.REMOVE_HOLD,
-    pb.JOIN_CONSUMER_GROUP,
-    pb.LEAVE_CONSUMER_GROUP,
-    pb.ALTER_STREAM,
-)
-
-AS_REQUESTED = (
-    pb.SHRINK_ISR,
-    pb.EXPAND_ISR,
-    pb.GIVE_WAY,
-    pb.CHANGE_LEADER,
-    pb.HAND_OVER,
-    pb.BROKER_STARTED,
-    pb.RAISE_STARTS,
-)
-"""The request is the command (`core.metadata.codec`)."""
-
-NEVER_REQUESTED = (
-    pb.BROKER_DIED,
-    pb.DISK_LOST,
-    pb.BEGIN_REMOVAL,
-    pb.PUBLISH_ACTIVITY,
-    pb.CHANGE_CONSUMER_GROUP_COORDINATOR,
-)
-"""The controller proposes these commands by itself, or nobody does yet: a request for one is refused."""
 
 
 class Executor:
@@ -138,11 +94,11 @@ class Executor:
         """Returns the index of the command that made the change. Repeated requests of one operation share one run."""
         id = request.operation.id or self._new_id()
         task = self._under_way.get(id)
-        if self._raft.trouble and request.op in ASKED_BY_CLIENTS:
+        if self._raft.trouble and _handling(request.op).by is Asker.CLIENT:
             # The disk may fail for days: the client gets the reason now, not a timeout.
             raise Internal(f"{NOTHING_CHANGED if task is None else UNDECIDED}: {self._raft.trouble}")
         if task is None:
-            if request.op not in REPEATABLE and (made := self._made(id, request.operation.since)):
+            if not _handling(request.op).repeatable and (made := self._made(id, request.operation.since)):
                 return made
             if self._tasks.full:
                 raise Unavailable("the controller carries out too many changes already; ask again")
@@ -162,7 +118,7 @@ class Executor:
 
     def _ended(self, id: str, op: pb.Op, task: "asyncio.Task[int]") -> None:
         del self._under_way[id]
-        if task.cancelled() or task.exception() is not None or op in REPEATABLE:
+        if task.cancelled() or task.exception() is not None or _handling(op).repeatable:
             return  # callers that still wait get the exception
         self._done[id] = task.result()
         if len(self._done) > REMEMBERED_OPERATIONS:
@@ -172,52 +128,35 @@ class Executor:
     # --- each operation --------------------------------------------------------------------------------------
 
     async def _execute(self, request: pb.PropagatedRequest) -> int:
-        operation = Operation.from_wire(request.operation)
-        match request.op:
-            case pb.BARRIER:
-                return await self._barrier(request.brokerOp.broker)
-            case pb.CREATE_STREAM:
-                return await self._create(NewStream.from_wire(request.createStreamOp), operation)
-            case pb.DELETE_STREAM:
-                return await self._delete(request.deleteStreamOp.stream, operation)
-            case pb.PAUSE_STREAM | pb.SET_STREAM_READONLY:
-                return await self._restrict(cast(PauseStream | SetStreamReadonly, asked(request)))
-            case pb.RESUME_STREAM:
-                return await self._resume(cast(ResumeStream, asked(request)))
-            case pb.ALTER_STREAM:
-                return await self._alter(cast(AlterStream, asked(request)))
-            case pb.SET_HOLD:
-                hold = cast(SetHold, asked(request))
-                return await self._proposals.propose(lambda: replace(hold, at=self._clock.time_ns()))
-            case pb.REMOVE_HOLD:
-                return await self._make(asked(request))
-            case pb.JOIN_CONSUMER_GROUP | pb.LEAVE_CONSUMER_GROUP:
-                return await self._make(asked(request))
-            case pb.REPORT_CONSUMER_GROUP_COORDINATOR:
-                return await self._reports.take(request.reportConsumerGroupCoordinatorOp)
-            case op if op in AS_REQUESTED:
-                return await self._make(asked(request))
-            case op if op in ADMINISTRATION:
-                return await self._administration.execute(request)
-            case op:
-                raise InvalidArgument(f"operation {op} is not known to this broker")
+        return await _handling(request.op).how(self, request)
 
-    async def _make(self, command: Command) -> int:
-        """Propose a command as the broker sent it."""
+    async def _as_requested(self, request: pb.PropagatedRequest) -> int:
+        """The request is the command (`core.metadata.codec`)."""
+        command = asked(request)
         if isinstance(command, ExpandIsr | GiveWay) and not self._live.stays(command.replica):
             raise FailedPrecondition(f"{command.replica} is not alive, or about to stop")
         if isinstance(command, ShrinkIsr | ExpandIsr):
             return await self._proposals.commit(command)
         return await self._proposals.propose(lambda: command)
 
-    async def _barrier(self, asker: str) -> int:
-        if asker:
+    async def _administer(self, request: pb.PropagatedRequest) -> int:
+        return await self._administration.execute(request)
+
+    async def _report_coordinator(self, request: pb.PropagatedRequest) -> int:
+        return await self._reports.take(request.reportConsumerGroupCoordinatorOp)
+
+    async def _refuse(self, request: pb.PropagatedRequest) -> int:
+        raise InvalidArgument(f"operation {request.op} is not known to this broker")
+
+    async def _barrier(self, request: pb.PropagatedRequest) -> int:
+        if asker := request.brokerOp.broker:
             if asker not in self._raft.membership.everyone:  # nobody would wait for its lease
                 raise FailedPrecondition(f"{asker} is not a member of the cluster")
             self._leases.renewed(asker)
         return await self._raft.current()
 
-    async def _create(self, new: NewStream, operation: Operation) -> int:
+    async def _create(self, request: pb.PropagatedRequest) -> int:
+        new, operation = NewStream.from_wire(request.createStreamOp), Operation.from_wire(request.operation)
         new.check()
         index = await self._proposals.propose(lambda: CreateStream(self._place(new), operation))
         if (stream := self._metadata.stream(new.name)) and stream.creation_index == index:
@@ -246,7 +185,8 @@ class Executor:
         """Min ISR is stored with the stream: every broker must use the same value."""
         return replace(config, min_isr=self._min_isr) if config.min_isr is None else config
 
-    async def _delete(self, name: str, operation: Operation) -> int:
+    async def _delete(self, request: pb.PropagatedRequest) -> int:
+        name, operation = request.deleteStreamOp.stream, Operation.from_wire(request.operation)
         stream: Stream | None = None
 
         def command() -> Command:
@@ -263,34 +203,101 @@ class Executor:
             await self._leases.until_known(replicas, gone)
         return index
 
-    async def _restrict(self, command: PauseStream | SetStreamReadonly) -> int:
+    async def _restrict(self, request: pb.PropagatedRequest) -> int:
         """Returns when no replica stores anything any more that the command rules out: each has carried it out, or its
         lease is over. A partition that is set writable again takes messages on return."""
+        command = cast(PauseStream | SetStreamReadonly, asked(request))
         index = await self._proposals.propose(lambda: replace(command, at=self._clock.time_ns()))
         if stream := self._metadata.stream(command.name):
             named = [stream.partitions[number] for number in command.partitions] if command.partitions else stream
-            await self._carried_out(named, index)
+            await self._until_carried_out(named, index)
         return index
 
-    async def _carried_out(self, partitions: Iterable[Partition], index: int) -> None:
+    async def _until_carried_out(self, partitions: Iterable[Partition], index: int) -> None:
         replicas = dict.fromkeys(each for item in partitions for each in item.replicas)
         await self._leases.until_known(replicas, partial(self._status.has_carried_out, index=index))
 
-    async def _alter(self, command: AlterStream) -> int:
+    async def _alter(self, request: pb.PropagatedRequest) -> int:
         """Returns when the settings are in use: each replica has them, or its lease is over, and the leaders lead. Min
         ISR is never left to the brokers, as in `_with_min_isr`."""
+        command = cast(AlterStream, asked(request))
         if "min_isr" in command.reset:
             config = replace(command.config, min_isr=self._min_isr)
             command = replace(command, config=config, reset=tuple(each for each in command.reset if each != "min_isr"))
         index = await self._proposals.propose(lambda: command)
         if stream := self._metadata.stream(command.name):
-            await self._carried_out(stream, index)
+            await self._until_carried_out(stream, index)
             await self._status.started((item.leader for item in stream if not item.paused), stream.creation_index)
         return index
 
-    async def _resume(self, command: ResumeStream) -> int:
+    async def _resume(self, request: pb.PropagatedRequest) -> int:
         """Returns when the leaders of the stream lead: a message that is published then is not lost."""
+        command = cast(ResumeStream, asked(request))
         index = await self._proposals.propose(lambda: replace(command, at=self._clock.time_ns()))
         if stream := self._metadata.stream(command.name):
             await self._status.started((item.leader for item in stream if not item.paused), stream.creation_index)
         return index
+
+    async def _set_hold(self, request: pb.PropagatedRequest) -> int:
+        hold = cast(SetHold, asked(request))
+        return await self._proposals.propose(lambda: replace(hold, at=self._clock.time_ns()))
+
+
+class Asker(Enum):
+    """Who requests an operation. While the controller's disk fails a client is told so at once; brokers and
+    administrators of brokers ask again until it works, or their time is over."""
+
+    CLIENT = "client"
+    BROKER = "broker"
+    ADMINISTRATOR = "administrator"
+    NOBODY = "nobody"
+
+
+class Handling(NamedTuple):
+    """How the controller handles a requested operation."""
+
+    how: Callable[[Executor, pb.PropagatedRequest], Awaitable[int]]
+    by: Asker
+    repeatable: bool = False
+    """A late copy is harmless: it changes nothing, or names the only state in which it applies. Every other operation
+    is carried out once, by its id."""
+
+
+_NEVER = Handling(Executor._refuse, Asker.NOBODY)
+"""The controller proposes such a command by itself, or nobody does yet."""
+
+OPERATIONS: dict[pb.Op, Handling] = {
+    pb.BARRIER: Handling(Executor._barrier, Asker.BROKER, repeatable=True),
+    pb.CREATE_STREAM: Handling(Executor._create, Asker.CLIENT, repeatable=True),
+    pb.DELETE_STREAM: Handling(Executor._delete, Asker.CLIENT, repeatable=True),
+    pb.PAUSE_STREAM: Handling(Executor._restrict, Asker.CLIENT),
+    pb.RESUME_STREAM: Handling(Executor._resume, Asker.CLIENT),
+    pb.SET_STREAM_READONLY: Handling(Executor._restrict, Asker.CLIENT),
+    pb.ALTER_STREAM: Handling(Executor._alter, Asker.CLIENT),
+    pb.SET_HOLD: Handling(Executor._set_hold, Asker.CLIENT),
+    pb.REMOVE_HOLD: Handling(Executor._as_requested, Asker.CLIENT),
+    pb.JOIN_CONSUMER_GROUP: Handling(Executor._as_requested, Asker.CLIENT),
+    pb.LEAVE_CONSUMER_GROUP: Handling(Executor._as_requested, Asker.CLIENT),
+    pb.REPORT_CONSUMER_GROUP_COORDINATOR: Handling(Executor._report_coordinator, Asker.BROKER),
+    pb.SHRINK_ISR: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
+    pb.EXPAND_ISR: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
+    pb.GIVE_WAY: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
+    pb.CHANGE_LEADER: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
+    pb.RAISE_STARTS: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
+    pb.HAND_OVER: Handling(Executor._as_requested, Asker.BROKER),
+    pb.BROKER_STARTED: Handling(Executor._as_requested, Asker.BROKER),
+    pb.DRAIN_BROKER: Handling(Executor._administer, Asker.ADMINISTRATOR),
+    pb.UNDRAIN_BROKER: Handling(Executor._administer, Asker.ADMINISTRATOR),
+    pb.REMOVE_BROKER: Handling(Executor._administer, Asker.ADMINISTRATOR),
+    pb.ELECT_LEADER: Handling(Executor._administer, Asker.ADMINISTRATOR),
+    pb.BROKER_DIED: _NEVER,
+    pb.DISK_LOST: _NEVER,
+    pb.BEGIN_REMOVAL: _NEVER,
+    pb.PUBLISH_ACTIVITY: _NEVER,
+    pb.CHANGE_CONSUMER_GROUP_COORDINATOR: _NEVER,
+}
+"""Every command has a place here. An operation that has none is refused, too."""
+
+
+def _handling(op: pb.Op) -> Handling:
+    return OPERATIONS.get(op, _NEVER)

@@ -23,7 +23,7 @@ class LocalReplicas(Protocol):
         """Whether everything of a stream that this broker should lead is being led."""
 
     @property
-    def carried_out(self) -> int:
+    def carried_out_index(self) -> int:
         """The index of the last command, if everything up to it is carried out here; else 0."""
 
 
@@ -66,7 +66,7 @@ class StreamStatus:
     async def has_carried_out(self, broker: str, index: int) -> bool:
         """Whether its replicas are as the command at this index has them."""
         if broker == self._own:
-            return self._replicas.carried_out >= index
+            return self._replicas.carried_out_index >= index
         status = await self._ask(broker, 0)
         return status is not None and status.carriedOut >= index
 
@@ -87,5 +87,5 @@ class StreamStatus:
         return pb.PartitionStatusResponse(
             exists=self.exists(index),
             isLeader=self._replicas.leads_all_it_should(index),
-            carriedOut=self._replicas.carried_out,
+            carriedOut=self._replicas.carried_out_index,
         )

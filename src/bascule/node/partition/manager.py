@@ -206,7 +206,7 @@ class ReplicaManager:
                 await self.open([stream], led)
                 for number in led:
                     if replica := self._replicas.get((stream.creation_index, number)):
-                        await replica.keep_last()
+                        await replica.quarantine_last()
             except (BasculeError, OSError) as error:
                 logger.error(
                     "stream %s is deleted, but cannot be read: its files are moved to quarantine/: %s",

@@ -32,7 +32,7 @@ class ChangeQueue:
             if isinstance(change, StreamDeleted):
                 for item in change.stream:
                     if replica := self._replicas.get((change.stream.creation_index, item.id)):
-                        replica.let_go()
+                        replica.on_stream_deleted()
             elif isinstance(change, PartitionsChanged):
                 self._routes.restrict(change.stream, change.partitions)
         self._replicas.behind += 1
@@ -51,14 +51,14 @@ class MetadataChanges:
         self.queue = queue
         self._manager = manager
         self._replicas = replicas
-        self._carried_out = asyncio.Event()
+        self._one_done = asyncio.Event()
         self._late = jobs.tasks("a change of the metadata that waits for its disk", LATE_CHANGES_AT_ONCE)
 
-    async def carried_out(self) -> None:
+    async def until_carried_out(self) -> None:
         """Returns when every change known by now has been carried out here."""
         while self._replicas.behind:
-            self._carried_out.clear()
-            await self._carried_out.wait()
+            self._one_done.clear()
+            await self._one_done.wait()
 
     async def run(self) -> None:
         """This job is vital: a change that is not carried out is a role that no replica takes."""
@@ -76,7 +76,7 @@ class MetadataChanges:
                 except Exception:
                     logger.exception("a change of the metadata could not be carried out here: restart this broker")
             self._replicas.behind -= 1
-            self._carried_out.set()
+            self._one_done.set()
             carried += 1
             if carried % ROLES_SLICE == 0:
                 await asyncio.sleep(0)  # nothing above yields to the event loop while the queue is not empty

@@ -214,16 +214,16 @@ class Replica:
             self.log.record.released()
         await self.environment.ports.disk.forget(self.log.folder)
 
-    def let_go(self) -> None:
-        """Its stream is deleted: from now on nothing is stored or acked for it, also if the disk fails. Messages that
+    def on_stream_deleted(self) -> None:
+        """From now on nothing is stored or acked for it, also if the disk fails. Messages that
         were stored after the last contact with the controller go to quarantine."""
         if self.leading is not None and self.environment.lease.overdue:
             self._quarantine_from = self.leading.taken_since_contact
         self.roles.end()
 
-    async def keep_last(self) -> None:
-        """The same for messages that an earlier boot stored. Its last contact with the controller is not on record; it
-        was at most a lease before its last record."""
+    async def quarantine_last(self) -> None:
+        """When its stream is deleted, the last messages that an earlier boot stored go to quarantine, too. The last
+        contact of that boot with the controller is not on record; it was at most a lease before its last record."""
         log = self.log
         if log.end > log.start:
             self._quarantine_from = await log.end_before(log.last_timestamp - int(LEASE_S * NS))

@@ -64,7 +64,7 @@ class Replicas:
         return bool(led) and all(replica is not None and replica.leading is not None for replica in replicas)
 
     @property
-    def carried_out(self) -> int:
+    def carried_out_index(self) -> int:
         """The index of the last command, if everything up to it is carried out here; else 0."""
         return 0 if self.behind else self._cache.metadata.index
 
@@ -72,7 +72,7 @@ class Replicas:
         item = self._cache.metadata.partition(stream, partition)
         return item is not None and item.paused
 
-    def holds(self, stream: str, partition: int, as_follower: bool) -> bool:
+    def is_assigned_here(self, stream: str, partition: int, as_follower: bool) -> bool:
         """Whether the metadata names this broker the leader of the partition, or, `as_follower` too, one of its
         replicas."""
         item = self._cache.metadata.partition(stream, partition)

@@ -236,7 +236,7 @@ def _scheduler(settings: BrokerSettings, ports: Ports, fetchers: Fetchers, proce
         ports.disk,
         ports.clock,
         settings.sync,
-        on_pressure=ports.streams.hold,
+        on_pressure=ports.streams.pause_reading,
         reports=fetchers,
         on_fatal=process.on_fatal,
     )

@@ -139,7 +139,7 @@ class Broker:
         await environment.lease.ask(self.cluster.current)
         self._run_jobs()
         self.changes.queue.enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
-        await self.changes.carried_out()
+        await self.changes.until_carried_out()
 
     def _folders(self) -> dict[str, None]:
         return {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
@@ -168,7 +168,7 @@ class Broker:
 
     async def _scrub(self) -> None:
         while True:
-            await self.changes.carried_out()
+            await self.changes.until_carried_out()
             await self.manager.scrub()
             await asyncio.sleep(repair.SCRUB_EVERY_S)
 

@@ -6,21 +6,20 @@ import pytest
 
 from bascule.core.metadata.commands import LAYOUTS, Command
 from bascule.errors import InvalidArgument
-from bascule.node.controller.administration import ADMINISTRATION
-from bascule.node.controller.executor import AS_REQUESTED, ASKED_BY_CLIENTS, NEVER_REQUESTED, REPEATABLE
+from bascule.node.controller.executor import OPERATIONS, Asker
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
 from bascule.wire.pb import internal_pb2 as pb
 from tests.harness.broker import Node
 
-CARRIED_OUT = (pb.BARRIER, pb.REPORT_CONSUMER_GROUP_COORDINATOR, *ASKED_BY_CLIENTS, *AS_REQUESTED, *ADMINISTRATION)
+CARRIED_OUT = [op for op, handling in OPERATIONS.items() if handling.by is not Asker.NOBODY]
 
 
 def test_every_command_is_carried_out_or_declared_as_never_requested() -> None:
     commands = [LAYOUTS[command].op for command in get_args(Command)]
-    assert sorted(commands) == sorted([*ASKED_BY_CLIENTS, *AS_REQUESTED, *ADMINISTRATION, *NEVER_REQUESTED])
-    assert set(REPEATABLE) <= set(CARRIED_OUT)
+    no_commands = [pb.BARRIER, pb.REPORT_CONSUMER_GROUP_COORDINATOR]
+    assert sorted([*commands, *no_commands]) == sorted(OPERATIONS)
 
 
 @pytest.mark.parametrize("op", [op for op in pb.Op.values() if op not in CARRIED_OUT])

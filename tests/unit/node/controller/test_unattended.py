@@ -155,7 +155,7 @@ def test_a_broker_that_cannot_take_roles_ends_with_the_reason() -> None:
 
     async def main() -> None:
         members = await three(MemoryNats())
-        members["b"].broker.changes._carried_out = None  # type: ignore[assignment]
+        members["b"].broker.changes._one_done = None  # type: ignore[assignment]
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
         await until(lambda: "the taking of roles ended unexpectedly" in members["b"].fatal)
         assert members["a"].fatal == ""

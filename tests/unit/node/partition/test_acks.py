@@ -253,7 +253,7 @@ def test_a_stream_deleted_and_made_anew_under_way_still_answers() -> None:
         await create(node, "archive", ">")
         await create(node, "orders", "orders", group="workers")
         bus = node.buses[2]
-        bus.hold(True)
+        bus.pause_reading(True)
         call = MemoryCall(30.0)
         serving = on_publish_async(node, call)
         held: list[bytes] = []
@@ -261,7 +261,7 @@ def test_a_stream_deleted_and_made_anew_under_way_still_answers() -> None:
         call.request(api.PublishRequest(stream="orders", value=b"v", correlationId="c").SerializeToString())
         await until(lambda: held)
         bus.send = send  # type: ignore[method-assign]
-        bus.hold(False)
+        bus.pause_reading(False)
         assert (await node.call("DeleteStream", api.DeleteStreamRequest(name="orders")))[0] is Status.OK
         await create(node, "orders", "orders")
         bus.send(held[0])

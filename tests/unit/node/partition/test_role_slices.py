@@ -100,7 +100,7 @@ def test_a_thousand_changes_at_once_let_others_in_between() -> None:
         request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
         assert (await members["a"].call("CreateStream", request))[0] is Status.OK
         broker = members["a"].broker
-        await broker.changes.carried_out()
+        await broker.changes.until_carried_out()
         stream = broker.cluster.metadata.streams["s"]
         for _ in range(1000):
             broker.changes.queue.enqueue([PartitionsChanged(stream, (0,))])

@@ -82,7 +82,7 @@ def test_no_role_begins_after_a_truncation_if_none_is_given_by_then(why: str) ->
             over.set()
 
         replica.begin_truncation(truncate())
-        replica.let_go() if why == "its stream is deleted" else replica.resign()
+        replica.on_stream_deleted() if why == "its stream is deleted" else replica.resign()
         await over.wait()
         await asyncio.sleep(1)
         assert (replica.leading, replica.following) == (None, None)
