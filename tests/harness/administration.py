@@ -23,6 +23,7 @@ RESPONSES: dict[str, Any] = {
     "SetHold": admin.SetHoldResponse,
     "RemoveHold": admin.RemoveHoldResponse,
     "AlterStream": admin.AlterStreamResponse,
+    "DeleteRecords": admin.DeleteRecordsResponse,
 }
 
 

@@ -202,3 +202,27 @@ def test_settings_of_a_stream_are_altered(broker: BrokerProcess, stream: str) ->
     assert "is not SETTING=VALUE" in run(broker, "stream", "alter", stream, "min.isr", code=2)
     assert "nothing is to be changed" in run(broker, "stream", "alter", stream, code=2)
     assert f"no such stream: {stream}-x" in run(broker, "stream", "alter", f"{stream}-x", "--reset", "min.isr", code=1)
+
+
+def test_records_are_deleted_before_an_offset(broker: BrokerProcess, stream: str) -> None:
+    run(broker, "stream", "create", stream)
+    run(broker, "pub", stream, "one", "two", "three")
+    command = ["stream", "delete-records", stream, "--partition", "0"]
+    assert run(broker, *command, "--before", "2", "--dry-run") == (
+        f"would delete offsets 0 to 1 of {stream}/0: it would begin at 2\n"
+    )
+    assert "past the end of partition 0, which is 3" in run(broker, *command, "--before", "4", code=1)
+    run(broker, "stream", "hold", "set", stream, "archive", "--offset", "1")
+    assert "hold 'archive' keeps partition 0 from offset 1 on" in run(broker, *command, "--before", "2", code=1)
+    run(broker, "stream", "hold", "remove", stream, "archive")
+    assert answer(broker, *command, "--before", "2") == {
+        "partition": 0,
+        "start": 2,
+        "previous_start": 0,
+        "deleted": 2,
+        "dry_run": False,
+    }
+    assert run(broker, *command, "--before", "2") == f"{stream}/0 begins at offset 2: there is nothing to delete\n"
+    assert run(broker, *command, "--expired") == f"{stream}/0 begins at offset 2: there is nothing to delete\n"
+    assert "give either --before OFFSET or --expired" in run(broker, *command, code=2)
+    assert run(broker, "sub", stream, "--raw", "--from", "earliest").splitlines() == ["three"]

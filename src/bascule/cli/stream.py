@@ -9,6 +9,7 @@ import click
 from bascule.cli.alter import alter, settings_of, shown
 from bascule.cli.cluster import JsonOption
 from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.deleterecords import delete_records
 from bascule.cli.hold import hold, holds_of, print_holds
 from bascule.cli.restrict import pause, readonly, resume
 from bascule.cli.tables import as_dict, moment, print_json, print_table, size
@@ -39,6 +40,7 @@ stream.add_command(hold)
 stream.add_command(pause)
 stream.add_command(resume)
 stream.add_command(readonly)
+stream.add_command(delete_records)
 
 
 @stream.command("list", epilog="Example: bascule stream list --json")

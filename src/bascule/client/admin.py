@@ -149,6 +149,22 @@ class Admin:
         request = pb.RemoveHoldRequest(stream=stream, partition=partition, name=name)
         await self._ask("RemoveHold", request, pb.RemoveHoldResponse, Deadline(timeout))
 
+    async def delete_records(
+        self,
+        stream: str,
+        partition: int,
+        before: int | None = None,
+        *,
+        dry_run: bool = False,
+        timeout: float = limits.CLIENT_TIMEOUT_S,
+    ) -> pb.DeleteRecordsResponse:
+        """Remove everything below the offset, or without one what has expired by the limits of the stream, from every
+        replica. It does not come back. Refused above the high watermark, and above a hold."""
+        request = pb.DeleteRecordsRequest(
+            stream=stream, partition=partition, before=before or 0, expired=before is None, dryRun=dry_run
+        )
+        return await self._ask("DeleteRecords", request, pb.DeleteRecordsResponse, Deadline(timeout))
+
     # --- asking -----------------------------------------------------------------------------------------------
 
     async def _ask(self, method: str, request: Message, response: type[Response], deadline: Deadline) -> Response:

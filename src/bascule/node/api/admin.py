@@ -21,6 +21,7 @@ from bascule.errors import (
 )
 from bascule.limits import ADMIN_NAMED_PARTITIONS
 from bascule.net.grpc import Handler
+from bascule.node.api.deletion import RecordDeletion
 from bascule.node.api.election import propose_election, was_elected
 from bascule.node.api.gate import CLUSTER, Gate, Service, about_broker, about_stream
 from bascule.node.api.replicastatus import ReplicaStatus
@@ -58,6 +59,7 @@ class AdminApi:
         self._defaults = defaults
         self._status = ReplicaStatus(cluster, brokers, defaults, ports.clock)
         self._streams = StreamAdmin(cluster, client, self._status)
+        self._deletion = RecordDeletion(cluster, client, brokers)
         self._address = ports.address
 
     def methods(self) -> Mapping[str, Handler]:
@@ -85,6 +87,7 @@ class AdminApi:
             "ElectLeader", admin.ElectLeaderRequest, self.elect_leader, lambda request: about_stream(request.stream)
         )
         self._streams.register(service)
+        self._deletion.register(service)
         return service.methods
 
     # --- status ----------------------------------------------------------------------------------------------

@@ -37,12 +37,8 @@ class StreamDefaults:
         its active segment would keep them."""
         if config.segment_max_age is not None:
             return config.segment_max_age * _MS
-        retained_ns = (config.retention_max_age or 0) * _MS
-        return (
-            min(retained_ns, self.segment_max_age_ns)
-            if retained_ns and self.segment_max_age_ns
-            else self.segment_max_age_ns
-        )
+        ages_ns = ((config.retention_max_age or 0) * _MS, self.segment_max_age_ns)
+        return min((each for each in ages_ns if each), default=0)
 
     def retention_of(self, stream: Stream) -> RetentionLimits:
         if stream.name == CURSORS:

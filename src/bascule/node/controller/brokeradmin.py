@@ -9,14 +9,16 @@ from collections.abc import Iterable
 
 from bascule.errors import BasculeError, FailedPrecondition, PeerError, Status, by_status
 from bascule.limits import ADMIN_NAMED_PARTITIONS
-from bascule.log.sync import SyncMode
 from bascule.node.calls.calls import Calls, Handler
 from bascule.node.calls.messages import ORDER, POSITIONS
+from bascule.node.config.broker import BrokerSettings
 from bascule.node.membership.metadata import MetadataStore
 from bascule.node.membership.raft import RaftDriver
+from bascule.node.partition.cleaner import expired_end
 from bascule.node.partition.replica import Replica
 from bascule.node.partition.replicas import Replicas
 from bascule.node.runtime.ports import Process
+from bascule.ports import Clock
 from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_subject
@@ -37,7 +39,8 @@ class BrokerAdmin:
         raft: RaftDriver,
         store: MetadataStore,
         replicas: Replicas,
-        mode: SyncMode,
+        settings: BrokerSettings,
+        clock: Clock,
         process: Process,
     ) -> None:
         self._own = own
@@ -47,7 +50,9 @@ class BrokerAdmin:
         self._raft = raft
         self._store = store
         self._replicas = replicas
-        self._mode = mode
+        self._mode = settings.sync
+        self._defaults = settings.defaults
+        self._clock = clock
         self._process = process
 
     def listen(self) -> None:
@@ -56,9 +61,12 @@ class BrokerAdmin:
 
     # --- asking ----------------------------------------------------------------------------------------------
 
-    async def positions(self, broker: str, stream: str, partitions: Iterable[int]) -> pb.PositionsResponse | None:
-        """The log ends of that broker's replicas of a stream; None if it does not answer."""
-        request = pb.PositionsRequest(stream=stream, partitions=partitions)
+    async def positions(
+        self, broker: str, stream: str, partitions: Iterable[int], expired: bool = False
+    ) -> pb.PositionsResponse | None:
+        """The log ends of that broker's replicas of a stream, and where what has `expired` ends; None if it does not
+        answer."""
+        request = pb.PositionsRequest(stream=stream, partitions=partitions, expired=expired)
         if broker == self._own:
             return self._positions(request)
         return await self._calls.ask_once(self._subject(broker), POSITIONS, request, ASK_S)
@@ -109,6 +117,11 @@ class BrokerAdmin:
             waiting = (replica for replica in self._replicas.values() if replica.repair.waits_for)
             asked = list(itertools.islice(waiting, ADMIN_NAMED_PARTITIONS))
         response.positions.extend(_position(replica) for replica in asked if replica is not None)
+        if request.expired:
+            for position in response.positions:
+                replica = self._replicas.find(request.stream, position.partition)
+                if replica is not None and position.leads:
+                    position.expiredEnd = expired_end(replica, self._defaults, self._clock.time_ns())
         return response
 
     def _stop(self) -> None:

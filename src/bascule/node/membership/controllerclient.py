@@ -136,9 +136,12 @@ class ControllerClient:
         report.groupId, report.consumerId, report.coordinator, report.epoch = group, consumer, coordinator, epoch
         await self.change(request, timeout_s)
 
-    async def raise_starts(self, leader: str, starts: tuple[NewStart, ...]) -> None:
-        """Records have expired in these partitions, which this broker leads."""
-        await self.change(asking(RaiseStarts(leader, starts)), DEFAULT_TIMEOUT_S)
+    async def raise_starts(
+        self, leader: str, starts: tuple[NewStart, ...], timeout_s: float | None = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Records have expired in these partitions, which that broker leads. Returns when this broker knows; those of
+        which it is not the leader any more stay as they are."""
+        await self._known(asking(RaiseStarts(leader, starts)), timeout_s)
 
     async def alter_stream(self, command: AlterStream, timeout_s: float | None) -> None:
         """Returns when its settings are in use, and this broker knows."""

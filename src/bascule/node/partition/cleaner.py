@@ -16,6 +16,7 @@ from bascule.core.retention import SegmentSize, retained_from
 from bascule.errors import BasculeError
 from bascule.limits import RAISED_STARTS, WATCH_SLICE
 from bascule.log.commitlog import CommitLog
+from bascule.node.config.broker import StreamDefaults
 from bascule.node.membership.controllerclient import ControllerClient
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.replica import Replica
@@ -79,24 +80,22 @@ class Cleaner:
 
     def _start_of(self, replica: Replica) -> NewStart | None:
         """Where the partition should begin; None if that is where it begins now."""
-        log, partition, config = replica.log, replica.partition, replica.stream.config
         now = self._environment.ports.clock.time_ns()
-        limits = self._defaults.retention_of(replica.stream)
-        if not limits or not log.segments:
-            return None
-        sizes = _sizes(log)
-        max_age_ns = self._defaults.segment_max_age_ns_of(config)
-        newest = log.segments[-1]
-        if max_age_ns and not newest.empty and now - newest.first_timestamp >= max_age_ns:
-            log.appender.roll()  # what it holds may expire in the next round
-        start = min(retained_from(sizes, limits, now), log.visible_end)
-        if (held := lowest_hold(partition)) is not None:
-            start = min(start, held)
-        start = max((each.base for each in log.segments if each.base <= start), default=0)
+        start = expired_end(replica, self._defaults, now)
+        self._roll(replica, now)
+        stream, partition = replica.stream, replica.partition
         if start <= partition.start:
             return None
-        stream = replica.stream
         return NewStart(stream.name, stream.creation_index, partition.id, partition.leader_epoch, start)
+
+    def _roll(self, replica: Replica, now: int) -> None:
+        """An active segment that is too old: what it holds may expire in the next round."""
+        log = replica.log
+        max_age_ns = self._defaults.segment_max_age_ns_of(replica.stream.config)
+        if max_age_ns and log.segments and self._defaults.retention_of(replica.stream):
+            newest = log.segments[-1]
+            if not newest.empty and now - newest.first_timestamp >= max_age_ns:
+                log.appender.roll()
 
     async def _raise(self, starts: list[NewStart]) -> None:
         try:
@@ -107,6 +106,18 @@ class Cleaner:
                 len(starts),
                 error,
             )
+
+
+def expired_end(replica: Replica, defaults: StreamDefaults, now: int) -> int:
+    """Everything below has expired in this log by now, and no hold keeps it; a segment begins there."""
+    log, partition = replica.log, replica.partition
+    limits = defaults.retention_of(replica.stream)
+    if not limits or not log.segments:
+        return partition.start
+    start = min(retained_from(_sizes(log), limits, now), log.visible_end)
+    if (held := lowest_hold(partition)) is not None:
+        start = min(start, held)
+    return max(partition.start, max((each.base for each in log.segments if each.base <= start), default=0))
 
 
 def _sizes(log: CommitLog) -> list[SegmentSize]:

@@ -142,14 +142,7 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
         after_clean_shutdown=recovered.clean is not None and recovered.clean.everything,
     )
     brokers = BrokerAdmin(
-        ties.own,
-        ties.incarnation,
-        ties.calls,
-        ties.raft,
-        ties.store,
-        replicas,
-        settings.sync,
-        process,
+        ties.own, ties.incarnation, ties.calls, ties.raft, ties.store, replicas, settings, ports.clock, process
     )
     status = StreamStatus(ties.own, ties.calls, ties.store, replicas)
     controller = _controller(settings, ties, ports.clock, brokers, status, process, jobs)

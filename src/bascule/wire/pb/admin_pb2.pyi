@@ -361,3 +361,25 @@ class ElectLeaderResponse(_message.Message):
     epoch: int
     eligible: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, done: bool = ..., leader: _Optional[str] = ..., leaderEnd: _Optional[int] = ..., knownCommittedEnd: _Optional[int] = ..., certainLoss: _Optional[int] = ..., statement: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., inSync: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., eligible: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DeleteRecordsRequest(_message.Message):
+    __slots__ = ("stream", "partition", "before", "expired", "dryRun")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
+    DRYRUN_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partition: int
+    before: int
+    expired: bool
+    dryRun: bool
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., before: _Optional[int] = ..., expired: bool = ..., dryRun: bool = ...) -> None: ...
+
+class DeleteRecordsResponse(_message.Message):
+    __slots__ = ("start", "previousStart")
+    START_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUSSTART_FIELD_NUMBER: _ClassVar[int]
+    start: int
+    previousStart: int
+    def __init__(self, start: _Optional[int] = ..., previousStart: _Optional[int] = ...) -> None: ...

@@ -705,15 +705,17 @@ class PartitionStatusResponse(_message.Message):
     def __init__(self, exists: bool = ..., isLeader: bool = ..., carriedOut: _Optional[int] = ...) -> None: ...
 
 class PositionsRequest(_message.Message):
-    __slots__ = ("stream", "partitions")
+    __slots__ = ("stream", "partitions", "expired")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRED_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partitions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+    expired: bool
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., expired: bool = ...) -> None: ...
 
 class PartitionPosition(_message.Message):
-    __slots__ = ("partition", "end", "hwEnd", "lastEpoch", "leads", "waitsFor", "stream", "start", "bytes", "segments", "firstTimestamp", "lastTimestamp", "heldBytes")
+    __slots__ = ("partition", "end", "hwEnd", "lastEpoch", "leads", "waitsFor", "stream", "start", "bytes", "segments", "firstTimestamp", "lastTimestamp", "heldBytes", "expiredEnd")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     HWEND_FIELD_NUMBER: _ClassVar[int]
@@ -727,6 +729,7 @@ class PartitionPosition(_message.Message):
     FIRSTTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     LASTTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     HELDBYTES_FIELD_NUMBER: _ClassVar[int]
+    EXPIREDEND_FIELD_NUMBER: _ClassVar[int]
     partition: int
     end: int
     hwEnd: int
@@ -740,7 +743,8 @@ class PartitionPosition(_message.Message):
     firstTimestamp: int
     lastTimestamp: int
     heldBytes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ..., hwEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., leads: bool = ..., waitsFor: _Optional[_Iterable[str]] = ..., stream: _Optional[str] = ..., start: _Optional[int] = ..., bytes: _Optional[int] = ..., segments: _Optional[int] = ..., firstTimestamp: _Optional[int] = ..., lastTimestamp: _Optional[int] = ..., heldBytes: _Optional[_Iterable[int]] = ...) -> None: ...
+    expiredEnd: int
+    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ..., hwEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., leads: bool = ..., waitsFor: _Optional[_Iterable[str]] = ..., stream: _Optional[str] = ..., start: _Optional[int] = ..., bytes: _Optional[int] = ..., segments: _Optional[int] = ..., firstTimestamp: _Optional[int] = ..., lastTimestamp: _Optional[int] = ..., heldBytes: _Optional[_Iterable[int]] = ..., expiredEnd: _Optional[int] = ...) -> None: ...
 
 class PositionsResponse(_message.Message):
     __slots__ = ("positions", "sync")

@@ -61,6 +61,7 @@ REQUESTS: dict[str, tuple[Any, About]] = {
     "/bascule.v1.Admin/SetHold": (admin.SetHoldRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/AlterStream": (admin.AlterStreamRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/RemoveHold": (admin.RemoveHoldRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Admin/DeleteRecords": (admin.DeleteRecordsRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Log/Read": (bulk.ReadRequest(stream="s"), about_stream("s")),
 }
 ANSWERED_BY_THE_METADATA = {
@@ -79,6 +80,7 @@ ANSWERED_BY_THE_METADATA = {
     "ReportConsumerGroupCoordinator",
     "ResumeStream",
     "SetHold",
+    "DeleteRecords",
     "RemoveHold",
     "Read",
     "AlterStream",
