@@ -136,8 +136,9 @@ def run_of_a_broker(*, majority: bool) -> list[str]:
 
 
 def role_edges(length: int = 400) -> set[Edge]:
-    """Replicas of one broker that are told by chance who leads, under ever newer epochs, truncated now and then, and
-    sometimes given time; in the end some fail and each is closed. A move is named after what makes it."""
+    """Replicas of one broker that are told by chance who leads, under ever newer epochs, truncated now and then, or
+    told that all their records have expired, and sometimes given time; in the end some fail and each is closed. A move
+    is named after what makes it."""
     seen: set[Edge] = set()
     moves = Roles._move
 
@@ -174,9 +175,11 @@ def role_edges(length: int = 400) -> set[Edge]:
             # As if this broker had just started, or not; a leader is always verified.
             replica.verification.verified = replica.leading is not None or chance.random() < 0.3
             replica.log.record.torn_from = 0 if chance.random() < 0.2 else None
+            expired = leader == "a" and chance.random() < 0.3
             partition = replica.partition._replace(
                 leader=leader,
-                isr=("a", "b", "c"),
+                isr=("a", "c") if expired else ("a", "b", "c"),
+                start=replica.log.end + 10 if expired else replica.partition.start,
                 leader_epoch=Epoch(epoch),
                 epoch=Epoch(epoch),
                 unclean_epoch=Epoch(epoch if unclean else 0),
@@ -198,7 +201,9 @@ def role_edges(length: int = 400) -> set[Edge]:
 
 async def torn_from(repair: Repair) -> int | None:
     """Instead of asking the others, which are not torn."""
-    return repair._log.end if repair._log.record.torn_from is not None else None
+    record = repair._log.record
+    torn, record.torn_from = record.torn_from, None
+    return repair._log.end if torn is not None else None
 
 
 # --- a replica's log -----------------------------------------------------------------------------------------------
