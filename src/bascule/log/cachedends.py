@@ -45,7 +45,8 @@ class CachedEnds:
             size = await self._disk.size(FILE) or 0
             content = await self._disk.read(FILE, 0, size) if size >= _HEADER.size else b""
         except OSError as error:
-            _log.warning("%s: cannot be read (%s)", FILE, error)
+            _log.warning("%s: cannot be read (%s); less is known about the ends of the logs, and replicas are compared",
+                         FILE, error)  # fmt: skip
             return {}
         if content[: _HEADER.size] != self._header(generation):
             return {}

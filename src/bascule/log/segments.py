@@ -102,7 +102,7 @@ class SegmentList(Sequence[Segment]):
         return next((each.first_timestamp for each in self._segments if each.first_offset >= 0), 0)
 
     def bytes_from(self, offset: int) -> int:
-        """In the segments that hold it or what is above it."""
+        """How many bytes the segments have that hold this offset, or later ones."""
         first = max(bisect_right(self._bases, offset) - 1, 0)
         return sum(each.appended.size for each in self._segments[first:])
 

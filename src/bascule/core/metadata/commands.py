@@ -23,7 +23,7 @@ class Layout(NamedTuple):
     body: str
     """The part of the message that has its fields, under their own names in protobuf's spelling."""
     renamed: dict[str, str]
-    """But for these."""
+    """The fields that have another name in the message, each with that name."""
 
 
 LAYOUTS: dict[type, Layout] = {}

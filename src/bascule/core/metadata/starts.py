@@ -1,7 +1,9 @@
 """Where partitions begin, and what holds them: what expired is served nowhere, whoever leads.
 
-A start only rises, and never above the lowest hold. It is no reason for another partition epoch: who leads and who is
-in sync has nothing to do with it.
+A start only rises, and never above the lowest hold. A request for more is not cut to the hold: that partition is left
+as it is, and nobody is told. So the leader that asks stays at or below the lowest hold, and below its high watermark,
+too, which nobody checks here (`Cleaner`). A new start is no reason for another partition epoch: who leads and who is in
+sync has nothing to do with it.
 """
 
 from collections.abc import Mapping

@@ -84,6 +84,8 @@ class Repeated:
 
 
 Change = StreamCreated | StreamDeleted | PartitionsChanged | Rejected | Repeated
+"""What brokers carry out. A change of a consumer group is none of these: it is in the metadata, and no broker is told.
+Whoever needs it looks there."""
 
 
 class Metadata:
@@ -221,7 +223,7 @@ class Metadata:
                 self.activity.publish(published)
                 return []
             case JoinGroup() | LeaveGroup() | ChangeCoordinator():
-                return []  # no partition
+                return []  # groups are changed already, and brokers have nothing to carry out
             case _:
                 return self._administer(index, command)
 

@@ -38,8 +38,8 @@ class Leases:
             del self._asked_at[next(iter(self._asked_at))]
 
     async def until_known(self, brokers: Iterable[str], knows: Callable[[str], Awaitable[bool]]) -> None:
-        """A command is committed and applied here. Returns when each of these brokers `knows` of it, or its lease is
-        over: what it asks for the next one tells it."""
+        """A command is committed and applied here. Returns when each of these brokers `knows` of it, or has no lease
+        any more. With its next lease a broker gets everything that was committed before, this command included."""
         until = {broker: self._lease_end(broker) for broker in brokers}
         while waiting := [each for each in until if each == self._own or until[each] > self._clock.monotonic_ns()]:
             answers = await asyncio.gather(*map(knows, waiting))

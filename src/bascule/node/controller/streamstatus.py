@@ -1,6 +1,7 @@
-"""Which brokers lead a stream, or have applied its deletion: the controller asks, every broker answers.
+"""What brokers know about a stream: the controller asks, every broker answers.
 
-CreateStream returns when the leaders answer that they lead; DeleteStream when the replicas answer that it is deleted.
+CreateStream and ResumeStream return when the leaders answer that they lead, DeleteStream when all replicas answer that
+the stream is gone, PauseStream, SetStreamReadonly and AlterStream when all have carried the command out.
 """
 
 import asyncio

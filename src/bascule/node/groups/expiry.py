@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 SOONEST_LOOK_S = 0.02
 LOOKS = 4
-"""In the time after which a silent member is gone."""
+"""How often members are looked at within the time after which a silent one is gone."""
 
 
 class Heard(NamedTuple):
@@ -54,7 +54,7 @@ class MemberExpiry:
         self._tasks = jobs.tasks("the removal of silent members of a consumer group", EXPIRIES_AT_ONCE)
 
     def heard(self, group: Group, consumer: str) -> None:
-        """One of its members, of this broker as the coordinator."""
+        """A member has asked this broker, the coordinator of its group, for its assignments: its time begins anew."""
         members = self._watch(group).members
         members[consumer] = Heard(group.members[consumer].joined, self._clock.monotonic_ns())
 

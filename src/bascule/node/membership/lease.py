@@ -3,7 +3,7 @@
 A stream may be deleted while a broker that leads one of its partitions is partitioned from the cluster. Messages that
 this broker still takes are lost when it learns of the deletion. So it sends the controller a request from time to
 time. When its last answered request is LEASE_S old it takes no messages, and acks none as stored. DeleteStream waits
-as long for leaders that do not confirm the deletion (`deletion`).
+as long for leaders that do not confirm the deletion (`controller.leases`), as PauseStream and SetStreamReadonly do.
 
 Rules:
 - A contact is a request that the controller answered after a majority confirmed that it still is the controller, and

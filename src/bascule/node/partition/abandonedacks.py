@@ -11,7 +11,8 @@ class AbandonedAcks:
         self._inboxes = environment.inboxes
 
     async def drop(self) -> None:
-        """Once a second."""
+        """Tell the other brokers which calls have ended here, and drop the pending acks of all calls that have ended.
+        To be called once a second."""
         self._pending.tick()
         self._inboxes.tell_gone()
         while self._pending.forget(self._inboxes.gone):

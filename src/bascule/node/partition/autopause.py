@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 1.0
 SOONEST_LOOK_S = 0.02
 LOOKS = 4
-"""In the time after which an idle partition is paused."""
+"""How often partitions are looked at within the time after which an idle one is paused."""
 
 
 class Idle(NamedTuple):
