@@ -1,7 +1,8 @@
 """The gRPC API: requests checked in the protocol's order, answers in its exact codes and texts."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from bascule.core.metadata.streams import RESERVED_STREAMS, StreamConfig
@@ -22,7 +23,7 @@ from bascule.node.api.leadership import confirm_leads
 from bascule.node.api.publish import Publisher
 from bascule.node.api.subscribe import subscribe
 from bascule.node.membership.cluster import Cluster
-from bascule.node.membership.controllerclient import ControllerClient
+from bascule.node.membership.controllerclient import DEFAULT_TIMEOUT_S, POLL_S, ControllerClient
 from bascule.node.membership.newstream import NewStream
 from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.environment import Environment
@@ -141,7 +142,16 @@ class Api:
 
     async def create_stream(self, request: api.CreateStreamRequest, call: Call) -> api.CreateStreamResponse:
         await self._client.create_stream(self._new_stream(request), call.time_remaining())
+        await self._routed(request.name)
         return api.CreateStreamResponse()
+
+    async def _routed(self, name: str) -> None:
+        """Returns when messages to the stream have a route, so that a client can publish here when it is answered. The
+        stream is there in any case: this waits for some seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DEFAULT_TIMEOUT_S):
+                while (stream := self._cluster.metadata.stream(name)) and not self._environment.routes.has(stream):
+                    await asyncio.sleep(POLL_S)
 
     def _new_stream(self, request: api.CreateStreamRequest) -> NewStream:
         if not request.name:

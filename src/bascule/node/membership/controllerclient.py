@@ -7,6 +7,7 @@ controller that receives the same operation twice answers the second request wit
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Protocol
 
 from bascule.core.metadata.codec import asking
@@ -75,11 +76,15 @@ class ControllerClient:
     # --- operations ------------------------------------------------------------------------------------------
 
     async def create_stream(self, new: NewStream, timeout_s: float | None) -> None:
-        await self.change(pb.PropagatedRequest(op=pb.CREATE_STREAM, createStreamOp=new.to_wire()), timeout_s)
+        """Returns when its leaders lead, and this broker knows: a client uses the stream here when it is answered."""
+        request = pb.PropagatedRequest(op=pb.CREATE_STREAM, createStreamOp=new.to_wire())
+        await self._seen_perhaps(await self.change(request, timeout_s), timeout_s)
 
     async def delete_stream(self, name: str, timeout_s: float | None) -> None:
-        """Returns when no broker takes messages for it any more. That may take as long as the lease of a leader."""
-        await self.change(asking(DeleteStream(name)), timeout_s, patience_s=LEASE_WAIT_S)
+        """Returns when no broker takes messages for it any more, and this broker knows. That may take as long as the
+        lease of a leader."""
+        index = await self.change(asking(DeleteStream(name)), timeout_s, patience_s=LEASE_WAIT_S)
+        await self._seen_perhaps(index, timeout_s)
 
     async def pause_stream(
         self, name: str, partitions: tuple[int, ...], resume_all: bool, timeout_s: float | None
@@ -236,6 +241,11 @@ class ControllerClient:
         # Apply what was committed before the refusal, perhaps by an earlier try of this: the caller sees why.
         await self._seen(response.index, timeout_s)
         raise by_status(Status(response.error.code), response.error.msg)
+
+    async def _seen_perhaps(self, index: int, timeout_s: float | None) -> None:
+        """Waits no longer than this for a change that is made, whether this broker knows or not."""
+        with suppress(DeadlineExceeded):
+            await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
 
     async def _seen(self, index: int, timeout_s: float) -> None:
         try:

@@ -62,6 +62,11 @@ class Routes:
         for number in partitions:
             routes[number] = _route(stream, stream.partitions[number], optimistic_concurrency)
 
+    def has(self, stream: Stream) -> bool:
+        """Whether messages are routed to this stream, and not to an earlier one of its name."""
+        routes, number = self.table.get(stream.name.encode(), []), _number(stream)
+        return bool(routes) and all(route is not None and route[2] == SUFFIX_MARK + number for route in routes)
+
     def drop_stream(self, stream: Stream) -> None:
         """Remove the routes of a stream. Its publishes may still be acked, so its suffix stays valid for a while."""
         name, number = stream.name.encode(), _number(stream)
