@@ -236,6 +236,7 @@ def test_some_document_shows_each_command() -> None:
         "bascule cluster",
         "bascule stream",
         "bascule cursor",
+        "bascule group",
     ):
         assert command in shown
 

@@ -24,6 +24,8 @@ RESPONSES: dict[str, Any] = {
     "RemoveHold": admin.RemoveHoldResponse,
     "AlterStream": admin.AlterStreamResponse,
     "DeleteRecords": admin.DeleteRecordsResponse,
+    "ListGroups": admin.ListGroupsResponse,
+    "DescribeGroup": admin.DescribeGroupResponse,
 }
 
 

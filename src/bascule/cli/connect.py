@@ -29,6 +29,7 @@ ServerOption = click.option(
     metavar="HOST:PORT",
     help="A broker of the cluster; several are separated by commas.",
 )
+PartitionOption = click.option("--partition", type=click.IntRange(min=0), help="[default: all]")
 
 
 @asynccontextmanager
@@ -63,3 +64,12 @@ def missing_stream_explained(next_step: str) -> Iterator[None]:
     except NotFound as error:
         what, _, _ = str(error).partition(". ")
         raise NotFound(f"{what}; {next_step}" if what.startswith("no such stream") else str(error)) from None
+
+
+async def partitions_named(client: Client, stream: str, partition: int | None) -> list[int]:
+    found = (await client.fetch_metadata([stream])).streams.get(stream)
+    if found is None:
+        raise NotFound(f"no such stream: {stream}. `create_stream` creates one")
+    if partition is not None and partition not in found.partitions:
+        raise NotFound(f"no such partition: {partition}. Stream {stream} has {len(found.partitions)}, counted from 0")
+    return sorted(found.partitions) if partition is None else [partition]

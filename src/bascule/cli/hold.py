@@ -8,9 +8,14 @@ from typing import Any
 import click
 
 from bascule.cli.cluster import JsonOption
-from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.connect import (
+    PartitionOption,
+    ServerOption,
+    connected,
+    missing_stream_explained,
+    partitions_named,
+)
 from bascule.cli.tables import age, print_json, print_table, size
-from bascule.client import Client
 from bascule.errors import InvalidArgument, NotFound
 from bascule.wire.pb import admin_pb2 as pb
 
@@ -22,8 +27,6 @@ Examples:
   bascule stream hold list orders
   bascule stream hold remove orders archive
 """
-
-PartitionOption = click.option("--partition", type=click.IntRange(min=0), help="[default: all]")
 
 
 @click.group(epilog=EPILOG)
@@ -46,7 +49,7 @@ def set_hold(stream: str, name: str, partition: int | None, offset: int | None, 
 
     async def ask() -> list[dict[str, Any]]:
         async with connected(server) as client:
-            numbers = await _partitions(client, stream, partition)
+            numbers = await partitions_named(client, stream, partition)
             if offset is not None and len(numbers) > 1:
                 raise InvalidArgument(
                     f"{stream} has {len(numbers)} partitions, and an offset is one of a single partition: name it with "
@@ -150,12 +153,3 @@ def remove(stream: str, name: str, partition: int | None, as_json: bool, server:
         print_json({"removed": name, "partitions": removed})
     else:
         click.echo(f"removed hold {name} from {', '.join(f'{stream}/{each}' for each in removed)}")
-
-
-async def _partitions(client: Client, stream: str, partition: int | None) -> list[int]:
-    found = (await client.fetch_metadata([stream])).streams.get(stream)
-    if found is None:
-        raise NotFound(f"no such stream: {stream}. `create_stream` creates one")
-    if partition is not None and partition not in found.partitions:
-        raise NotFound(f"no such partition: {partition}. Stream {stream} has {len(found.partitions)}, counted from 0")
-    return sorted(found.partitions) if partition is None else [partition]

@@ -14,6 +14,7 @@ from bascule.cli.output import reported
 COMMANDS: dict[str, tuple[str, str]] = {
     "cluster": ("bascule.cli.cluster:cluster", "Look at the brokers; drain, remove, elect."),
     "cursor": ("bascule.cli.cursor:cursor", "List cursors with their lag, and reset them."),
+    "group": ("bascule.cli.group:group", "Show consumer groups with members and lag, and reset them."),
     "pub": ("bascule.cli.pub:pub", "Publish messages, from arguments or stdin."),
     "server": ("bascule.cli.server:server", "Run a broker."),
     "stream": ("bascule.cli.stream:stream", "List, describe, create, alter, delete, pause and hold streams."),

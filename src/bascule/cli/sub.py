@@ -47,7 +47,7 @@ _WORDS: dict[str, StartAt] = {"earliest": "earliest", "latest": "latest", "new":
 Write = Callable[[list[Message]], None]
 
 
-def parse_start(text: str) -> StartAt:
+def parse_start(text: str, option: str = "--from") -> StartAt:
     """`earliest`, `latest`, `new`, an offset, or a time in ISO 8601."""
     if text in _WORDS:
         return _WORDS[text]
@@ -58,7 +58,7 @@ def parse_start(text: str) -> StartAt:
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is neither earliest, latest, new, an offset nor a time like 2026-01-31T12:00:00",
-            param_hint="--from",
+            param_hint=option,
         ) from None
 
 

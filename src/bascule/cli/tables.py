@@ -11,6 +11,8 @@ from typing import Any
 import click
 from google.protobuf.message import Message
 
+from bascule.cli.output import harmless, one_line
+
 
 def as_dict(message: Message) -> dict[str, Any]:
     """Every field under its name in lower case with underscores; one that may be missing, and is, as None."""
@@ -54,7 +56,12 @@ def moment(timestamp: int) -> str:
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Columns as wide as they need to be; nothing else, so that `awk` can read it too."""
-    table = [list(heads), *([str(cell) if cell != "" else "-" for cell in row] for row in rows)]
+    table = [list(heads), *([_cell(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cell(value: object) -> str:
+    """Names that clients chose may have anything in them."""
+    return harmless(one_line(str(value)).encode()) or "-"

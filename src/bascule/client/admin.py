@@ -165,6 +165,18 @@ class Admin:
         )
         return await self._ask("DeleteRecords", request, pb.DeleteRecordsResponse, Deadline(timeout))
 
+    # --- consumer groups --------------------------------------------------------------------------------------
+
+    async def list_groups(self, timeout: float = limits.CLIENT_TIMEOUT_S) -> list[pb.GroupListing]:
+        """Those that have members."""
+        answer = await self._ask("ListGroups", pb.ListGroupsRequest(), pb.ListGroupsResponse, Deadline(timeout))
+        return list(answer.groups)
+
+    async def describe_group(self, group: str, timeout: float = limits.CLIENT_TIMEOUT_S) -> pb.DescribeGroupResponse:
+        """Its members, and which partitions each of them reads. NotFound if it has none."""
+        request = pb.DescribeGroupRequest(group=group)
+        return await self._ask("DescribeGroup", request, pb.DescribeGroupResponse, Deadline(timeout))
+
     # --- asking -----------------------------------------------------------------------------------------------
 
     async def _ask(self, method: str, request: Message, response: type[Response], deadline: Deadline) -> Response:

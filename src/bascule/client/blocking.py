@@ -95,6 +95,12 @@ class BlockingClient:
     def fetch_partition_metadata(self, stream: str, partition: int = 0) -> Partition:
         return self._run(self._client.fetch_partition_metadata(stream, partition))
 
+    def set_cursor(self, id: str, stream: str, partition: int, offset: int) -> None:
+        self._run(self._client.set_cursor(id, stream, partition, offset))
+
+    def fetch_cursor(self, id: str, stream: str, partition: int = 0) -> int:
+        return self._run(self._client.fetch_cursor(id, stream, partition))
+
     def publish(
         self,
         stream: str,

@@ -183,11 +183,6 @@ class Client:
         """Of a Bascule cluster: its brokers and replicas. Other Liftbridge servers have no such service."""
         return Admin(self._cluster)
 
-    async def partitions_of(self, stream: str, timeout: float = limits.CLIENT_TIMEOUT_S) -> list[int]:
-        """NotFound if there is no such stream."""
-        self._cluster.forget(stream)
-        return sorted((await self._cluster.stream(stream, Deadline(timeout))).partitions)
-
     # --- cursors ------------------------------------------------------------------------------------------
 
     async def set_cursor(

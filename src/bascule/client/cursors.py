@@ -12,6 +12,12 @@ from bascule.client.values import Message
 from bascule.wire.pb import internal_pb2 as stored
 
 CURSORS = "__cursors"
+GROUP = "__group:"
+"""The cursors of a consumer group have this before its id, as go-liftbridge's Consumer has it."""
+NEVER_SET = -1
+BEFORE_THE_FIRST = -2
+"""A client that goes on after it asks for offset -1, and begins with the first message. (The members of a consumer
+group take NEVER_SET for a choice of their own: they may begin with the next new message.)"""
 
 
 class Cursor(NamedTuple):

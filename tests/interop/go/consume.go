@@ -12,10 +12,14 @@ import (
 func consume(s *session) func(context.Context) error {
 	group := s.flags.String("group", "", "consumer group")
 	consumer := s.flags.String("consumer", "", "consumer id")
+	newOnly := s.flags.Bool("new-only", false, "without a cursor, begin with the next new message")
 	checkpoint := s.flags.Duration("checkpoint", time.Second, "how often positions are committed")
 	return func(ctx context.Context) error {
-		member, err := s.client.CreateConsumer(*group,
-			lift.ConsumerID(*consumer), lift.AutoCheckpoint(*checkpoint), lift.AutoOffsetEarliest())
+		options := []lift.ConsumerOption{lift.ConsumerID(*consumer), lift.AutoCheckpoint(*checkpoint)}
+		if !*newOnly { // which is the default
+			options = append(options, lift.AutoOffsetEarliest())
+		}
+		member, err := s.client.CreateConsumer(*group, options...)
 		if err != nil {
 			return err
 		}

@@ -24,6 +24,7 @@ from bascule.net.grpc import Handler
 from bascule.node.api.deletion import RecordDeletion
 from bascule.node.api.election import propose_election, was_elected
 from bascule.node.api.gate import CLUSTER, Gate, Service, about_broker, about_stream
+from bascule.node.api.groupadmin import GroupAdmin
 from bascule.node.api.replicastatus import ReplicaStatus
 from bascule.node.api.streamadmin import StreamAdmin
 from bascule.node.config.broker import StreamDefaults
@@ -60,6 +61,7 @@ class AdminApi:
         self._status = ReplicaStatus(cluster, brokers, defaults, ports.clock)
         self._streams = StreamAdmin(cluster, client, self._status)
         self._deletion = RecordDeletion(cluster, client, brokers)
+        self._groups = GroupAdmin(cluster)
         self._address = ports.address
 
     def methods(self) -> Mapping[str, Handler]:
@@ -88,6 +90,7 @@ class AdminApi:
         )
         self._streams.register(service)
         self._deletion.register(service)
+        self._groups.register(service)
         return service.methods
 
     # --- status ----------------------------------------------------------------------------------------------

@@ -383,3 +383,63 @@ class DeleteRecordsResponse(_message.Message):
     start: int
     previousStart: int
     def __init__(self, start: _Optional[int] = ..., previousStart: _Optional[int] = ...) -> None: ...
+
+class ListGroupsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GroupListing(_message.Message):
+    __slots__ = ("group", "coordinator", "epoch", "members", "partitions")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    coordinator: str
+    epoch: int
+    members: int
+    partitions: int
+    def __init__(self, group: _Optional[str] = ..., coordinator: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[int] = ..., partitions: _Optional[int] = ...) -> None: ...
+
+class ListGroupsResponse(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupListing]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupListing, _Mapping]]] = ...) -> None: ...
+
+class DescribeGroupRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
+class GroupAssignment(_message.Message):
+    __slots__ = ("stream", "partitions")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GroupMember(_message.Message):
+    __slots__ = ("consumer", "streams", "assignments")
+    CONSUMER_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    consumer: str
+    streams: _containers.RepeatedScalarFieldContainer[str]
+    assignments: _containers.RepeatedCompositeFieldContainer[GroupAssignment]
+    def __init__(self, consumer: _Optional[str] = ..., streams: _Optional[_Iterable[str]] = ..., assignments: _Optional[_Iterable[_Union[GroupAssignment, _Mapping]]] = ...) -> None: ...
+
+class DescribeGroupResponse(_message.Message):
+    __slots__ = ("group", "coordinator", "epoch", "members")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    coordinator: str
+    epoch: int
+    members: _containers.RepeatedCompositeFieldContainer[GroupMember]
+    def __init__(self, group: _Optional[str] = ..., coordinator: _Optional[str] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ...) -> None: ...

@@ -59,6 +59,8 @@ REQUESTS: dict[str, tuple[Any, About]] = {
     "/bascule.v1.Admin/ElectLeader": (admin.ElectLeaderRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/ResumeStream": (admin.ResumeStreamRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/SetHold": (admin.SetHoldRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Admin/ListGroups": (admin.ListGroupsRequest(), CLUSTER),
+    "/bascule.v1.Admin/DescribeGroup": (admin.DescribeGroupRequest(group="g"), about_group("g")),
     "/bascule.v1.Admin/AlterStream": (admin.AlterStreamRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/RemoveHold": (admin.RemoveHoldRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/DeleteRecords": (admin.DeleteRecordsRequest(stream="s"), about_stream("s")),
@@ -84,6 +86,8 @@ ANSWERED_BY_THE_METADATA = {
     "RemoveHold",
     "Read",
     "AlterStream",
+    "ListGroups",
+    "DescribeGroup",
 }
 
 
