@@ -60,3 +60,20 @@ def test_without_cursors_the_setting_is_named(broker: BrokerProcess, stream: str
     run(broker, "stream", "create", stream)
     assert "cursors.stream.partitions" in run(broker, "cursor", "reset", stream, "c", "--to", "latest", code=1)
     assert answer(broker, "cursor", "list") == []
+
+
+def test_lag_and_reset_where_messages_are_deleted(tmp_path: Path) -> None:
+    with start_broker(tmp_path, config={"cursors.stream.partitions": 1}) as broker:
+        asyncio.run(prepare(broker))
+        to = ["cursor", "reset", "s", "billing", "--partition", "0", "--to"]
+        assert run(broker, *to, "2") == "cursor billing of s/0 went from 6 to 1\n"
+        run(broker, "stream", "delete-records", "s", "--partition", "0", "--before", "4")
+        assert answer(broker, "cursor", "list", "--stream", "s")[0]["lag_messages"] == 6, (
+            "2 and 3 are not there any more"
+        )
+        assert run(broker, *to, "earliest") == "cursor billing of s/0 went from 1 to 3\n"
+        run(broker, "stream", "delete-records", "s", "--partition", "0", "--before", "10")
+        row = answer(broker, "cursor", "list", "--stream", "s")[0]
+        assert (row["lag_messages"], row["lag_seconds"]) == (0, 0), "nothing is left to read"
+        assert run(broker, *to, "earliest") == "cursor billing of s/0 went from 3 to 9\n"
+        assert run(broker, *to, "2020-01-01") == "cursor billing of s/0 went from 9 to 9\n"
