@@ -173,6 +173,7 @@ CLIENT_PUBLISH_BATCH_BYTES = MIB
 CLIENT_DECODE_BATCH = 4096  # records handed to the caller at once
 CLI_LAGS_AT_ONCE = 32  # cursors of which `bascule cursor list` asks for the lag at a time
 CLI_READ_PARTITIONS = 500  # of one `bascule sub`: each is a call, and a connection takes 1000
+SPARK_READ_BYTES = 3 * MIB  # of log bytes of one Arrow record batch
 SPARK_BATCH_BYTES = 4 * MIB  # values of one Arrow record batch
 SPARK_BATCH_ROWS = 32_768
 

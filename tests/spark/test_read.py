@@ -1,6 +1,5 @@
 """Streams as DataFrames: real Spark, a real broker."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,35 +8,14 @@ import pytest
 from bascule.client import BlockingClient, Outgoing
 from bascule.errors import StartError
 from bascule.spark.java import find_java, major_version
-from bascule.testing.processes import BrokerProcess, start_broker
+from bascule.testing.processes import BrokerProcess
 
 # py4j leaves its sockets to the garbage collector, and pyspark warns about pandas.
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with start_broker(tmp_path_factory.mktemp("spark")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from bascule.spark import session
-
-    spark = session("tests", master="local[2]")
-    yield spark
-    spark.stop()
-
-
-@pytest.fixture(scope="module")
-def client(broker: BrokerProcess) -> Iterator[BlockingClient]:
-    with BlockingClient(broker.address) as client:
-        yield client
-
-
-def load(spark: Any, broker: BrokerProcess, streams: str) -> Any:
-    return spark.read.format("liftbridge").option("servers", broker.address).option("streams", streams).load()
+def load(spark: Any, broker: BrokerProcess, streams: str, **options: str) -> Any:
+    return spark.read.format("liftbridge").options(servers=broker.address, streams=streams, **options).load()
 
 
 def test_every_message_is_there_once_with_all_its_fields(
@@ -47,10 +25,11 @@ def test_every_message_is_there_once_with_all_its_fields(
     client.publish("fields", b"\x00\xff", key=b"k", headers={"h": b"v"}, partition=1)
     client.publish("fields", b"plain", partition=0)
     (stored,) = client.subscribe("fields", 1, start="earliest", stop="latest")
-    plain, row = load(spark, broker, "fields").orderBy("partition").collect()
+    plain, row = load(spark, broker, "fields", includeHeaders="true").orderBy("partition").collect()
     assert (row.stream, row.partition, row.offset) == ("fields", 1, 0)
     assert (bytes(row.key), bytes(row.value)) == (b"k", b"\x00\xff")
-    assert (row.subject, row.reply) == ("some.subject.1", None)
+    assert (row.subject, row.replySubject) == ("some.subject.1", None)
+    assert row.leaderEpoch >= 1
     assert row.timestamp_ns == stored.timestamp
     assert {name: bytes(value) for name, value in row.headers.items()} == stored.headers
     assert stored.headers["h"] == b"v"
@@ -71,8 +50,8 @@ def test_the_schema_is_the_documented_one(spark: Any, broker: BrokerProcess, cli
         "key binary",
         "value binary",
         "subject string",
-        "reply string",
-        "headers map<string,binary>",
+        "replySubject string",
+        "leaderEpoch bigint",
     ]
     assert frame.count() == 0
 
@@ -92,21 +71,61 @@ def test_all_messages_of_several_streams_are_counted_once(
 
 
 def test_the_range_is_fixed_when_the_query_is_planned(broker: BrokerProcess, client: BlockingClient) -> None:
+    from bascule.spark.options import read_options
     from bascule.spark.source import LiftbridgeReader
 
     client.create_stream("fixed")
     client.publish_many("fixed", [b"before"] * 10)
-    reader = LiftbridgeReader([broker.address], ["fixed"])
+    reader = LiftbridgeReader(read_options({"servers": broker.address, "streams": "fixed"}), ["offset", "value"])
     (planned,) = reader.partitions()
     client.publish_many("fixed", [b"after"] * 10)
     for _ in range(2):
         assert sum(batch.num_rows for batch in reader.read(planned)) == 10
 
 
+def test_a_range_is_chosen_by_offsets_or_times_and_split(
+    spark: Any, broker: BrokerProcess, client: BlockingClient
+) -> None:
+    client.create_stream("chosen", partitions=2)
+    for first, end in ((0, 60), (60, 100)):  # the first ones are acked before the others are sent: microseconds before
+        for number in range(2):
+            client.publish_many("chosen", [b"%d" % n for n in range(first, end)], partition=number)
+    (middle,) = client.subscribe("chosen", 0, start=60, stop=60)
+
+    def offsets(**options: str) -> list[tuple[int, int]]:
+        rows = load(spark, broker, "chosen", columns="partition,offset", **options).collect()
+        return sorted((row.partition, row.offset) for row in rows)
+
+    one, other = ([(number, n) for n in range(100)] for number in range(2))
+    assert offsets(startingOffsets='{"chosen": {"0": 90, "1": -1}}') == one[90:]
+    assert offsets(startingOffsets='{"chosen": {"0": -1}}', endingOffsets='{"chosen": {"1": 5}}') == other[:5]
+    assert offsets(startingTimestamp=middle.time.isoformat()) == one[60:] + other[60:]
+    assert offsets(endingTimestamp=middle.time.isoformat()) == one[:60] + other[:60]
+    frame = load(spark, broker, "chosen", minPartitions="7")
+    assert frame.rdd.getNumPartitions() >= 7
+    assert frame.count() == 200
+    with pytest.raises(
+        Exception, match="names offset 101 of partition 0 of stream chosen, and the partition ends at 100"
+    ):
+        offsets(startingOffsets='{"chosen": {"0": 101}}')
+
+
+def test_only_the_columns_of_a_schema_are_read(spark: Any, broker: BrokerProcess, client: BlockingClient) -> None:
+    client.create_stream("pruned")
+    client.publish("pruned", b"v", key=b"k")
+    reader = spark.read.format("liftbridge").options(servers=broker.address, streams="pruned")
+    (row,) = reader.schema("value binary, offset bigint").load().collect()
+    assert (bytes(row.value), row.offset) == (b"v", 0)
+    with pytest.raises(Exception, match='column "offset" is of type bigint, and the schema says string'):
+        reader.schema("offset string").load().collect()
+    with pytest.raises(Exception, match='names a column "colour", and there are stream, partition'):
+        reader.schema("colour string").load().collect()
+
+
 def test_a_missing_stream_or_option_is_said_by_name(spark: Any, broker: BrokerProcess, client: BlockingClient) -> None:
     with pytest.raises(Exception, match="no such stream: nowhere"):
         load(spark, broker, "nowhere").count()
-    with pytest.raises(Exception, match='the option "streams" is missing'):
+    with pytest.raises(Exception, match='give either the option "streams" or "streamPattern"'):
         spark.read.format("liftbridge").option("servers", broker.address).load().count()
 
 

@@ -276,9 +276,9 @@ def _count_with_spark(address: str, log: Path) -> list[tuple[str, int]]:
         except ImportError as error:
             raise DemoError(f"{error}: pip install 'bascule[spark]' installs Spark") from error
         try:
-            orders = spark.read.format("liftbridge").option("servers", address).option("streams", STREAM).load()
+            reader = spark.read.format("liftbridge").options(servers=address, streams=STREAM, includeHeaders="true")
             source = "coalesce(cast(headers['source'] as string), 'plain NATS') as source"
-            rows = orders.selectExpr(source).groupBy("source").count().orderBy("source").collect()
+            rows = reader.load().selectExpr(source).groupBy("source").count().orderBy("source").collect()
             return [(row["source"], row["count"]) for row in rows]
         finally:
             spark.stop()

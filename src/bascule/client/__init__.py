@@ -2,7 +2,7 @@
 
 from bascule.client.admin import Admin
 from bascule.client.blocking import BlockingClient
-from bascule.client.bulk import BulkRead, LogRange
+from bascule.client.bulk import BulkRead, LogBounds, LogRange
 from bascule.client.client import Client
 from bascule.client.settings import StreamOverrides
 from bascule.client.subscription import Subscription
@@ -27,6 +27,7 @@ __all__ = [
     "Broker",
     "BulkRead",
     "Client",
+    "LogBounds",
     "LogRange",
     "Message",
     "Metadata",

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from bascule import limits
+from bascule.client.bulk import BulkRead, LogBounds, LogRange
 from bascule.client.client import Client
 from bascule.client.pipeline import OnAcks
 from bascule.client.retrying import OnRetry
@@ -180,14 +181,37 @@ class BlockingClient:
         async def prepare() -> Subscription:
             return self._client.subscribe(stream, partition, start=start, stop=stop, reverse=reverse, replica=replica)
 
-        batches = self._run(prepare()).batches()
+        return self._each(self._run(prepare()).batches())
+
+    def log_bounds(self, stream: str, partition: int = 0) -> LogBounds:
+        return self._run(self._client.log_bounds(stream, partition))
+
+    def read_range(
+        self,
+        stream: str,
+        partition: int = 0,
+        start: int = 0,
+        end: int | None = None,
+        *,
+        creation: int = 0,
+        replica: str = "",
+        max_bytes: int = 0,
+    ) -> Iterator[LogRange]:
+        async def prepare() -> BulkRead:
+            return self._client.read_range(
+                stream, partition, start, end, creation=creation, replica=replica, max_bytes=max_bytes
+            )
+
+        return self._each(self._run(prepare()).ranges())
+
+    def _each(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         try:
-            while (batch := self._run(_next(batches))) is not None:
-                yield batch
+            while (item := self._run(_next(items))) is not None:
+                yield item
         finally:
             if not self._closed:
-                self._run(batches.aclose())
+                self._run(items.aclose())
 
 
-async def _next(batches: AsyncGenerator[list[Message], None]) -> list[Message] | None:
-    return await anext(batches, None)
+async def _next(items: AsyncGenerator[T, None]) -> T | None:
+    return await anext(items, None)

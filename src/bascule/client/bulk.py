@@ -49,11 +49,41 @@ class LogRange:
         return [Message(*record)._replace(key=record[1] or None) for record in records]
 
 
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """What a partition holds now, as its leader knows it: offsets from `start` to `end`, which is exclusive, and the
+    high watermark."""
+
+    start: int
+    end: int
+    creation: int
+    compacted_end: int
+
+
+_FAR = 1 << 62  # above every offset: a range there has no records, and its answer says where the partition ends
+
+
+async def log_bounds(cluster: Cluster, stream: str, partition: int, deadline: Deadline) -> LogBounds:
+    request = pb.ReadRequest(stream=stream, partition=partition, start=_FAR, end=_FAR)
+    answer = pb.ReadResponse.FromString(
+        await cluster.ask_leader(stream, partition, READ, request.SerializeToString(), deadline, _not_leader)
+    )
+    return LogBounds(answer.logStart, answer.highWatermarkEnd, answer.creation, answer.compactedEnd)
+
+
 class BulkRead:
     """Iterate it for `LogRange`s; it ends with the range."""
 
     def __init__(
-        self, cluster: Cluster, stream: str, partition: int, start: int, end: int | None, creation: int, replica: str
+        self,
+        cluster: Cluster,
+        stream: str,
+        partition: int,
+        start: int,
+        end: int | None,
+        creation: int = 0,
+        replica: str = "",
+        max_bytes: int = 0,
     ) -> None:
         self._cluster = cluster
         self._request = pb.ReadRequest(
@@ -63,17 +93,18 @@ class BulkRead:
             end=end or 0,
             creation=creation,
             fromReplica=bool(replica),
+            maxBytes=max_bytes,
         )
         self._empty = end is not None and end <= start
         self._replica = replica
         self._where = f"partition {partition} of stream {stream}"
 
     async def __aiter__(self) -> AsyncIterator[LogRange]:
-        async with aclosing(self._ranges()) as ranges:
+        async with aclosing(self.ranges()) as ranges:
             async for each in ranges:
                 yield each
 
-    async def _ranges(self) -> AsyncGenerator[LogRange, None]:
+    async def ranges(self) -> AsyncGenerator[LogRange, None]:
         call: ClientCall | None = None
         try:
             while not self._empty:
@@ -123,7 +154,7 @@ class BulkRead:
         return await self._cluster.persist(attempt, deadline, self._opens_again)
 
     def _opens_again(self, error: BasculeError) -> bool:
-        if passes_by_itself(error) or (isinstance(error, FailedPrecondition) and str(error) == _NOT_LEADER):
+        if _not_leader(error):
             self._cluster.forget(self._request.stream)
             return True
         return False
@@ -151,6 +182,11 @@ class BulkRead:
             found.highWatermarkEnd,
             found.creation,
         )
+
+
+def _not_leader(error: BasculeError) -> bool:
+    """Whether another broker leads, or none for now: it is asked again."""
+    return passes_by_itself(error) or (isinstance(error, FailedPrecondition) and str(error) == _NOT_LEADER)
 
 
 async def _messages(call: ClientCall, data: bytes | None) -> AsyncGenerator[bytes, None]:

@@ -15,7 +15,7 @@ from typing import Unpack
 
 from bascule import limits
 from bascule.client.admin import Admin
-from bascule.client.bulk import BulkRead
+from bascule.client.bulk import BulkRead, LogBounds, log_bounds
 from bascule.client.cluster import Cluster
 from bascule.client.cursors import CURSORS, Cursor, cursor_of, cursor_partition
 from bascule.client.failures import Deadline, OnWait, persist
@@ -358,12 +358,18 @@ class Client:
         *,
         creation: int = 0,
         replica: str = "",
+        max_bytes: int = 0,
     ) -> BulkRead:
         """Iterate the result for pieces of about a megabyte of the log, each with its range of offsets, from `start` to
         `end` (exclusive), or to the high watermark as it is then. OutOfRange if `start` was removed. `creation`: as a
         piece of an earlier call gave it; a stream that was deleted and made again is then refused. `replica`: the id of
-        a broker to read from instead of the leader. Bascule only."""
-        return BulkRead(self._cluster, stream, partition, start, end, creation, replica)
+        a broker to read from instead of the leader. `max_bytes`: about as many in a piece, at most 4 MB. Bascule
+        only."""
+        return BulkRead(self._cluster, stream, partition, start, end, creation, replica, max_bytes)
+
+    async def log_bounds(self, stream: str, partition: int = 0, timeout: float = limits.CLIENT_TIMEOUT_S) -> LogBounds:
+        """Which offsets a partition holds, and the number of its stream. Bascule only."""
+        return await log_bounds(self._cluster, stream, partition, Deadline(timeout))
 
 
 def _explained(error: InvalidArgument, request: pb.CreateStreamRequest) -> InvalidArgument:

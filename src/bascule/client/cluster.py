@@ -129,7 +129,15 @@ class Cluster:
 
         return await self.persist(attempt, deadline)
 
-    async def ask_leader(self, stream: str, partition: int, method: str, request: bytes, deadline: Deadline) -> bytes:
+    async def ask_leader(
+        self,
+        stream: str,
+        partition: int,
+        method: str,
+        request: bytes,
+        deadline: Deadline,
+        again: Callable[[BasculeError], bool] = _stale,
+    ) -> bytes:
         async def attempt() -> bytes:
             channel = await self.leader(stream, partition, deadline)
             try:
@@ -138,7 +146,7 @@ class Cluster:
                 self.forget(stream)
                 raise from_status(error) from None
 
-        return await self.persist(attempt, deadline, _stale)
+        return await self.persist(attempt, deadline, again)
 
     # --- metadata -----------------------------------------------------------------------------------------
 

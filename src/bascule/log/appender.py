@@ -239,9 +239,10 @@ class Appender:
             self._tell_flushed()
 
     def take_unsynced(self) -> list[Write]:
-        if self._writes:
-            self._in_flight_syncs = [(each, each.promised) for each in self._unsynced if not each.retired]
-            self._unsynced = []
+        if not self._writes or self._in_flight_syncs:
+            return []  # the log is closing, and syncs these by itself
+        self._in_flight_syncs = [(each, each.promised) for each in self._unsynced if not each.retired]
+        self._unsynced = []
         return [Write(segment.path, mark.size, []) for segment, mark in self._in_flight_syncs]
 
     def settle_synced(self, errors: list[OSError | None]) -> None:

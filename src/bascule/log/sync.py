@@ -199,7 +199,7 @@ class SyncScheduler:
 
     async def _sync_unsynced(self) -> None:
         logs, self._unsynced = list(self._unsynced), {}
-        parts = [(log, self._taken(log, log.take_unsynced)) for log in logs]
+        parts = [(log, taken) for log in logs if (taken := self._taken(log, log.take_unsynced))]
         writes = [write for _, taken in parts for write in taken]
         if writes:
             await self._tell(parts, await self._commit(writes, sync=True), synced=True)

@@ -1,35 +1,20 @@
-"""`spark.read.format("liftbridge")`: the committed messages of streams, one Spark partition per stream
-partition.
+"""`format("liftbridge")`: the committed messages of streams as DataFrames, in a batch or as a stream.
 
-Planning asks each partition's leader for its high watermark and fixes the range [0, high watermark] there:
-however often Spark runs a task again, it reads the same offsets, and messages published meanwhile wait for
-the next read. A task that does not reach the end of its range fails; it never returns fewer messages
-quietly. Offsets removed by retention or compaction before the read are simply not there.
-
-Options: `servers`, broker addresses; `streams`, stream names; both separated by commas.
+The driver plans exact ranges of offsets (`planning`, `streaming`), executors read them (`reading`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
-from bascule import limits
-from bascule.client import BlockingClient, Message
-from bascule.errors import InvalidArgument, NotFound, Unavailable
-
-
-@dataclass
-class StreamRange(InputPartition):
-    """Offsets `start` to `stop`, both inclusive, of one partition."""
-
-    stream: str
-    partition: int
-    start: int
-    stop: int
+from bascule.errors import InvalidArgument
+from bascule.spark.options import Bound, ReadOptions, read_options
+from bascule.spark.planning import Planner, StreamRange
+from bascule.spark.streaming import LiftbridgeStreamReader
 
 
 class LiftbridgeSource(DataSource):
@@ -38,76 +23,50 @@ class LiftbridgeSource(DataSource):
         return "liftbridge"
 
     def schema(self) -> str:
-        from bascule.spark.columns import SPARK_SCHEMA
+        from bascule.spark.columns import chosen, spark_schema
 
-        return SPARK_SCHEMA
+        options = read_options(self.options)
+        return spark_schema(chosen(options.columns, options.headers))
 
-    def reader(self, schema: object) -> LiftbridgeReader:
-        return LiftbridgeReader(_list(self.options, "servers"), _list(self.options, "streams"))
+    def reader(self, schema: StructType) -> LiftbridgeReader:
+        return LiftbridgeReader(read_options(self.options), _names(schema))
+
+    def streamReader(self, schema: StructType) -> LiftbridgeStreamReader:
+        options = read_options(self.options)
+        if options.end is not None:
+            raise InvalidArgument('"endingOffsets" and "endingTimestamp" are for batches: a stream has no end')
+        return LiftbridgeStreamReader(options, _names(schema))
 
 
-def _list(options: Any, name: str) -> list[str]:
-    items = [item.strip() for item in options.get(name, "").split(",") if item.strip()]
-    if not items:
-        raise InvalidArgument(f'the option "{name}" is missing: .option("{name}", "a,b")')
-    return list(dict.fromkeys(items))
+def _names(schema: StructType) -> list[str]:
+    """The columns of a schema, which may be the user's own: with it Spark says which are needed."""
+    from bascule.spark.columns import COLUMNS
+
+    for each in schema.fields:
+        if each.name not in COLUMNS:
+            raise InvalidArgument(f'the schema names a column "{each.name}", and there are {", ".join(COLUMNS)}')
+        wanted, given = COLUMNS[each.name].spark, each.dataType.simpleString()
+        if given != wanted:
+            raise InvalidArgument(f'column "{each.name}" is of type {wanted}, and the schema says {given}')
+    return [str(each.name) for each in schema.fields]
 
 
 class LiftbridgeReader(DataSourceReader):
-    def __init__(self, servers: list[str], streams: list[str]) -> None:
-        self.servers = servers
-        self.streams = streams
+    def __init__(self, options: ReadOptions, names: Sequence[str]) -> None:
+        self._options = options
+        self._names = names
 
     def partitions(self) -> list[StreamRange]:
-        """In the driver, once per query. An empty partition has an empty range: Spark wants a task at least."""
-        with BlockingClient(self.servers) as client:
-            known = client.fetch_metadata(self.streams).streams
-            missing = [name for name in self.streams if name not in known]
-            if missing:
-                raise NotFound(f"no such stream: {', '.join(missing)}. Check the spelling in option streams")
-            ranges: list[StreamRange] = []
-            for name in self.streams:
-                for partition in known[name].partitions:
-                    newest = client.fetch_partition_metadata(name, partition).high_watermark
-                    ranges.append(StreamRange(name, partition, 0, newest))
-        return ranges
+        """In the driver, once per query. Without messages there is one range, which is empty: Spark wants a task."""
+        planner = Planner(self._options)
+        bounds = planner.bounds()
+        start = planner.positions(self._options.start or Bound("earliest"), bounds, "startingOffsets")
+        end = planner.positions(self._options.end or Bound("latest"), bounds, "endingOffsets")
+        return planner.ranges(start, end, bounds) or [StreamRange("", 0, 0, 0, 0)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """In a worker: Arrow record batches."""
-        from bascule.spark.columns import record_batch
+        from bascule.spark.reading import read
 
         assert isinstance(partition, StreamRange)
-        if partition.stop < partition.start:
-            return
-        with BlockingClient(self.servers) as client:
-            for messages in _gathered(_messages(client, partition)):
-                yield record_batch(messages)
-
-
-def _messages(client: BlockingClient, wanted: StreamRange) -> Iterator[list[Message]]:
-    end = wanted.start - 1
-    for batch in client.batches(wanted.stream, wanted.partition, start=wanted.start, stop=wanted.stop):
-        end = batch[-1].offset
-        if end > wanted.stop:
-            batch = [message for message in batch if message.offset <= wanted.stop]
-        yield batch
-        if end >= wanted.stop:
-            return
-    raise Unavailable(
-        f"partition {wanted.partition} of stream {wanted.stream} ended at offset {end}, and {wanted.stop} was "
-        "committed before: was the stream deleted meanwhile?"
-    )
-
-
-def _gathered(batches: Iterator[list[Message]]) -> Iterator[list[Message]]:
-    """Network reads are small; Arrow batches should not be."""
-    gathered: list[Message] = []
-    size = 0
-    for batch in batches:
-        gathered += batch
-        size += sum(len(message.value) for message in batch)
-        if size >= limits.SPARK_BATCH_BYTES or len(gathered) >= limits.SPARK_BATCH_ROWS:
-            yield gathered
-            gathered, size = [], 0
-    if gathered:
-        yield gathered
+        return read(self._options, self._names, partition) if partition.start < partition.end else iter(())

@@ -391,6 +391,24 @@ def test_interval_promises_what_is_written_and_syncs_on_time() -> None:
     run(scenario())
 
 
+def test_a_log_closes_while_its_sync_is_due() -> None:
+    """Closing syncs what was promised; the timer of the interval, which fires meanwhile, must not do so too."""
+
+    async def scenario(after_s: float) -> None:
+        disk = MemoryDisk()
+        bench = await open_bench(disk, mode=SyncMode("interval", 100_000_000))
+        disk.sync_delay_s = 0.05
+        await bench.store(bodies(0, 5))
+        await asyncio.sleep(after_s)
+        await bench.log.close()
+        disk.crash()
+        bench = await open_bench(disk)
+        assert await bench.read_all() == numbered(0, 5)
+
+    for hundredths in range(18):
+        run(scenario(hundredths / 100))
+
+
 def test_interval_loses_at_most_what_was_written_since_the_last_sync() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()

@@ -173,21 +173,24 @@ def test_a_broker_that_was_paused_receives_the_heartbeats_of_the_others_and_its_
 
 
 def test_leases_of_others_run_while_the_loop_stands_still() -> None:
-    """A new controller that was late before gives everybody a whole lease by the plain clock, not a shorter one."""
+    """A controller that stood still for as long as a lease lasts waits for none of them any more."""
 
     async def main() -> None:
         members = await three(MemoryNats())
         lead = controller(members)
-        others = [m for m in members.values() if m is not lead]
-        for each in others:
-            await stand_still(each, 10.0)
-        await asyncio.sleep(3.0)
-        lead = controller(members)
         lead.kill()
         del members[lead.name]
         await until(lambda: any(m.broker.controller.active for m in members.values()))
-        deletion = controller(members).broker.controller.executor._leases
-        left_ns = deletion._lease_end("") - deletion._clock.monotonic_ns()
-        assert left_ns > (LEASE_WAIT_S - 0.5) * 1e9
+        lead = controller(members)
+        leases = lead.broker.controller.executor._leases
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.wait_for(leases.until_all_over(), 2 * LEASE_WAIT_S)
+        assert loop.time() - began > LEASE_WAIT_S / 2, "a new controller gives everybody a whole lease"
+        leases.begin()
+        await stand_still(lead, LEASE_WAIT_S + 0.1)
+        began = loop.time()
+        await asyncio.wait_for(leases.until_all_over(), 2 * LEASE_WAIT_S)
+        assert loop.time() - began < LEASE_WAIT_S / 2
 
     run(main())
