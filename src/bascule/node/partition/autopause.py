@@ -46,7 +46,8 @@ class AutoPause:
         while True:
             shortest_s = LOOK_EVERY_S * LOOKS
             seen: dict[Key, Idle] = {}
-            for number, replica in enumerate(list(self._replicas.values())):
+            wanted = any(map(self._settings.auto_pause_ns_of, self._replicas.streams()))
+            for number, replica in enumerate(list(self._replicas.values()) if wanted else ()):
                 if number % WATCH_SLICE == WATCH_SLICE - 1:
                     await asyncio.sleep(0)
                 after_ns = self._settings.auto_pause_ns_of(replica.stream)

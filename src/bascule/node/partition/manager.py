@@ -29,7 +29,7 @@ from bascule.node.replication.fetchers import Fetchers
 logger = logging.getLogger(__name__)
 
 GROWN = 100
-"""Replicas that are opened or become leaders between two calls of `on_grown`."""
+"""How many more replicas and leader roles than ever before make one call of `on_grown`."""
 
 
 class ReplicaManager:
@@ -44,7 +44,8 @@ class ReplicaManager:
         peer_logs: PeerLogs,
         on_grown: Callable[[], None],
     ) -> None:
-        """`on_grown` is called after every GROWN new replicas and leader roles, whose objects are long-lived."""
+        """`on_grown` is called when there are GROWN more replicas and leader roles, whose objects are long-lived, than
+        there ever were. Not for those that take the place of others: what it does with objects, it does for good."""
         self.feeds = feeds
         self.fetchers = fetchers
         self.peer_logs = peer_logs
@@ -63,6 +64,9 @@ class ReplicaManager:
         """Replicas that this broker has closed, and whether their logs were verified."""
         self._on_grown = on_grown
         self._grown = 0
+        """New replicas and leader roles since they were last counted."""
+        self._most = 0
+        """Of them at any time, as they were counted."""
         self._isr_questions = environment.jobs.tasks("a change of an in-sync set", ISR_CHANGES_AT_ONCE)
 
     @property
@@ -110,7 +114,11 @@ class ReplicaManager:
 
     def _grow(self) -> None:
         self._grown = (self._grown + 1) % GROWN
-        if not self._grown:
+        if self._grown:
+            return
+        present = sum(1 if replica.leading is None else 2 for replica in self._replicas.values())
+        if present >= self._most + GROWN:
+            self._most = present
             self._on_grown()
 
     async def suspect_partitions(self) -> tuple[PartitionName, ...]:

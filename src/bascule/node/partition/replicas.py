@@ -3,7 +3,7 @@ adds and removes them."""
 
 from collections.abc import Iterable
 
-from bascule.core.metadata.streams import Key
+from bascule.core.metadata.streams import Key, Stream
 from bascule.node.membership.metadata import MetadataCache
 from bascule.node.partition.leading import Leading
 from bascule.node.partition.replica import Replica
@@ -39,6 +39,10 @@ class Replicas:
     def exists(self, stream: str, partition: int) -> bool:
         """Whether there is such a partition, here or elsewhere."""
         return self._cache.metadata.partition(stream, partition) is not None
+
+    def streams(self) -> Iterable[Stream]:
+        """All there are, here and elsewhere."""
+        return self._cache.metadata.streams.values()
 
     def values(self) -> Iterable[Replica]:
         return self._open.values()

@@ -5,9 +5,10 @@ system as soon as it is free and requests it again for the next batch, one page 
 a batch 40 faults on the leader and 65 on a follower, about 6 % of a broker's processor time. Here glibc keeps freed
 memory, up to a bound.
 
-A full garbage collection visits every object, and stops the broker for 5 ms and more. Objects that exist when the
-broker starts to serve are long-lived, so they are frozen: the collector skips them. So are the objects of partitions
-that are opened later: a thousand of them would make every full collection 60 ms longer.
+A full garbage collection visits every object, and stops the broker for 5 ms and more: while a thousand partitions are
+opened there would be several, of up to 40 ms. Objects that exist when the broker starts to serve are long-lived, so the
+collector is off until then, and these are frozen: it skips them. So are the objects of partitions that are opened
+later: a thousand of them would make every full collection 60 ms longer.
 """
 
 import ctypes
@@ -27,13 +28,21 @@ def keep_freed_memory() -> None:
         mallopt(_M_MMAP_THRESHOLD, MALLOC_MMAP_BYTES)
 
 
+def collect_later() -> None:
+    """No garbage is collected until `freeze_objects`."""
+    gc.disable()
+
+
 def freeze_objects() -> None:
-    """Freeze all present objects: the collector skips them."""
-    gc.collect()
+    """Freeze all present objects: the collector, which is on from now on, skips them. Cyclic garbage among them is
+    never freed: what a start leaves is little, and to look for it would take longer than anything else may."""
+    gc.enable()
     gc.freeze()
 
 
 def freeze_grown() -> None:
-    """The same without a full collection first, for many new long-lived objects. Garbage that is not collected at this
-    moment is never freed."""
+    """Freeze the objects of many new partitions. Garbage is collected first, for it would never be freed; that visits
+    only what came since the last time. Nor are frozen objects ever freed that refer to each other in a circle, as those
+    of a partition do: so this may be called when a broker has more of them than ever before, and not more often."""
+    gc.collect()
     gc.freeze()

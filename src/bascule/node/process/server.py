@@ -30,7 +30,7 @@ from bascule.node.config import Address, Config
 from bascule.node.config.broker import BrokerSettings
 from bascule.node.membership.bootstrap import PROMISE_FILE
 from bascule.node.process import identity
-from bascule.node.process.allocator import freeze_grown, freeze_objects, keep_freed_memory
+from bascule.node.process.allocator import collect_later, freeze_grown, freeze_objects, keep_freed_memory
 from bascule.node.process.assemble import assemble
 from bascule.node.process.broker import Broker
 from bascule.node.process.descriptors import claim
@@ -74,6 +74,7 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
     """Serve until SIGTERM or SIGINT. The exit code: 0 after a clean stop."""
     sys.setswitchinterval(THREAD_SWITCH_S)
     keep_freed_memory()
+    collect_later()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with AsyncExitStack() as stack:
