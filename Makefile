@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test conformance check bench footprint scale fuzz faults simulate mutate proto wheel clean setup
+.PHONY: help demo test conformance check bench footprint scale fuzz requests faults simulate mutate proto wheel clean setup
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -58,6 +58,9 @@ scale: setup ## a stream of 1 000 partitions on three brokers: time, idle CPU, m
 
 fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers too (SECONDS=600 SEED=)
 	$(BIN)/python -m tools.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
+requests: setup ## ten minutes of random requests to every method of a broker under load (SECONDS=600 BROKERS=1 or 3 SEED=)
+	$(BIN)/python -m tools.requests --seconds $(or $(SECONDS),600) --brokers $(or $(BROKERS),1) $(if $(SEED),--seed $(SEED))
 
 faults: setup ## kills, pauses, cuts and wiped disks of three real brokers under load (ONLY= ROUNDS= JSON=1 OTHER=/path/of/another/bascule)
 	$(BIN)/python -m tools.faults $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(OTHER),--other $(OTHER)) $(if $(JSON),--json)

@@ -11,7 +11,7 @@ import itertools
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -53,8 +53,10 @@ class Brokers:
         proxied: bool = False,
         peers: bool = False,
         config: dict[str, Any] | None = None,
+        env: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """The first is the seed, or, with `peers`, all are a list of which one founds."""
+        """The first is the seed, or, with `peers`, all are a list of which one founds. `env`: more variables, by the
+        name of a broker."""
         self.folder = folder
         self.nats: NatsProcess = start_nats(folder)
         self.proxies: dict[str, Proxy] = {}
@@ -69,7 +71,9 @@ class Brokers:
                 settings["clustering.raft.bootstrap.peers"] = list(names)
             seed = name == names[0] and not peers
             program = self.other_version if names.index(name) % 2 else None
-            self.brokers[name] = BrokerProcess(folder / name, nats_url=url, seed=seed, config=settings, program=program)
+            self.brokers[name] = BrokerProcess(
+                folder / name, nats_url=url, seed=seed, config=settings, program=program, env=(env or {}).get(name)
+            )
             self.brokers[name].start()
             if not peers:
                 self.brokers[name].wait_ready()
@@ -164,6 +168,7 @@ class Load:
         self.refused = 0
         self.shown: dict[int, list[tuple[int, bytes]]] = {partition: [] for partition in range(partitions)}
         self._partitions = range(partitions)
+        self._replicas = min(len(brokers.brokers), 3)
         self._stop = asyncio.Event()
         self._last_ack = [time.monotonic()] * partitions
         self._worst = [0.0] * partitions
@@ -172,7 +177,7 @@ class Load:
     async def __aenter__(self) -> Self:
         await self.with_client(
             lambda client: client.create_stream(
-                STREAM, partitions=len(self._partitions), replication_factor=3, timeout=20.0
+                STREAM, partitions=len(self._partitions), replication_factor=self._replicas, timeout=20.0
             )
         )
         for partition in self._partitions:
@@ -220,6 +225,8 @@ class Load:
             payload = decode(message.data, MsgType.ACK)
             assert payload is not None
             ack = api.Ack.FromString(payload)
+            if ack.stream != STREAM:
+                return  # another stream on this subject has stored it, too
             if ack.ackError == api.Ack.OK:
                 self._confirmed(ack.correlationId.encode(), partition, ack.offset)
             else:
@@ -318,7 +325,7 @@ class Load:
     async def finish(self, report: Report) -> Report:
         """Stop, read everything, and compare."""
         await self.flowing()
-        await self.whole()
+        await self.whole(self._replicas)
         await asyncio.sleep(GIVE_UP_S)  # acks on their way
         await self.stop()
         report.acked += len(self.acked)

@@ -1,0 +1,1 @@
+"""Random requests to every method that a broker serves. `tools.requests` runs it."""
