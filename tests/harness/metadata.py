@@ -88,7 +88,7 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(RaiseStarts, brokers, st.lists(new_starts, max_size=3).map(tuple)),
     st.builds(SetHold, names, st.integers(0, 3), st.sampled_from(["h", "i"]), st.integers(0, 9), st.integers(0, 9)),
     st.builds(PublishActivity, st.integers(0, 20)),
-    st.builds(RemoveHold, names, st.integers(0, 3), st.sampled_from(["h", "i"])),
+    st.builds(RemoveHold, names, st.integers(0, 3), st.sampled_from(["h", "i"]), operations),
     st.builds(
         JoinGroup,
         groups,

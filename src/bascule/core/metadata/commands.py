@@ -124,6 +124,7 @@ class RemoveHold:
     stream: str
     partition: int
     name: str
+    operation: Operation = UNASKED
 
 
 @layout(pb.JOIN_CONSUMER_GROUP, "joinConsumerGroupOp", group="groupId", consumer="consumerId")

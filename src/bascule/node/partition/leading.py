@@ -78,6 +78,8 @@ class Leading:
         self._ack_prefix = ack_prefix(replica.stream.name, replica.stream.subject)
         self._subscription: Subscription | None = None
         self._closed = False
+        self.unanswered: set[asyncio.Future[bytes]] = set()
+        """Acks of messages of this broker itself that somebody waits for: they fail when this role ends."""
         self._machine = self._make_machine()
         self._known_epoch = replica.partition.epoch
         self._too_large = CountedLog(logger, environment.refused, "too_large")
@@ -138,6 +140,11 @@ class Leading:
         self._closed = True
         self.stop_listening()
         self._machine.pending.close()
+        for ack in self.unanswered:
+            if not ack.done():
+                ack.set_exception(
+                    Unavailable(f"{self._name} is not led by this broker any more; the message may be stored or not")
+                )
 
     # --- state and events ------------------------------------------------------------------------------------
 

@@ -81,19 +81,27 @@ class MessageSender:
 
     async def store(self, leading: Leading, request: api.PublishRequest) -> None:
         """The same on the leader of the partition: stored without NATS, so that it is never stored later than a message
-        that is sent after it. Returns when it is acked."""
+        that is sent after it. Returns when it is acked; raises Unavailable when this broker leads no longer, since no
+        ack comes then."""
         try:
             subject, suffix = self.route_of(request)
         except RefusedError as refused:
             raise refused.error from None
         message = message_of(request, subject)
-        ack = await self.answered(suffix, message, lambda: leading.take_own(_envelope(message)))
+        ack = await self.answered(suffix, message, lambda: leading.take_own(_envelope(message)), leading.unanswered)
         self.check_stored(request, ack)
 
     # --- acks ------------------------------------------------------------------------------------------------
 
-    async def answered(self, suffix: bytes, message: api.Message, send: Callable[[], None]) -> api.Ack:
-        """The first ack that answers a message; `send` sends it, with the inbox that it names by then."""
+    async def answered(
+        self,
+        suffix: bytes,
+        message: api.Message,
+        send: Callable[[], None],
+        waiting: set[asyncio.Future[bytes]] | None = None,
+    ) -> api.Ack:
+        """The first ack that answers a message; `send` sends it, with the inbox that it names by then. While it is in
+        `waiting` somebody else may fail it."""
         arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def on_frames(frames: bytes, count: int) -> None:
@@ -103,11 +111,16 @@ class MessageSender:
         inbox = self._inboxes.open(on_frames, unary=True)
         try:
             message.ackInbox = (inbox + suffix).decode()
+            if waiting is not None:
+                waiting.add(arrived)
             send()
             frames = await arrived
             return api.Ack.FromString(frames[5 : 5 + int.from_bytes(frames[1:5], "big")])
         finally:
-            self._inboxes.close(inbox, unanswered=not arrived.done() or arrived.cancelled())
+            if waiting is not None:
+                waiting.discard(arrived)
+            got_one = arrived.done() and not arrived.cancelled() and arrived.exception() is None
+            self._inboxes.close(inbox, unanswered=not got_one)
 
     def check_stored(self, request: api.PublishRequest, ack: api.Ack) -> None:
         """Raises what a publisher is told if the ack is an error. The outcome is unknown then: a leader that could not

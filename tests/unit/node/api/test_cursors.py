@@ -430,6 +430,36 @@ def test_a_new_leader_answers_when_what_it_has_is_committed_again() -> None:
     run(main())
 
 
+def test_who_sets_a_cursor_is_told_at_once_that_its_leader_leads_no_longer() -> None:
+    """No ack comes any more: the caller is to ask the next leader, and not to wait for its own deadline."""
+
+    async def main() -> None:
+        members = await cluster()
+        number = number_of("c")
+        old = members[led_by(members)[number]]
+        for member in members.values():
+            member.buses[REPLICATION].disconnect()
+        request = api.SetCursorRequest(stream="s", cursorId="c", offset=1)
+        setting = asyncio.create_task(old.call("SetCursor", request, 60.0))
+        await asyncio.sleep(0.2)
+        assert not setting.done(), "the others do not have it"
+        item = old.broker.cluster.metadata.partition(CURSORS, number)
+        assert item is not None
+        other = next(name for name in item.isr if name != old.name)
+        await old.broker.client.give_way(CURSORS, item, other)
+        async with asyncio.timeout(2.0):
+            status, text, _ = await setting
+        assert status is Status.UNAVAILABLE
+        assert "is not led by this broker any more; the message may be stored or not" in text
+        assert (await set_cursor(old, 2))[0] is Status.FAILED_PRECONDITION
+        for member in members.values():
+            member.buses[REPLICATION].reconnect()
+        await somewhere(members, "c", 3)
+        assert await fetched(members, "c") == 3
+
+    run(main())
+
+
 def leads(member: Member, number: int) -> bool:
     replica = member.broker.replicas.find(CURSORS, number)
     return replica is not None and replica.leading is not None

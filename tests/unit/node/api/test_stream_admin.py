@@ -12,7 +12,7 @@ from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
-from tests.harness.administration import answer, controller_of, create, partitions_of, refused
+from tests.harness.administration import answer, ask, controller_of, create, partitions_of, refused
 from tests.harness.broker import Node
 from tests.harness.members import Member, three, until
 
@@ -91,6 +91,34 @@ def test_a_hold_stays_when_the_controller_and_the_leader_die() -> None:
     run(main())
 
 
+def test_a_hold_is_removed_once_whenever_its_controller_dies() -> None:
+    """The next controller is asked for the same operation: that the hold is gone is what was asked for, no error."""
+
+    async def main() -> None:
+        members = await with_messages(1)
+        for turns in range(0, 24, 3):
+            await until(
+                lambda: any(m.process is not None and m.broker.cluster.raft.is_leader for m in members.values())
+            )
+            victim = controller_of(members)
+            asked = next(member for member in members.values() if member is not victim)
+            await answer(asked, "SetHold", hold(0))
+            removing = asyncio.create_task(
+                ask(asked, "RemoveHold", admin.RemoveHoldRequest(stream="s", name="archive"))
+            )
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            victim.kill()
+            status, text, _ = await removing
+            assert status is Status.OK, f"controller killed after {turns} turns: {text}"
+            assert partitions_of(asked)[0].holds == ()
+            await victim.start()
+            again = admin.RemoveHoldRequest(stream="s", name="archive")
+            assert "there is no hold 'archive'" in await refused(asked, "RemoveHold", again), "another operation"
+
+    run(main())
+
+
 def test_a_description_has_sizes_segments_and_times() -> None:
     async def main() -> None:
         members = await with_messages(4)
@@ -141,6 +169,24 @@ def test_settings_are_altered_on_every_replica_and_reset() -> None:
         back = admin.AlterStreamRequest(stream="s", reset=["segmentMaxBytes", "autoPauseTime"])
         altered = await answer(members["c"], "AlterStream", back)
         assert [field.name for field, _ in altered.settings.ListFields()] == ["minIsr"]
+
+    run(main())
+
+
+def test_altered_retention_is_used_by_the_next_round_of_the_cleaner() -> None:
+    async def main() -> None:
+        members = await with_messages(20)
+        await asyncio.sleep(10)
+        assert [item.start for item in partitions_of(members["a"])] == [0, 0, 0]
+        await answer(members["b"], "AlterStream", settings(segmentMaxBytes=1, cleanerInterval=1_000))
+        for number in range(20):
+            await members["a"].publish("s", b"more %d" % number)
+        await asyncio.sleep(10)
+        assert partitions_of(members["a"])[0].start == 0, "nothing has expired"
+        await answer(members["c"], "AlterStream", settings(retentionMaxMessages=5))
+        for member in members.values():
+            await until(lambda member=member: partitions_of(member)[0].start == 35)
+        assert (await members["a"].read("s"))[0] == b"more 15"
 
     run(main())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 
 import pytest
 
@@ -225,5 +226,35 @@ def test_a_consumer_that_leaves_and_joins_again_has_the_whole_timeout() -> None:
         epoch = (await join(node, "c", "foo")).epoch
         await asyncio.sleep(TIMEOUT_S * 0.8)
         assert await assigned(node, "c", epoch) == {"foo": (1,)}
+
+    run(main())
+
+
+def test_a_member_that_joins_a_group_of_many_partitions_does_not_hold_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The longest callback of the whole broker, in CPU time, so that other programs do not count; and of three joins
+    the shortest, since a collection of garbage may fall into one."""
+    seconds: list[float] = []
+    run_handle = asyncio.Handle._run
+
+    def timed(handle: asyncio.Handle) -> None:
+        began = time.thread_time()
+        run_handle(handle)
+        seconds.append(time.thread_time() - began)
+
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        await create(node, "large", 10_000)
+        await join(node, "c1", "large", timeout_s=60.0)
+        monkeypatch.setattr(asyncio.Handle, "_run", timed)
+        longest = []
+        for consumer in ("c2", "c3", "c4"):
+            seconds.clear()
+            joined = await join(node, consumer, "large", timeout_s=60.0)
+            await asyncio.sleep(0.5)
+            longest.append(max(seconds))
+        assert min(longest) < 0.02, longest
+        assert len((await assigned(node, "c4", joined.epoch))["large"]) == 2500
 
     run(main())
