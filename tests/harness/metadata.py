@@ -100,6 +100,10 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(LeaveGroup, groups, consumers, st.booleans(), st.integers(0, 20), operations),
     st.builds(ChangeCoordinator, groups, st.integers(0, 20), st.lists(brokers, max_size=3).map(tuple)),
     st.builds(
-        AlterStream, names, configs, st.sampled_from([(), ("segment_max_bytes",), ("min_isr", "compact_enabled")])
+        AlterStream,
+        names,
+        configs,
+        st.sampled_from([(), ("segment_max_bytes",), ("min_isr", "compact_enabled")]),
+        operations,
     ),
 )

@@ -173,6 +173,7 @@ class AlterStream:
     name: str
     config: StreamConfig
     reset: tuple[str, ...] = ()
+    operation: Operation = UNASKED
 
 
 @dataclass(frozen=True, slots=True)

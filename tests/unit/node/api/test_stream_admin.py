@@ -173,6 +173,27 @@ def test_settings_are_altered_on_every_replica_and_reset() -> None:
     run(main())
 
 
+def test_settings_are_altered_once_whenever_their_controller_dies() -> None:
+    async def main() -> None:
+        members = await with_messages(0)
+        for turns in range(0, 24, 4):
+            await until(
+                lambda: any(m.process is not None and m.broker.cluster.raft.is_leader for m in members.values())
+            )
+            victim = controller_of(members)
+            asked = next(member for member in members.values() if member is not victim)
+            altering = asyncio.create_task(ask(asked, "AlterStream", settings(retentionMaxAge=turns + 1)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            victim.kill()
+            status, text, response = await altering
+            assert status is Status.OK, f"controller killed after {turns} turns: {text}"
+            assert response.settings.retentionMaxAge == turns + 1
+            await victim.start()
+
+    run(main())
+
+
 def test_altered_retention_is_used_by_the_next_round_of_the_cleaner() -> None:
     async def main() -> None:
         members = await with_messages(20)
