@@ -1,5 +1,6 @@
 """Bulk reads: ranges of the log in large messages."""
 
+import asyncio
 from typing import Any
 
 from bascule import limits
@@ -9,6 +10,7 @@ from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
 from bascule.wire.kernels import decode_records
+from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import log_pb2 as pb
 from tests.harness.broker import Node, split
@@ -74,6 +76,48 @@ def test_a_range_without_records_is_answered_once() -> None:
             assert [(each.start, each.end, each.count, each.highWatermarkEnd) for each in responses] == [
                 (start, start, 0, 0)
             ], fields
+
+    run(main())
+
+
+async def delete_records(node: Node, before: int) -> None:
+    call = MemoryCall()
+    call.request(admin.DeleteRecordsRequest(stream="s", before=before).SerializeToString())
+    handler: Any = node.methods["/bascule.v1.Admin/DeleteRecords"]
+    assert (await call.run(handler))[0] is Status.OK
+
+
+def test_a_range_that_was_removed_is_told_and_not_taken_for_an_empty_one() -> None:
+    async def main() -> None:
+        node = await with_messages(100)
+        await delete_records(node, 50)
+        status, text, responses = await read(node, start=49, end=60)
+        assert (status, responses) == (Status.OUT_OF_RANGE, [])
+        assert text == "Offset 49 of s/0 was removed: its log begins at 50; begin there"
+        _, _, responses = await read(node, start=50)
+        assert [offset for each in responses for offset in offsets(each)] == list(range(50, 100))
+        assert {each.logStart for each in responses} == {50}
+
+    run(main())
+
+
+def test_a_reader_that_is_overtaken_by_a_removal_is_told() -> None:
+    async def main() -> None:
+        node = await with_messages(100)
+        call = MemoryCall()
+        call.taking = False
+        call.request(pb.ReadRequest(stream="s", maxBytes=300).SerializeToString())
+        handler: Any = node.methods[READ]
+        reading = asyncio.create_task(call.run(handler))
+        await asyncio.sleep(0.1)
+        await delete_records(node, 90)
+        call.taking = True
+        call.take()
+        status, text = await reading
+        assert status is Status.OUT_OF_RANGE, text
+        assert "begins at 90" in text
+        responses = [pb.ReadResponse.FromString(each) for each in split(bytes(call.responses))]
+        assert all(offsets(each) == list(range(each.start, each.end)) for each in responses)
 
     run(main())
 
