@@ -109,6 +109,7 @@ async def read_range(world: World, part: Part, chance: random.Random) -> None:
         fromReplica=chance.random() < 0.5,
     )
     host = world.some_host() if request.fromReplica else await world.leader(part)
+    start = host.start_of(part)
     status, text, answers = await host.call("/bascule.v1.Log/Read", request, READ_TIMEOUT_S)
     if not request.fromReplica:
         world.note_status(part, status)
@@ -118,6 +119,7 @@ async def read_range(world: World, part: Part, chance: random.Random) -> None:
             world.checker.violate("range", f"{answer.start} to {answer.end} came after {position}", part, answer.start)
         position = answer.end
         view.take(answer.records)
+    view.expired_below(start, world.newest_start(part))
     view.covered(low, position)
     world.trace.note("range", f"{low} to {position} of {request.end}: {status.name} {text}", part)
     if status is Status.OK and not request.fromReplica and position < (wanted := min(request.end or floor, floor)):

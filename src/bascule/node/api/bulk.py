@@ -46,9 +46,8 @@ class LogApi:
         replica = self._replica(request)
         end = await self._end(replica, request)
         with self._counted(), replica.subscribed():
-            await _serve(
-                replica, request.start, end, min(request.maxBytes or BULK_READ_BYTES, BULK_READ_MAX_BYTES), call
-            )
+            max_bytes = min(request.maxBytes or BULK_READ_BYTES, BULK_READ_MAX_BYTES)
+            await self._serve(replica, request.start, end, max_bytes, call)
 
     def _replica(self, request: pb.ReadRequest) -> Replica:
         if not self._replicas.exists(request.stream, request.partition):
@@ -75,6 +74,31 @@ class LogApi:
         known = replica.log.visible_end
         return min(request.end, known) if request.end else known
 
+    async def _serve(self, replica: Replica, start: int, end: int, max_bytes: int, call: Call) -> None:
+        """At least one response, also for a range without records: it says where the partition begins and ends."""
+        reader = replica.log.reader(start)
+        answered = False
+        while reader.next_offset < end or not answered:
+            position = reader.next_offset
+            records = None
+            if position < end:
+                self._check_there(replica, position)
+                records = await reader.read(max_bytes, end)
+            await call.drained()
+            if records:
+                self._check_there(replica, position)  # they may have been removed meanwhile
+            call.write(_response(replica, self._replicas.start(replica), position, reader, records))
+            if not records and reader.next_offset < end:
+                break  # the log has ended, or a follower was told to truncate: the client sees how far it came
+            answered = True
+        await call.drained()
+
+    def _check_there(self, replica: Replica, offset: int) -> None:
+        if replica.paused:
+            raise FailedPrecondition("The partition is paused; resume it to read it")
+        if offset < (start := self._replicas.start(replica)):
+            raise OutOfRange(f"Offset {offset} of {replica.name} was removed: its log begins at {start}; begin there")
+
     @contextmanager
     def _counted(self) -> Iterator[None]:
         if self._reads >= BULK_READS:
@@ -89,43 +113,14 @@ class LogApi:
             self._reads -= 1
 
 
-async def _serve(replica: Replica, start: int, end: int, max_bytes: int, call: Call) -> None:
-    """At least one response, also for a range without records: it says where the partition begins and ends."""
-    reader = replica.log.reader(start)
-    answered = False
-    while reader.next_offset < end or not answered:
-        position = reader.next_offset
-        records = None
-        if position < end:
-            _check_there(replica, position)
-            records = await reader.read(max_bytes, end)
-            _check_there(replica, position)  # records may be removed while they are read
-        await call.drained()
-        call.write(_response(replica, position, reader, records))
-        if not records and reader.next_offset < end:
-            break  # the log has ended, or a follower was told to truncate: the client sees how far it came
-        answered = True
-    await call.drained()
-
-
-def _check_there(replica: Replica, offset: int) -> None:
-    if replica.paused:
-        raise FailedPrecondition("The partition is paused; resume it to read it")
-    if offset < replica.log.start:
-        raise OutOfRange(
-            f"Offset {offset} of {replica.name} was removed: its log begins at {replica.log.start}; begin there"
-        )
-
-
-def _response(replica: Replica, position: int, reader: Reader, records: bytes | None) -> bytes:
+def _response(replica: Replica, log_start: int, position: int, reader: Reader, records: bytes | None) -> bytes:
     """One whole frame: `Call.stop` looks for the ends of messages in what was written at once."""
-    log = replica.log
     fields = pb.ReadResponse(
         start=position,
         end=reader.next_offset,
-        logStart=log.start,
+        logStart=log_start,
         creation=replica.stream.creation_index,
-        highWatermarkEnd=log.visible_end,
+        highWatermarkEnd=replica.log.visible_end,
         count=reader.count if records else 0,
     ).SerializeToString()
     if not records:

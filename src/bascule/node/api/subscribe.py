@@ -63,9 +63,9 @@ async def subscribe(
         raise FailedPrecondition("Server not partition leader")
     with replica.subscribed(), replica.group_members.join(request.consumer) as replaced:
         if request.reverse:
-            await _serve_reverse(replica, request, call, replaced)
+            await _serve_reverse(replica, replicas.start(replica), request, call, replaced)
         else:
-            await _serve(replica, request, call, replaced)
+            await _serve(replica, replicas.start(replica), request, call, replaced)
 
 
 async def _resume_or_refuse(
@@ -101,8 +101,10 @@ async def _may_start(cluster: Cluster, replica: Replica, request: api.SubscribeR
     return True
 
 
-async def _serve(replica: Replica, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]") -> None:
-    span = await _span(replica, request)
+async def _serve(
+    replica: Replica, oldest: int, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
+) -> None:
+    span = await _span(replica, oldest, request)
     reader = replica.log.reader(span.start)
     replaced.add_done_callback(lambda _: replica.log.waiters.wake())
     await call.send(HANDSHAKE)
@@ -119,17 +121,17 @@ async def _serve(replica: Replica, request: api.SubscribeRequest, call: Call, re
 
 
 async def _serve_reverse(
-    replica: Replica, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
+    replica: Replica, oldest: int, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
 ) -> None:
     """From the newest to the oldest; a stop position is then the oldest message requested."""
     log = replica.log
-    if log.visible_end <= log.start:
+    if log.visible_end <= oldest:
         raise Internal("Failed to create stream reader: segment not found")
     start = min(await _start(log, request), log.visible_end - 1)
     stop = await _stop(log, request)
     if stop is not None and stop > start:
         raise InvalidArgument(f"Stop offset is after start offset: {stop} > {start}")
-    reader = log.reverse_reader(start, oldest=0 if stop is None else stop)
+    reader = log.reverse_reader(start, oldest=max(oldest, 0 if stop is None else stop))
     await call.send(HANDSHAKE)
     while not replaced.done():
         if replica.paused:
@@ -151,23 +153,23 @@ async def _more(replica: Replica, reader: Reader) -> None:
             raise Unavailable("commit log was closed")
 
 
-async def _span(replica: Replica, request: api.SubscribeRequest) -> Span:
+async def _span(replica: Replica, oldest: int, request: api.SubscribeRequest) -> Span:
     log = replica.log
     start = await _start(log, request)
     stop = await _stop(log, request)
     if request.stopPosition == api.STOP_ON_CANCEL and replica.partition.readonly:
         stop = log.end - 1
     if stop is None:
-        return Span(_reachable(log, start), None)
+        return Span(_reachable(log, oldest, start), None)
     if stop < start:
         raise InvalidArgument(f"Stop offset is before start offset: {stop} < {start}")
-    return Span(_reachable(log, start), stop + 1)
+    return Span(_reachable(log, oldest, start), stop + 1)
 
 
-def _reachable(log: CommitLog, start: int) -> int:
+def _reachable(log: CommitLog, oldest: int, start: int) -> int:
     """Below the oldest record: the oldest. Past the end: the log end. In between exactly the requested offset,
     committed or not: a client that resumes after a failover must not receive messages that it already has."""
-    return max(log.start, min(start, log.end))
+    return max(oldest, min(start, log.end))
 
 
 async def _start(log: CommitLog, request: api.SubscribeRequest) -> int:

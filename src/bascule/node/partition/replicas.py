@@ -72,6 +72,12 @@ class Replicas:
         """The index of the last command, if everything up to it is carried out here; else 0."""
         return 0 if self.behind else self._cache.metadata.index
 
+    def start(self, replica: Replica) -> int:
+        """Where the partition begins. The metadata may know it before the log: what has expired is not served from the
+        moment that the command is applied, although changes are carried out one after the other, later."""
+        item = self._cache.metadata.partition(replica.stream.name, replica.partition.id)
+        return max(replica.log.start, 0 if item is None else item.start)
+
     def is_paused(self, stream: str, partition: int) -> bool:
         item = self._cache.metadata.partition(stream, partition)
         return item is not None and item.paused

@@ -3,8 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from bascule import limits
 from bascule.errors import Status
+from bascule.node.partition.manager import ReplicaManager
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
@@ -118,6 +121,37 @@ def test_a_reader_that_is_overtaken_by_a_removal_is_told() -> None:
         assert "begins at 90" in text
         responses = [pb.ReadResponse.FromString(each) for each in split(bytes(call.responses))]
         assert all(offsets(each) == list(range(each.start, each.end)) for each in responses)
+
+    run(main())
+
+
+def test_what_has_expired_is_not_served_from_the_moment_that_the_metadata_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The change reaches the log later, after all changes before it."""
+
+    async def main() -> None:
+        node = await with_messages(100)
+        held = asyncio.Event()
+
+        async def waits(manager: ReplicaManager, *arguments: Any) -> None:
+            await held.wait()
+
+        monkeypatch.setattr(ReplicaManager, "take_roles", waits)
+        deleting = asyncio.create_task(delete_records(node, 50))
+        while node.broker.cluster.metadata.streams["s"].partitions[0].start != 50:
+            await asyncio.sleep(0.01)
+        assert (await read(node, start=49))[0] is Status.OUT_OF_RANGE
+        assert (await read(node, start=50))[2][0].logStart == 50
+        assert [offset for offset, _ in await node.read("s")] == list(range(50, 100))
+        request = api.SubscribeRequest(stream="s", startPosition=api.LATEST, reverse=True)
+        backwards = MemoryCall()
+        backwards.request(request.SerializeToString())
+        await backwards.run(node.handler("Subscribe"))
+        frames = bytes(backwards.responses[5:])
+        assert [record[0] for record in decode_records(frames, 0, len(frames), 1 << 30)[1]] == list(range(99, 49, -1))
+        held.set()
+        deleting.cancel()
 
     run(main())
 
