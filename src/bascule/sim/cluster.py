@@ -127,7 +127,11 @@ class Cluster:
     @property
     def controller(self) -> Host | None:
         """The true one, which only the simulator can know."""
-        leading = [host for host in self.serving() if host.broker and host.broker.cluster.raft.is_leader]
+        leading = [
+            host
+            for host in self.serving()
+            if host.broker and host.broker.cluster.raft.is_leader and not self.founded_another(host)
+        ]
         return max(leading, key=lambda host: host.term, default=None)
 
     def leader(self, part: Part) -> Host | None:
@@ -141,9 +145,10 @@ class Cluster:
 
     @property
     def complete(self) -> bool:
-        """All brokers are members, there are as many voters as there should be, and all serve."""
+        """All brokers are members, there are as many voters as there should be, and all serve in the same cluster."""
         controller = self.controller
-        if controller is None or controller.broker is None or len(self.serving()) < len(self.hosts):
+        serving = [host for host in self.serving() if not self.founded_another(host)]
+        if controller is None or controller.broker is None or len(serving) < len(self.hosts):
             return False
         membership = controller.broker.cluster.raft.membership
         voters = min(self._plan.max_quorum or len(self.hosts), len(self.hosts))
