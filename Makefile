@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test conformance check bench footprint scale fuzz requests faults simulate mutate proto wheel clean setup
+.PHONY: help demo test conformance check bench footprint scale segments fuzz requests faults simulate mutate proto wheel clean setup
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -55,6 +55,9 @@ footprint: setup ## memory, idle CPU and start times of a broker with a log of 2
 
 scale: setup ## a stream of 1 000 partitions on three brokers: time, idle CPU, memory, what holds the event loop (PARTITIONS=)
 	$(BIN)/python -m bench.scale $(if $(PARTITIONS),--partitions $(PARTITIONS))
+
+segments: setup ## a partition of ten thousand segments beside one of ten: start, memory, look-up by time, deletion beside publishes
+	$(BIN)/python -m bench.segments
 
 fuzz: setup ## ten minutes of fuzzing, kernels with sanitizers too (SECONDS=600 SEED=)
 	$(BIN)/python -m tools.fuzz --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))

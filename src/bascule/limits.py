@@ -222,6 +222,8 @@ ADMIN_SLICE = 200  # partitions that are described
 # retention
 MAX_HOLDS = 64  # of one partition
 MAX_HOLD_NAME_BYTES = 200
+EXPIRED_AT_ONCE = 4  # segments whose files are removed before the disk has a pause
+EXPIRY_PAUSE_S = 0.01
 RAISED_STARTS = 1000  # partitions in one command that raises their starts
 
 # cursors and the activity stream

@@ -42,7 +42,7 @@ def test_retention_by_bytes(server: Server) -> None:
 
 def test_retention_by_age(server: Server) -> None:
     """3.18: retention by age; 7.6 TestStreamRetentionAge."""
-    name = server.create(retentionMaxAge=limit(1000), **SMALL, **ALWAYS)
+    name = server.create(retentionMaxAge=limit(1000), segmentMaxAge=limit(0), **SMALL, **ALWAYS)
     server.fill(name, 5)
     server.publish(name, b"last", ackPolicy=api.ALL)
     assert poll(lambda: oldest(server, name) >= 5, CLEANED_S)

@@ -397,6 +397,8 @@ class FileDisk:
         absolute = self._files.absolute(path)
         try:
             os.unlink(absolute)
+            self._files.forget(path, is_file=True)
+            return
         except FileNotFoundError:
             pass
         except (IsADirectoryError, PermissionError):

@@ -9,11 +9,15 @@ not moved to quarantine, where they would push out what a human has to look at.
 
 import asyncio
 import logging
+from functools import partial
 
+from bascule.limits import EXPIRED_AT_ONCE, EXPIRY_PAUSE_S
 from bascule.log.appender import Appender
 from bascule.log.endrecord import EndRecord
+from bascule.log.segment import Segment
 from bascule.log.segments import SegmentList
 from bascule.log.start import LogStart, write_start
+from bascule.ports import Disk
 
 _log = logging.getLogger("bascule.log")
 
@@ -39,13 +43,15 @@ class Expiry:
         await self._store(LogStart(segments.floor, *self._last(), self._first_timestamp()), new_folder=False)
         removed = 0
         while self.is_due():
-            segment = segments[0]
-            await self._appender.seal(segment)  # its index may be on its way to the disk
-            segments.drop_first()
-            await segments.disk.remove(segment.index_path)
-            await segments.disk.remove(segment.path)
-            removed += 1
-            await asyncio.sleep(0)
+            expired: list[Segment] = []
+            while self.is_due() and len(expired) < EXPIRED_AT_ONCE:
+                expired.append(segments[0])
+                await self._appender.seal(segments[0])  # its index may be on its way to the disk
+                segments.drop_first()
+            await segments.disk.together(partial(_remove, expired=expired))
+            removed += len(expired)
+            # Thousands may go: the disk has other work meanwhile.
+            await asyncio.sleep(EXPIRY_PAUSE_S if len(expired) == EXPIRED_AT_ONCE else 0)
         await segments.disk.sync_folder(segments.folder)
         _log.info("%s: %d segments below offset %d are removed", segments.folder, removed, segments.floor)
 
@@ -75,3 +81,10 @@ class Expiry:
     async def _store(self, start: LogStart, new_folder: bool) -> None:
         await write_start(self._segments.disk, self._segments.folder, start, new_folder)
         self._segments.stored = start
+
+
+async def _remove(disk: Disk, expired: list[Segment]) -> None:
+    """In one turn of a thread that does not write."""
+    for segment in expired:
+        await disk.remove(segment.index_path)
+        await disk.remove(segment.path)

@@ -90,12 +90,15 @@ class OpenFiles:
         if unused:
             os.close(file.descriptor)
 
-    def forget(self, path: str) -> None:
+    def forget(self, path: str, is_file: bool = False) -> None:
         """`path`, a file or a folder, was renamed or removed: no handle answers to that name any more."""
         below = path + "/"
         with self._lock:
             self._changes += 1
-            names = [name for name in self._files if name == path or name.startswith(below)]
+            if is_file:  # nothing is below it: thousands of files may be removed in a row
+                names = [path] if path in self._files else []
+            else:
+                names = [name for name in self._files if name == path or name.startswith(below)]
             unused = [descriptor for descriptor in map(self._drop, names) if descriptor is not None]
         for descriptor in unused:
             os.close(descriptor)

@@ -104,7 +104,8 @@ class Recovery:
         self._known = known
         self._relaxed = relaxed
         self._unsynced: list[Write] = []
-        self._indexes: dict[str, None] = {}
+        self._indexes: dict[int, None] = {}
+        """Of segments that are there, by their bases."""
         self._orphans: list[int] = []
         self._evidence = 0
         """Files of this folder show that there were records up to here."""
@@ -119,10 +120,7 @@ class Recovery:
 
     async def run(self) -> list[Segment]:
         """The folder's segments, oldest first; the last one may be empty, and has its index in memory."""
-        names = await self._disk.list(self._folder)
-        if any(name.startswith(START_FILE) for name in names):
-            self.start = await read_start(self._disk, self._folder)
-        bases = await self._without_expired(await self._sort_files(names))
+        bases = await self._without_expired(await self._sort_files(await self._disk.list(self._folder)))
         segments: list[Segment] = []
         if not bases:
             self._check_recorded(self.start.start)
@@ -157,7 +155,7 @@ class Recovery:
         for base in expired:
             await self._disk.remove(index_path(self._folder, base))
             await self._disk.remove(segment_path(self._folder, base))
-            self._indexes.pop(index_path(self._folder, base), None)
+            self._indexes.pop(base, None)
         return bases[len(expired) :]
 
     async def _without_last(self, segments: list[Segment]) -> list[Segment]:
@@ -172,7 +170,8 @@ class Recovery:
 
     async def _sort_files(self, names: list[str]) -> list[int]:
         """The bases of the segments; handles all other files."""
-        present = dict.fromkeys(names)
+        if any(name.startswith(START_FILE) for name in names):
+            self.start = await read_start(self._disk, self._folder)
         bases = []
         epochs = False
         for name in names:
@@ -181,10 +180,7 @@ class Recovery:
             if match is not None and match[2] == "log":
                 bases.append(int(match[1]))
             elif match is not None:
-                if match[1] + ".log" not in present:
-                    await self._take_orphan(int(match[1]), path)
-                else:
-                    self._indexes[path] = None
+                self._indexes[int(match[1])] = None
             elif name.endswith(TEMPORARY_SUFFIX):
                 level = logging.DEBUG if name.startswith((EPOCHS_FILE, START_FILE)) else logging.WARNING
                 _log.log(level, "%s: a copy that was not finished; removing it, its source is in place", path)
@@ -195,6 +191,10 @@ class Recovery:
                 _log.warning("%s: not a file of this log; leaving it alone", path)
             else:
                 epochs = True
+        present = dict.fromkeys(bases)
+        for base in [base for base in self._indexes if base not in present]:
+            del self._indexes[base]
+            await self._take_orphan(base, index_path(self._folder, base))
         if epochs and not bases:
             self._evidence = max(self._evidence, 1)  # written after the first promise, removed before a truncation
         return bases
@@ -252,7 +252,7 @@ class Recovery:
             if sealed is not None:
                 return sealed
         index = index_path(self._folder, base)
-        if limit is None and index in self._indexes:
+        if limit is None and base in self._indexes:
             found = await read_footer(self._disk, index)
             self._evidence = max(self._evidence, found[0].end if found else 0)
         await self._disk.evict(path)
@@ -262,7 +262,7 @@ class Recovery:
             self._torn = scan.torn_at is not None
             scan = await self._look_for_torn_writes(path, scan)
             self._check_recorded(scan.end)
-        if index in self._indexes:
+        if base in self._indexes:
             await self._disk.remove(index)
         self._repaired = bool(scan.bad)
         if scan.bad:  # an evicted file is synced; a repaired one has changed

@@ -52,6 +52,7 @@ def index_path(folder: str, base: int) -> str:
 class Segment:
     __slots__ = (
         "_disk",
+        "_folder",
         "_tail",
         "_tail_starts",
         "_taken",
@@ -62,10 +63,8 @@ class Segment:
         "first_offset",
         "first_timestamp",
         "index",
-        "index_path",
         "index_verified",
         "missing",
-        "path",
         "promised",
         "retired",
         "synced",
@@ -73,9 +72,8 @@ class Segment:
 
     def __init__(self, disk: Disk, folder: str, base: int) -> None:
         self._disk = disk
+        self._folder = folder
         self.base = base
-        self.path = segment_path(folder, base)
-        self.index_path = index_path(folder, base)
         self.exists = False
         self.retired = False
         self.missing = False
@@ -84,9 +82,18 @@ class Segment:
         self.index: MemoryIndex | FileIndex = MemoryIndex()
         self.index_verified = True
         self.damage: dict[int, int] = {}
-        self._tail: list[bytes] = []
-        self._tail_starts: list[int] = []
+        # None if nothing waits: a log may have ten thousand segments, of which one grows.
+        self._tail: list[bytes] | None = None
+        self._tail_starts: list[int] | None = None
         self._taken = 0  # how many buffers of the tail the running round writes
+
+    @property
+    def path(self) -> str:
+        return segment_path(self._folder, self.base)
+
+    @property
+    def index_path(self) -> str:
+        return index_path(self._folder, self.base)
 
     @classmethod
     def recovered(
@@ -134,8 +141,11 @@ class Segment:
         if size == 0:
             _, self.first_offset, self.first_timestamp = kernels.seek_record(records, 0, len(records), 0, 0)
         self.index.add(records, size)
-        self._tail.append(records)
-        self._tail_starts.append(size)
+        if self._tail is None or self._tail_starts is None:
+            self._tail, self._tail_starts = [records], [size]
+        else:
+            self._tail.append(records)
+            self._tail_starts.append(size)
         epoch = int.from_bytes(records[-_EPOCH_AND_CRC_BYTES:-CRC_BYTES], "little")
         crc = int.from_bytes(records[-CRC_BYTES:], "little")
         self.appended = Mark(size + len(records), end, last_timestamp, epoch, crc)
@@ -153,15 +163,18 @@ class Segment:
         self.promised = mark
         if synced:
             self.synced = mark
-        del self._tail[: self._taken]
-        del self._tail_starts[: self._taken]
+        if self._tail is not None and self._tail_starts is not None and self._taken < len(self._tail):
+            del self._tail[: self._taken]
+            del self._tail_starts[: self._taken]
+        else:
+            self._tail = self._tail_starts = None
         self._taken = 0
 
     def truncate_to(self, mark: Mark) -> None:
         """Forget everything past `mark`; the caller truncates the file."""
         assert isinstance(self.index, MemoryIndex), "a sealed segment is not truncated in place"
         self.index.truncate(mark.size)
-        self._tail, self._tail_starts, self._taken = [], [], 0
+        self._tail, self._tail_starts, self._taken = None, None, 0
         self.appended = mark
         self.promised = min(self.promised, mark)
         self.synced = min(self.synced, mark)
@@ -199,7 +212,7 @@ class Segment:
     async def read(self, position: int, length: int, fresh: bool = False) -> bytes:
         """Bytes at `position`, perhaps fewer than asked; at least one if the segment and its file go on there. `fresh`:
         not from the page cache, unless the bytes may be there only."""
-        if position < self.promised.size or not self._tail:
+        if position < self.promised.size or self._tail is None or self._tail_starts is None:
             length = max(min(length, self.promised.size - position), 0)
             if self.missing:
                 return b""

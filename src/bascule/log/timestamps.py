@@ -52,14 +52,13 @@ async def _healed_division(segments: SegmentList, timestamp: int) -> Division:
 
 async def _any_healed(segments: SegmentList, division: Division) -> bool:
     """Whether records between the two were healed; returns when all that are still missing are lost."""
-    start = 0 if division.last_earlier is None else division.last_earlier + 1
-    if start >= division.first_later:
-        return False
-    for segment in list(segments):
+    start = segments.floor if division.last_earlier is None else division.last_earlier + 1
+    segment = segments.at(start)
+    while segment is not None and start < division.first_later and segment.base < division.first_later:
         following = segments.after(segment)
-        inside = segment.base < division.first_later and (following is None or start < following.base)
-        if inside and segment.damage and await healed_or_lost(segments, segment) is Healing.HEALED:
+        if segment.damage and await healed_or_lost(segments, segment) is Healing.HEALED:
             return True
+        segment = following
     return False
 
 

@@ -49,7 +49,7 @@ async def offsets(node: Node) -> list[int]:
     [
         {"retentionMaxMessages": api.NullableInt64(value=10)},
         {"retentionMaxBytes": api.NullableInt64(value=1_000)},
-        {"retentionMaxAge": api.NullableInt64(value=1_000)},
+        {"retentionMaxAge": api.NullableInt64(value=1_000), "segmentMaxAge": api.NullableInt64(value=0)},
     ],
     ids=["messages", "bytes", "age"],
 )
