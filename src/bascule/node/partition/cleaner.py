@@ -7,11 +7,12 @@ whoever leads. Nothing above the high watermark expires, nothing at or above the
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from bascule.core.metadata.commands import NewStart
 from bascule.core.metadata.starts import lowest_hold
-from bascule.core.metadata.streams import Key
+from bascule.core.metadata.streams import Hold, Key
 from bascule.core.retention import SegmentSize, retained_from
 from bascule.errors import BasculeError
 from bascule.limits import RAISED_STARTS, WATCH_SLICE
@@ -44,6 +45,26 @@ class Cleaner:
         self._replicas = replicas
         self._client = client
         self._rounds: dict[Key, _Round] = {}
+        metrics = environment.metrics
+        metrics.gauge("bascule_hold_age_seconds", "Since a hold was set or raised last", self._hold_ages, label="hold")
+        metrics.gauge("bascule_hold_bytes", "What a hold keeps, in whole segments", self._hold_bytes, label="hold")
+
+    # --- holds of what is led here ---------------------------------------------------------------------------
+
+    def _holds(self) -> Iterator[tuple[str, Replica, Hold]]:
+        for replica in self._replicas.values():
+            if replica.partition.holds and replica.leading is not None:
+                for hold in replica.partition.holds:
+                    yield f"{replica.name}/{hold.name}", replica, hold
+
+    def _hold_ages(self) -> dict[str, float]:
+        now = self._environment.ports.clock.time_ns()
+        return {name: max(0, now - hold.at) / NS for name, _, hold in self._holds()}
+
+    def _hold_bytes(self) -> dict[str, float]:
+        return {name: replica.log.segments.bytes_from(hold.offset) for name, replica, hold in self._holds()}
+
+    # --- rounds ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         while True:

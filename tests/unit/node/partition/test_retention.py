@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from bascule.core.metadata.commands import SetHold
+from bascule.core.metadata.streams import CURSORS, Stream, StreamConfig
+from bascule.core.retention import RetentionLimits
 from bascule.errors import Status
+from bascule.node.config.broker import StreamDefaults
 from bascule.node.partition.replica import Replica
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
@@ -122,6 +125,30 @@ def test_a_hold_keeps_what_is_at_or_above_it() -> None:
         assert 7 < (await offsets(node))[0] <= 30
 
     run(main())
+
+
+def test_metrics_show_the_age_of_a_hold_and_what_it_keeps() -> None:
+    async def main() -> None:
+        node = await one()
+        await fill(node, 0, 10)
+        await node.broker.controller.executor._proposals.propose(
+            lambda: SetHold("s", 0, "archive", 0, node.broker.environment.ports.clock.time_ns())
+        )
+        await asyncio.sleep(30.0)
+        readings = {reading.name: reading for reading in node.broker.environment.metrics.read()}
+        assert 30 <= readings["bascule_hold_age_seconds"].values["s/0/archive"] < 40
+        held = readings["bascule_hold_bytes"].values["s/0/archive"]
+        assert held == replica_of(node).log.segments.bytes_from(0) > 0
+
+    run(main())
+
+
+def test_cursors_never_expire() -> None:
+    limits = StreamConfig(retention_max_bytes=1, retention_max_messages=1, retention_max_age=1)
+    defaults = StreamDefaults(1 << 20, 0, 1, False, 1 << 20, retention=RetentionLimits(1, 1, 1))
+    streams = {name: Stream(name, name, "", (), limits) for name in (CURSORS, "other")}
+    assert not defaults.retention_of(streams[CURSORS])
+    assert defaults.retention_of(streams["other"]) == RetentionLimits(1, 1, 1_000_000)
 
 
 @pytest.mark.parametrize("seed", range(12))
