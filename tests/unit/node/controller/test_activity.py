@@ -176,3 +176,29 @@ def test_the_next_controller_goes_on() -> None:
         assert names == [ACTIVITY, *(f"{name}{round}" for round in range(3) for name in ("x", "y", "z"))]
 
     run(main())
+
+
+@pytest.mark.parametrize(("least", "expected"), [(0, 1), (3, 3)])
+def test_where_a_seed_founds_the_cluster_the_own_streams_have_the_replicas_of_their_creation(
+    least: int, expected: int
+) -> None:
+    """They get no more when brokers join: `clustering.min.replication.factor` makes their creation wait for these."""
+
+    async def main() -> None:
+        nats = MemoryNats()
+        settings: dict[str, Any] = {"activity": ENABLED, "cursors": CursorSettings(1)}
+        first = await Member("a", nats, seed=True, min_replication_factor=least, **settings).start()
+        await asyncio.sleep(5)
+        metadata = first.broker.cluster.metadata
+        assert all((metadata.stream(name) is None) == (least > 1) for name in (ACTIVITY, CURSORS))
+        for name in "bc":
+            await Member(name, nats, min_replication_factor=least, **settings).start()
+        await until(lambda: all(first.broker.cluster.metadata.stream(name) for name in (ACTIVITY, CURSORS)))
+        await until(lambda: len(first.broker.cluster.raft.membership.voters) == 3)
+        await asyncio.sleep(10)
+        for name in (ACTIVITY, CURSORS):
+            stream = first.broker.cluster.metadata.stream(name)
+            assert stream is not None
+            assert [len(item.replicas) for item in stream] == [expected]
+
+    run(main())
