@@ -43,6 +43,8 @@ def freeze_objects() -> None:
 def freeze_grown() -> None:
     """Freeze the objects of many new partitions. Garbage is collected first, for it would never be freed; that visits
     only what came since the last time. Nor are frozen objects ever freed that refer to each other in a circle, as those
-    of a partition do: so this may be called when a broker has more of them than ever before, and not more often."""
-    gc.collect()
-    gc.freeze()
+    of a partition do: so this may be called when a broker has more of them than ever before, and not more often. While
+    a broker starts it does nothing: all objects are frozen at the end of that."""
+    if gc.isenabled():
+        gc.collect()
+        gc.freeze()
