@@ -4,15 +4,16 @@ is on its PYTHONPATH. Processor time of the loop's thread, not wall time: the ma
 Every callback that takes longer than `NOTED_S` is a line in the file that BASCULE_LOOP_METER names: when it ended on
 the system's monotonic clock, how long it took, how much of that was garbage collection, and what it was.
 
-With BASCULE_LOOP_METER_ALL the time counts too in which a callback is blocked: all but the time in which its thread
-could run and had no processor, which the kernel counts, or may have waited for another thread of this process that had
-none. And a second file, `.tasks`, has how many tasks there are.
+With BASCULE_LOOP_METER_ALL the time counts too in which a callback is blocked, unless the machine lacks processors:
+then its thread waits for one, or for another thread of this process that waits, and nobody can tell how long. A second
+file, `.tasks`, has how many tasks there are.
 """
 
 import asyncio
 import asyncio.events
 import gc
 import os
+import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +22,7 @@ from typing import Any
 
 NOTED_S = 0.005
 TASKS_EVERY_S = 2.0
-OTHERS_EVERY_S = 0.05
+MOST_WAITING = 20.0
 
 
 class _Garbage:
@@ -52,47 +53,20 @@ class _Tasks:
             self._file.write(f"{now:.3f} {len(asyncio.all_tasks())}\n")
 
 
-class _Waits:
-    """How long threads of this process could run and had no processor, as the kernel counts it."""
-
-    def __init__(self) -> None:
-        self._own = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        self._since_s = 0.0
-        self._others = 0.0
-        """Of the other threads, at some moment in the last OTHERS_EVERY_S."""
-
-    def own_s(self) -> float:
-        return int(os.pread(self._own, 100, 0).split()[1]) / 1e9
-
-    def look(self, now_s: float) -> None:
-        if now_s - self._since_s > OTHERS_EVERY_S:
-            self._since_s, self._others = now_s, self._others_s()
-
-    def others_s(self) -> float:
-        """Since then."""
-        return self._others_s() - self._others
-
-    def _others_s(self) -> float:
-        total = 0
-        for thread in Path("/proc/self/task").iterdir():
-            try:
-                total += int((thread / "schedstat").read_text().split()[1])
-            except OSError:
-                continue  # it has ended
-        return total / 1e9
+def _lacks_processors() -> bool:
+    """As the kernel has it of the last ten seconds: whether something could run and had no processor, for more than
+    MOST_WAITING percent of the time."""
+    try:
+        return float(re.findall(r"some avg10=([\d.]+)", Path("/proc/pressure/cpu").read_text())[0]) > MOST_WAITING
+    except (OSError, IndexError):
+        return True
 
 
-def _unstarved(run: Callable[[asyncio.Handle], None], waits: _Waits, handle: asyncio.Handle) -> float:
-    """Run the callback; how long it ran, and was blocked by something else than a lack of processors."""
-    began, cpu, waited = time.monotonic(), time.thread_time(), waits.own_s()
-    waits.look(began)
+def _blocked_too(run: Callable[[asyncio.Handle], None], handle: asyncio.Handle) -> float:
+    began, cpu = time.monotonic(), time.thread_time()
     run(handle)
     took = time.monotonic() - began
-    if took <= NOTED_S:
-        return took
-    cpu, waited = time.thread_time() - cpu, waits.own_s() - waited
-    blocked = max(took - cpu - waited, 0.0)
-    return cpu + max(blocked - waits.others_s(), 0.0)
+    return time.thread_time() - cpu if took > NOTED_S and _lacks_processors() else took
 
 
 def _ran(run: Callable[[asyncio.Handle], None], handle: asyncio.Handle) -> float:
@@ -113,7 +87,7 @@ def install(path: str, everything: bool) -> None:
     garbage = _Garbage()
     gc.callbacks.append(garbage)
     run = asyncio.events.Handle._run
-    timed = partial(_unstarved, run, _Waits()) if everything else partial(_ran, run)
+    timed = partial(_blocked_too, run) if everything else partial(_ran, run)
     tasks = _Tasks(path) if everything else None
 
     def metered(self: asyncio.Handle) -> None:

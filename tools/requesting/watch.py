@@ -1,7 +1,7 @@
 """What a broker uses while it is called: memory, descriptors, tasks, and what holds its event loop.
 
 The meter of the benchmarks (`bench/meter`) runs inside of each broker. Here it counts a callback's time as well while
-it is blocked, in a system call, say; but not while it waits for a processor that another program has.
+it is blocked, in a system call, say, as long as the machine has processors enough.
 """
 
 from __future__ import annotations
