@@ -28,7 +28,7 @@ from tests.harness.cluster_load import STREAM, Brokers, Load, Report
 from tools.fuzzing.chance import Chance
 from tools.requesting.callers import Answers, Caller
 from tools.requesting.methods import every_method
-from tools.requesting.requests import OWN_STREAMS, STREAMS, Requests
+from tools.requesting.requests import MOST_PARTITIONS, OWN_STREAMS, STREAMS, Requests
 from tools.requesting.watch import Watch, descriptors
 
 NAMES = "abc"
@@ -41,6 +41,7 @@ SETTINGS = {
     "clustering.min.insync.replicas": 1,
 }
 SETTLE_S = 5.0
+GROW_TIMEOUT_S = 120.0
 SWEEP_EVERY_S = 5.0
 SAY_EVERY_S = 30.0
 MOST_OTHER_STREAMS = 10
@@ -84,6 +85,7 @@ class Run:
             os.nice(5)  # those that call, not the brokers
             pids = {name: broker.pid for name, broker in brokers.brokers.items()}
             async with Load(brokers) as load:
+                await load.with_client(self._grow)
                 await asyncio.sleep(SETTLE_S)
                 watch.look(brokers.brokers)
                 before = {name: Before(descriptors(brokers[name]), self._tasks(name)) for name in names}
@@ -93,6 +95,15 @@ class Run:
                 self._check_load(await load.finish(Report("load")))
             self._check_processes(brokers, pids)
         self._check_loops()
+
+    async def _grow(self, client: Client) -> None:
+        """As many partitions as the requests may ever make: what a broker needs for them it has from now on."""
+        for name in STREAMS:
+            await client.create_stream(
+                name, partitions=MOST_PARTITIONS, replication_factor=len(self._names), timeout=GROW_TIMEOUT_S
+            )
+        for name in STREAMS:
+            await client.delete_stream(name, timeout=GROW_TIMEOUT_S)
 
     async def _call(self, brokers: Brokers, load: Load) -> None:
         self._began = time.monotonic()
