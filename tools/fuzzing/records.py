@@ -148,6 +148,7 @@ def check_stored(data: bytes, chance: Chance) -> None:
         require(ask("reverse_records", back, 0, len(back)) == data, "reversed twice is not the same")
     ask("index_records", data, chance.randrange(1 << 40), chance.randint(0, 200), chance.choice((1, 64, 150)))
     ask_within("decode_records", data, chance, chance.randint(0, 5))
+    ask_within("record_columns", data, chance, min_offset, chance.randrange(32))
 
 
 def check_decode(data: bytes, chance: Chance) -> None:
