@@ -100,7 +100,9 @@ class Follower:
         end: int,
         promised_end: int,
         hw_end: int,
+        start: int = 0,
     ) -> None:
+        """`start`: everything below has expired in our log."""
         self.leader_epoch = leader_epoch
         self.end = end
         self.promised_end = promised_end
@@ -112,6 +114,7 @@ class Follower:
         self._partition = partition
         self._epochs = epochs
         self._exposed_end = 0
+        self._start = start
 
     @property
     def position(self) -> Position:
@@ -127,8 +130,9 @@ class Follower:
     @property
     def waits_for_start(self) -> bool:
         """It has no record, and begins where the partition does: a leader that takes it for another log is about to
-        learn where that is."""
-        return not self._epochs.last_epoch
+        learn where that is. A log whose records cannot be read has none either, but ends above its start: it is
+        truncated."""
+        return not self._epochs.last_epoch and self.end == self._start
 
     def step(self, event: Event) -> list[Effect]:
         match event:

@@ -92,7 +92,7 @@ class Executor:
 
     async def carry_out(self, request: pb.PropagatedRequest) -> int:
         """Returns the index of the command that made the change. Repeated requests of one operation share one run."""
-        id = request.operation.id or self._new_id()
+        id = self._id_of(request)
         task = self._under_way.get(id)
         if self._raft.trouble and _handling(request.op).by is Asker.CLIENT:
             # The disk may fail for days: the client gets the reason now, not a timeout.
@@ -105,6 +105,16 @@ class Executor:
             task = self._under_way[id] = self._tasks.start(self._execute(request))
             task.add_done_callback(lambda done: self._ended(id, request.op, done))
         return await asyncio.shield(task)
+
+    def _id_of(self, request: pb.PropagatedRequest) -> str:
+        """What is under way is not begun again. A leader asks for a change of its in-sync set once more when no answer
+        comes in time, as another operation: while Raft is slow these would only make it slower."""
+        if request.op in SHARED:
+            same = pb.PropagatedRequest()
+            same.CopyFrom(request)
+            same.ClearField("operation")
+            return same.SerializeToString(deterministic=True).hex()
+        return request.operation.id or self._new_id()
 
     def _made(self, id: str, since: int) -> int:
         """The index at which the operation was made, or 0. Raises Outdated if this controller cannot know."""
@@ -241,6 +251,10 @@ class Executor:
     async def _set_hold(self, request: pb.PropagatedRequest) -> int:
         hold = cast(SetHold, asked(request))
         return await self._proposals.propose(lambda: replace(hold, at=self._clock.time_ns()))
+
+
+SHARED = (pb.SHRINK_ISR, pb.EXPAND_ISR, pb.GIVE_WAY, pb.CHANGE_LEADER, pb.RAISE_STARTS)
+"""Operations that name the only state in which they apply: two equal requests ask for the same change."""
 
 
 class Asker(Enum):

@@ -65,7 +65,13 @@ class Following:
         self._truncation_failed = False
         self._stopped = False
         self._machine = Follower(
-            *replica.key, partition.leader_epoch, replica.epochs, log.end, log.promised_end, replica.certain_end
+            *replica.key,
+            partition.leader_epoch,
+            replica.epochs,
+            log.end,
+            log.promised_end,
+            replica.certain_end,
+            log.segments.floor,
         )
         self._caught_up_end: int | None = None
         """Where our log had reached the end of the leader's."""

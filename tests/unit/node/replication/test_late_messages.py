@@ -45,7 +45,7 @@ class Bus:
 
 
 class Leading:
-    epoch, hw_end, end, records_end = EPOCH, 0, END, END
+    epoch, hw_end, end, records_end, log_start = EPOCH, 0, END, END, 0
     epochs = EpochHistory([(EPOCH, 0)])
 
     def __init__(self) -> None:
