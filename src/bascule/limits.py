@@ -159,6 +159,7 @@ TCP_KEEPALIVE_PROBES = 4
 
 # the client
 CLIENT_CONNECT_TIMEOUT_S = 5.0
+CLIENT_CURSORS_S = 3.0  # until a cluster without the stream of cursors is taken for one that has none
 CLIENT_TIMEOUT_S = 10.0  # of a whole request, with its retries
 CLIENT_ADMIN_TIMEOUT_S = 60.0  # of a request that moves replicas between brokers
 CLIENT_ACK_TIMEOUT_S = 5.0

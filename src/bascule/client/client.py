@@ -204,8 +204,14 @@ class Client:
         self, method: str, id: str, stream: str, partition: int, request: bytes, timeout: float
     ) -> bytes:
         deadline = Deadline(timeout)
+        soon = Deadline(min(timeout, limits.CLIENT_CURSORS_S))  # a cluster that has just started is about to make them
+
+        async def known() -> Stream:
+            return await self._cluster.stream(CURSORS, soon)
+
         try:
-            partitions = len((await self._cluster.stream(CURSORS, deadline)).partitions)
+            found = await self._cluster.persist(known, soon, lambda error: isinstance(error, NotFound | Unavailable))
+            partitions = len(found.partitions)
         except NotFound:
             raise FailedPrecondition(
                 "this cluster has no cursors: set cursors.stream.partitions of its brokers, and restart them"

@@ -46,6 +46,7 @@ DEFAULT_TIMEOUT_S = 5.0
 NOTHING_CHANGED = "nothing was changed"
 ASK_EVERY_S = 0.5
 POLL_S = 0.02
+SEEN_S = 2.0
 ISR_TIMEOUT_S = 1.0
 """For requests that are repeated anyway: while a change of the ISR is pending, the larger set must commit."""
 
@@ -243,9 +244,9 @@ class ControllerClient:
         raise by_status(Status(response.error.code), response.error.msg)
 
     async def _seen_perhaps(self, index: int, timeout_s: float | None) -> None:
-        """Waits no longer than this for a change that is made, whether this broker knows or not."""
+        """Waits for this broker to know of a change that is made; not for long, because its disk may be held up."""
         with suppress(DeadlineExceeded):
-            await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+            await self._seen(index, SEEN_S if timeout_s is None else min(timeout_s, SEEN_S))
 
     async def _seen(self, index: int, timeout_s: float) -> None:
         try:
