@@ -1,10 +1,12 @@
 """What the controller may be requested to do is declared, command by command: nothing falls through to another part."""
 
+import asyncio
 from typing import get_args
 
 import pytest
 
-from bascule.core.metadata.commands import LAYOUTS, Command
+from bascule.core.metadata.codec import asking
+from bascule.core.metadata.commands import LAYOUTS, ChangeLeader, Command
 from bascule.errors import InvalidArgument
 from bascule.node.controller.executor import OPERATIONS, Asker
 from bascule.testing.bus import MemoryNats
@@ -31,5 +33,29 @@ def test_a_request_for_anything_else_is_refused(op: pb.Op) -> None:
         with pytest.raises(InvalidArgument, match=f"operation {op} is not known to this broker"):
             await node.broker.controller.executor.carry_out(request)
         assert node.broker.cluster.metadata.index == since
+
+    run(main())
+
+
+@pytest.mark.parametrize(("op", "proposed"), [(pb.CHANGE_LEADER, 1), (pb.BARRIER, 2)])
+def test_an_equal_change_that_is_under_way_is_not_proposed_again(op: pb.Op, proposed: int) -> None:
+    """As a leader asks once more when no answer comes in time: with another id. A barrier is about its own moment."""
+
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        await node.create("s")
+        partition = node.broker.cluster.metadata.streams["s"].partitions[0]
+        change = asking(ChangeLeader("s", 0, partition.leader, partition.leader_epoch))
+        barrier = pb.PropagatedRequest(op=pb.BARRIER)
+        barrier.brokerOp.broker = "me"
+        request = change if op == pb.CHANGE_LEADER else barrier
+        other = pb.PropagatedRequest()
+        other.CopyFrom(request)
+        request.operation.id, other.operation.id = "first", "second"
+        executor = node.broker.controller.executor
+        both = [asyncio.ensure_future(executor.carry_out(each)) for each in (request, other)]
+        await asyncio.sleep(0)
+        assert len(executor._under_way) == proposed
+        await asyncio.gather(*both, return_exceptions=True)
 
     run(main())
