@@ -26,8 +26,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"Bascule differs on purpose: {mark.args[0]}"))
         if foreign and item.get_closest_marker("processes"):
             item.add_marker(pytest.mark.skip(reason="stops, kills or starts brokers, which it does not do to yours"))
-        if not foreign and (mark := item.get_closest_marker("unfinished")):
-            item.add_marker(pytest.mark.xfail(reason=mark.args[0], strict=True))
 
 
 class Servers:

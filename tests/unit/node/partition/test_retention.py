@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from bascule.core.metadata.streams import CURSORS, Stream, StreamConfig
 from bascule.core.retention import RetentionLimits
 from bascule.errors import Status
 from bascule.node.config.broker import StreamDefaults
+from bascule.node.partition.cleaner import expired_end
 from bascule.node.partition.replica import Replica
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
@@ -228,5 +230,24 @@ def test_a_follower_that_was_away_begins_where_the_partition_begins_now() -> Non
             await member.start()
         await until(lambda: len(leader.broker.cluster.metadata.streams["s"].partitions[0].isr) == 3)
         assert (await leader_of(members, "s").read("s"))[-1] == b"067"
+
+    run(main())
+
+
+def test_what_is_not_committed_never_expires_however_old_it_is() -> None:
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        await node.create("s")
+        for number in range(100):
+            await node.publish("s", b"%d" % number)
+        (replica,) = node.broker.replicas.values()
+        defaults = replace(node.broker.environment.settings.defaults, retention=RetentionLimits(max_messages=1))
+        segments = replica.log.segments
+        assert len(segments) > 3
+        assert expired_end(replica, defaults, 0) == segments[-1].base
+        segments.visible_end = segments[1].base + 1  # followers are behind: the rest may still be truncated
+        assert expired_end(replica, defaults, 0) == segments[1].base
+        segments.visible_end = segments[1].base - 1
+        assert expired_end(replica, defaults, 0) == 0
 
     run(main())
