@@ -39,12 +39,22 @@ class AckError(IntEnum):
     INCORRECT_OFFSET = 2
     TOO_LARGE = 3
     ENCRYPTION = 4
+    SEQUENCE_GAP = 100  # ours, from here on: told to idempotent producers only
+    UNKNOWN_PRODUCER = 101
+    FENCED = 102
+    DUPLICATE = 103
+    OVERLAP = 104
+    EMPTY_BATCH = 105  # and to who publishes atomic batches
+    BENT_BATCH = 106
+    LONG_BATCH = 107
 
 
 class BasculeError(Exception):
     """The root. `status` is what a gRPC client sees."""
 
     status: ClassVar[Status] = Status.UNKNOWN
+    retryable: bool = False
+    """Whether the same request may succeed if it is made again a moment later, and nothing is stored twice by that."""
 
 
 # --- the caller's fault -----------------------------------------------------------------------------------
@@ -82,6 +92,7 @@ class ResourceExhausted(CallerError):
     """Also how Liftbridge says that a subscription has delivered all it was asked for."""
 
     status = Status.RESOURCE_EXHAUSTED
+    retryable = True
 
 
 class OutOfRange(CallerError):
@@ -96,6 +107,17 @@ class Unimplemented(CallerError):
 
 class DeadlineExceeded(CallerError):
     status = Status.DEADLINE_EXCEEDED
+    retryable = True
+
+
+class TimedOut(DeadlineExceeded, TimeoutError):
+    """A request of the Python client got no answer in time."""
+
+
+class ClientClosed(CallerError, RuntimeError):
+    """The client was closed: it makes no more requests."""
+
+    status = Status.CANCELLED
 
 
 class Cancelled(CallerError):
@@ -120,6 +142,10 @@ class StartError(CallerError):
     status = Status.FAILED_PRECONDITION
 
 
+class PackageMissing(StartError, ImportError):
+    """A package of an extra is not installed."""
+
+
 # --- the cluster's fault, or the peer's -------------------------------------------------------------------
 
 
@@ -135,6 +161,7 @@ class Internal(ClusterError):
 
 class Unavailable(ClusterError):
     status = Status.UNAVAILABLE
+    retryable = True
 
 
 class BusUnavailable(Unavailable):
@@ -142,10 +169,16 @@ class BusUnavailable(Unavailable):
 
 
 class NotSent(ClusterError):
-    """A message that was not sent to NATS, and so is stored nowhere: there is no connection, or NATS takes none of its
-    size. Clients see UNKNOWN, as the protocol has it."""
+    """A message that was not sent, and so is stored nowhere: to send it again is safe. A broker raises it when there is
+    no connection to NATS, or NATS takes none of its size, and clients see UNKNOWN, as the protocol has it; the Python
+    client when no broker took the message in time."""
 
     status = Status.UNKNOWN
+    retryable = True
+
+
+class SendTimeout(NotSent, TimeoutError):
+    """No broker took the message in time: it was not sent."""
 
 
 class HungUp(Unavailable):
@@ -168,6 +201,7 @@ class Outdated(ClusterError):
     """The request was made with outdated metadata: the caller reads the metadata again, and repeats it."""
 
     status = Status.ABORTED
+    retryable = True
 
 
 class LogError(ClusterError):
@@ -186,6 +220,10 @@ class PeerError(ClusterError):
 
 class PeerLacks(PeerError):
     """Another replica answers that its own log is damaged in the requested range."""
+
+
+class PeerNotCleared(PeerError):
+    """Another replica may have records that this one must not get: the tombstones of their keys may be gone."""
 
 
 class NatsProtocolError(PeerError):
@@ -213,6 +251,21 @@ class Unconfirmed(ClusterError):
         self.acked = acked
 
 
+class AckTimeout(Unconfirmed, TimeoutError):
+    """Sent, and no ack came in time: stored or not is unknown."""
+
+
+class Interrupted(Unavailable):
+    """Some messages of a call were sent, and the others were not. With acks the `acked` ones are those that were sent,
+    and are safe; without acks some may be lost. To repeat the whole call would store messages twice."""
+
+    retryable = False
+
+    def __init__(self, message: str, acked: int = 0) -> None:
+        super().__init__(message)
+        self.acked = acked
+
+
 class PublishError(BasculeError):
     """One message of many was refused; its `__cause__` says why. `index` counts from 0 in the order given."""
 
@@ -220,6 +273,8 @@ class PublishError(BasculeError):
         super().__init__(message)
         self.index = index
         self.acked = acked
+        self.refusals: dict[int, BasculeError] = {}
+        """Of all that were refused, by their index, why: those that were sent with it may be, too."""
 
 
 class RpcError(BasculeError):

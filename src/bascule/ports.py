@@ -115,6 +115,9 @@ class Disk(Protocol):
         """What is at each of these paths now, whatever is open under them; None for nothing. All in one thread hop.
         ESTALE if the data folder itself ("") is gone, or another one in its place."""
 
+    async def room(self) -> int | None:
+        """How many bytes are free on the device; None if that is not known."""
+
     async def reserve(self, path: str, size: int) -> None:
         """Reserve disk space: this file can grow to this size even on a full disk, if the file system supports that.
         Never an error."""
@@ -188,6 +191,10 @@ class Bus(Protocol):
 
 class Call(Protocol):
     """One gRPC call as a handler sees it: `net.call` over a socket, `testing.call` in memory."""
+
+    @property
+    def peer(self) -> str:
+        """The other end of the connection."""
 
     @property
     def peer_common_name(self) -> str | None:

@@ -95,6 +95,38 @@ cdef Failure failure_of(uint64_t error) noexcept nogil:
         failure.code = 6
         failure.text = b"encryption failed on partition"
         failure.size = 30
+    elif error == ERROR_SEQUENCE_GAP:
+        failure.code = ERROR_SEQUENCE_GAP
+        failure.text = b"sequence gap: messages of this producer before this one are missing"
+        failure.size = 67
+    elif error == ERROR_UNKNOWN_PRODUCER:
+        failure.code = ERROR_UNKNOWN_PRODUCER
+        failure.text = b"unknown producer: this partition has nothing of it, and it does not begin at 0"
+        failure.size = 78
+    elif error == ERROR_FENCED:
+        failure.code = ERROR_FENCED
+        failure.text = b"producer fenced: its id is in use under a higher epoch"
+        failure.size = 54
+    elif error == ERROR_DUPLICATE:
+        failure.code = ERROR_DUPLICATE
+        failure.text = b"duplicate: stored before, at an offset that is not known any more"
+        failure.size = 65
+    elif error == ERROR_OVERLAP:
+        failure.code = ERROR_OVERLAP
+        failure.text = b"sequence overlap: a part of the batch is stored, or all of it in another way than as one batch"
+        failure.size = 94
+    elif error == ERROR_EMPTY_BATCH:
+        failure.code = ERROR_EMPTY_BATCH
+        failure.text = b"empty batch: it has no message"
+        failure.size = 30
+    elif error == ERROR_BENT_BATCH:
+        failure.code = ERROR_BENT_BATCH
+        failure.text = b"a message of the batch is torn, or no proto.Message: nothing of the batch is stored"
+        failure.size = 83
+    elif error == ERROR_LONG_BATCH:
+        failure.code = ERROR_LONG_BATCH
+        failure.text = b"the batch has too many messages or headers: nothing of it is stored"
+        failure.size = 67
     else:
         failure.code = 0
         failure.text = b"unknown error"
@@ -301,7 +333,7 @@ cdef bint is_of_gone(const Span *inbox, const Span *prefix, dict gone) except -1
     return PyDict_GetItemWithError(gone, token.data[: token.size]) != NULL
 
 
-cdef int keep_entries(Out *kept, const uint8_t *at, const uint8_t *end, const Span *prefix, dict gone) except -1:
+cdef int keep_entries(Out *remaining, const uint8_t *at, const uint8_t *end, const Span *prefix, dict gone) except -1:
     # Publishers use one inbox for many messages, so the last result is cached.
     cdef Pending entry
     cdef Span inbox
@@ -317,9 +349,9 @@ cdef int keep_entries(Out *kept, const uint8_t *at, const uint8_t *end, const Sp
             inbox = entry.inbox
             over = is_of_gone(&inbox, prefix, gone)
         if not over:
-            out_reserve(kept, <uint64_t>(following - at))
-            memcpy(kept.data + kept.size, at, <size_t>(following - at))
-            kept.size += <uint64_t>(following - at)
+            out_reserve(remaining, <uint64_t>(following - at))
+            memcpy(remaining.data + remaining.size, at, <size_t>(following - at))
+            remaining.size += <uint64_t>(following - at)
         at = following
     return 0
 
@@ -328,16 +360,16 @@ def drop_gone(object pending, bytes prefix not None, dict gone not None):
     """Pending acks without those of calls that have ended: inboxes with `prefix`, whose token is in `gone`."""
     cdef Py_buffer view
     cdef Span start = span_of(prefix)
-    cdef Out kept
+    cdef Out remaining
     cdef const uint8_t *at
-    memset(&kept, 0, sizeof(Out))
+    memset(&remaining, 0, sizeof(Out))
     PyObject_GetBuffer(pending, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t *>view.buf
-        keep_entries(&kept, at, at + view.len, &start, gone)
-        return out_take(&kept)
+        keep_entries(&remaining, at, at + view.len, &start, gone)
+        return out_take(&remaining)
     finally:
-        out_drop(&kept)
+        out_drop(&remaining)
         PyBuffer_Release(&view)
 
 

@@ -115,17 +115,73 @@ cdef bint parse_own(const Record *record, Parsed *parsed, const uint8_t **header
     return at == end
 
 
-cdef int put_header_columns(Out *out, const Span *body, const uint8_t *own, uint64_t entries) except -1:
-    # A map has each key once: where it came first, with the value that came last. `own`: where headers as we write
+cdef enum:
+    FEW_HEADERS = 16  # so many are compared with each other
+
+
+cdef struct Ordered:
+    Header *header
+    uint64_t number
+
+
+cdef int by_key(const void *one, const void *other) noexcept nogil:
+    # Those with one key follow each other, in their order.
+    cdef const Ordered *left = <const Ordered *>one
+    cdef const Ordered *right = <const Ordered *>other
+    cdef uint64_t size = min(left.header.key.size, right.header.key.size)
+    cdef int found = memcmp(left.header.key.data, right.header.key.data, size) if size else 0
+    if found:
+        return found
+    if left.header.key.size != right.header.key.size:
+        return -1 if left.header.key.size < right.header.key.size else 1
+    return -1 if left.number < right.number else 1
+
+
+cdef uint64_t once_each(Header *headers, uint64_t count) except? 0xFFFFFFFFFFFFFFFF:
+    # How many are left: each key where it came first, with the value that came last.
+    cdef Ordered *ordered = <Ordered *>malloc(count * sizeof(Ordered))
+    cdef uint8_t *repeated = <uint8_t *>calloc(count, 1)
+    cdef Header *first
+    cdef uint64_t number
+    cdef uint64_t left = 0
+    try:
+        if ordered == NULL or repeated == NULL:
+            raise MemoryError("a message has too many headers for the memory that is left")
+        for number in range(count):
+            ordered[number].header = &headers[number]
+            ordered[number].number = number
+        qsort(ordered, count, sizeof(Ordered), by_key)
+        first = ordered[0].header
+        for number in range(1, count):
+            if same(&first.key, &ordered[number].header.key):
+                first.value = ordered[number].header.value
+                repeated[ordered[number].number] = 1
+            else:
+                first = ordered[number].header
+        for number in range(count):
+            if not repeated[number]:
+                headers[left] = headers[number]
+                left += 1
+        return left
+    finally:
+        free(ordered)
+        free(repeated)
+
+
+cdef int put_header_columns(
+    Out *out, const Span *body, const uint8_t *own, uint64_t entries, bint stored
+) except -1:
+    # Of what is `stored` those of users alone, without subject and reply, which brokers add: these are columns of their
+    # own. A map has each key once: where it came first, with the value that came last. `own`: where headers as we write
     # them begin; NULL if they are written in another way.
-    cdef Header few[16]
+    cdef Header few[FEW_HEADERS]
     cdef Header *headers = few
     cdef const uint8_t *at = body.data if own == NULL else own
     cdef const uint8_t *end = body.data + body.size
     cdef uint64_t count = 0
     cdef uint64_t number
     cdef uint64_t other
-    if entries > 16:
+    if entries > FEW_HEADERS:
         headers = <Header *>malloc(entries * sizeof(Header))
         if headers == NULL:
             raise MemoryError("a message has too many headers for the memory that is left")
@@ -134,12 +190,16 @@ cdef int put_header_columns(Out *out, const Span *body, const uint8_t *own, uint
             at = next_header(at, end, 9, &headers[count]) if own == NULL else own_header(at + 1, end, &headers[count])
             if at == NULL:
                 break
-            for other in range(count):
+            if stored and is_brokers_own(&headers[count].key):
+                continue
+            for other in range(count if entries <= FEW_HEADERS else 0):
                 if same(&headers[other].key, &headers[count].key):
                     headers[other].value = headers[count].value
                     break
             else:
                 count += 1
+        if entries > FEW_HEADERS and count:
+            count = once_each(headers, count)
         for number in range(count):
             put_text(&out[1], &out[2], &headers[number].key)
             put_text(&out[3], &out[4], &headers[number].value)
@@ -173,7 +233,7 @@ cdef int put_row(Columns *columns, const Record *record, const Span *body, int w
         put_validity(&out[12], columns.count, parsed.fields[8].size > 0)
     if wanted & COLUMN_HEADERS:
         if parsed.entries:
-            put_header_columns(&out[13], body, headers, parsed.entries)
+            put_header_columns(&out[13], body, headers, parsed.entries, True)
         put_end(&out[13], out[14].size // 4 - 1)
     columns.count += 1
     return 1

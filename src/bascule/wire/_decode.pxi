@@ -26,7 +26,14 @@ cdef inline bytes decode_bytes(const Span *raw):
     return raw.data[: raw.size]
 
 
-cdef dict decode_headers(const Span *body):
+cdef inline bint is_brokers_own(const Span *name) noexcept nogil:
+    # The broker writes these headers itself, and drops those that it is given.
+    return (name.size == 7 and memcmp(name.data, <const char *>"subject", 7) == 0) or (
+        name.size == 5 and memcmp(name.data, <const char *>"reply", 5) == 0
+    )
+
+
+cdef dict decode_headers(const Span *body, bint user_only):
     cdef dict headers = {}
     cdef Header header
     cdef const uint8_t *at = body.data
@@ -36,15 +43,19 @@ cdef dict decode_headers(const Span *body):
         if at == NULL:
             return headers
         if header.key.size == 7 and memcmp(header.key.data, b"subject", 7) == 0:
+            if user_only:
+                continue
             key = "subject"
         elif header.key.size == 5 and memcmp(header.key.data, b"reply", 5) == 0:
+            if user_only:
+                continue
             key = "reply"
         else:
             key = header.key.data[: header.key.size].decode("utf-8")
         headers[key] = header.value.data[: header.value.size]
 
 
-cdef tuple decode_one(const Span *body, Text *texts):
+cdef tuple decode_one(const Span *body, Text *texts, bint user_only):
     cdef Parsed parsed
     cdef Span *fields = parsed.fields
     if not parse(body, MESSAGE, &parsed, MAX_DEPTH):
@@ -58,13 +69,13 @@ cdef tuple decode_one(const Span *body, Text *texts):
         <int32_t>fields[6].size,
         decode_text(&fields[7], &texts[1]),
         decode_text(&fields[8], &texts[2]),
-        decode_headers(body) if parsed.entries else {},
+        decode_headers(body, user_only) if parsed.entries else {},
     )
 
 
-def decode_records(object buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit):
+def decode_records(object buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t limit, bint user_only=False):
     """At most `limit` framed Messages -> (position, [(offset, key, value, timestamp, stream, partition, subject,
-    reply, headers)])."""
+    reply, headers)]); of headers those of users alone, if asked for: without `subject` and `reply`."""
     cdef Py_buffer view
     cdef Text texts[3]
     cdef Span body
@@ -83,7 +94,7 @@ def decode_records(object buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t l
                 raise ValueError(f"frame flag {at[0]} instead of 0: compressed messages are not supported here")
             if body.size > <uint64_t>(stop - body.data):
                 break
-            messages.append(decode_one(&body, texts))
+            messages.append(decode_one(&body, texts, user_only))
             at = body.data + body.size
             limit -= 1
         return <Py_ssize_t>(at - <const uint8_t *>view.buf), messages

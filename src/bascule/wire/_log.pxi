@@ -235,3 +235,136 @@ def index_records(object records, int64_t position, int64_t since, int64_t inter
     finally:
         out_drop(&out)
         PyBuffer_Release(&view)
+
+
+# --- producers --------------------------------------------------------------------------------------------
+
+cdef int64_t record_producer(const Record *record, Span *producer) noexcept nogil:
+    # Field 2001, which stands right after the timestamp, into `producer`; gives the timestamp. Its size is 0 if there
+    # is none.
+    cdef const uint8_t *at = record.fields
+    cdef uint64_t value = 0
+    producer.size = 0
+    if at < record.trailer and at[0] == 0x12:
+        at = read_size(at + 1, record.trailer, &value)
+        if at == NULL:
+            return 0
+        at += value
+    if at < record.trailer and at[0] == 0x1A:
+        at = read_size(at + 1, record.trailer, &value)
+        if at == NULL:
+            return 0
+        at += value
+    if at >= record.trailer or at[0] != 0x20:
+        return 0
+    at = read_varint(at + 1, record.trailer, &value)
+    if at == NULL or record.trailer - at < 3 or at[0] != 0x8A or at[1] != 0x7D:
+        return 0
+    at = read_size(at + 2, record.trailer, &producer.size)
+    if at == NULL:
+        producer.size = 0
+        return 0
+    producer.data = at
+    return <int64_t>value
+
+
+cdef int64_t observe(
+    Producers *table, const uint8_t *base, const uint8_t *at, const uint8_t *end, int64_t next_offset
+) except -1 nogil:
+    cdef Record record
+    cdef Span producer
+    cdef Numbered numbered
+    cdef int64_t timestamp
+    while at < end:
+        if read_record(at, end, &record) != LOG_END:
+            with gil:
+                bad_record(base, at)
+        timestamp = record_producer(&record, &producer)
+        if producer.size and read_numbered(&producer, &numbered) and is_of(table, &numbered):
+            observe_numbered(table, &numbered, record.offset, timestamp)
+        next_offset = record.offset + 1
+        at = record.next
+    return next_offset
+
+
+def observe_producers(ProducerTable producers not None, object records, Py_ssize_t start, Py_ssize_t end):
+    """Takes in what whole, verified records say of their producers."""
+    cdef Py_buffer view
+    cdef const uint8_t *base
+    open_range(&view, records, start, end)
+    try:
+        base = <const uint8_t *>view.buf
+        if end - start >= UNLOCK_FROM_BYTES:
+            with nogil:
+                producers.end = observe(&producers.table, base, base + start, base + end, producers.end)
+        else:
+            producers.end = observe(&producers.table, base, base + start, base + end, producers.end)
+    finally:
+        PyBuffer_Release(&view)
+
+
+# --- atomic batches ----------------------------------------------------------------------------------------
+
+cdef bint record_batch(const Record *record, uint32_t *index, uint32_t *count) noexcept nogil:
+    # Field 2002, which stands behind the timestamp and field 2001: the place of the record in its atomic batch, and how
+    # many records that has. False if it is in none.
+    cdef const uint8_t *at = record.fields
+    cdef const uint8_t *end = record.trailer
+    cdef uint64_t value = 0
+    if at < end and at[0] == 0x12:
+        at = read_size(at + 1, end, &value)
+        if at == NULL:
+            return False
+        at += value
+    if at < end and at[0] == 0x1A:
+        at = read_size(at + 1, end, &value)
+        if at == NULL:
+            return False
+        at += value
+    if at >= end or at[0] != 0x20:
+        return False
+    at = read_varint(at + 1, end, &value)
+    if at != NULL and end - at >= 3 and at[0] == 0x8A and at[1] == 0x7D:
+        at = read_size(at + 2, end, &value)
+        if at != NULL:
+            at += value
+    if at == NULL or end - at < BATCH_BYTES or at[0] != 0x92 or at[1] != 0x7D or at[2] != 0x04:
+        return False
+    index[0] = get_le16(at + 3)
+    count[0] = get_le16(at + 5)
+    return index[0] < count[0] and record.offset >= <int64_t>index[0]
+
+
+def open_batch(object buffer, Py_ssize_t start, Py_ssize_t end):
+    """Records -> (position, first offset, missing) of the atomic batch that they end in the middle of: where its first
+    record among them is, the offset of its first record of all, and how many records are missing. (end, -1, 0) if there
+    is none."""
+    cdef Py_buffer view
+    cdef Record record
+    cdef uint32_t index = 0
+    cdef uint32_t count = 0
+    cdef int64_t first = -1
+    cdef uint32_t missing = 0
+    cdef const uint8_t *base
+    cdef const uint8_t *at
+    cdef const uint8_t *stop
+    cdef const uint8_t *position
+    open_range(&view, buffer, start, end)
+    try:
+        base = <const uint8_t *>view.buf
+        at = base + start
+        stop = position = base + end
+        while at < stop and read_record(at, stop, &record) == LOG_END:
+            if not record_batch(&record, &index, &count) or index + 1 == count:
+                first = -1
+                missing = 0
+                position = stop
+            else:
+                missing = count - index - 1
+                if record.offset - index != first:
+                    first = record.offset - index
+                    position = at
+            at = record.next
+        return <Py_ssize_t>(position - base), first, missing
+    finally:
+        PyBuffer_Release(&view)

@@ -1,6 +1,7 @@
 # Protobuf: accepts what upb accepts, for messages of at most 15 fields.
 #
-# A message is described by the kinds of its fields, indexed by number. Parsing fills one Span per known field, the
+# A message is described by the kinds of its fields, indexed by number. Field 2001, of a producer, has the last place
+# where the first one, which no field has, is not 0. Parsing fills one Span per known field, the
 # last one of a field wins, and checks everything else on the way: so a second walk over the same bytes, for the
 # headers, cannot fail. Facts about upb that are easy to miss: a known field with another wire type is an unknown
 # field; tags and sizes have at most five bytes, other varints ten, with the bits past 64 dropped; field number 0 is
@@ -15,10 +16,12 @@ cdef enum Kind:
 
 cdef enum:
     MAX_FIELDS = 16
+    PRODUCER_NUMBER = 2001
+    PRODUCER = 15  # its place
     MAX_DEPTH = 100
 
-cdef uint8_t *MESSAGE = [0, 1, 2, 2, 1, 3, 1, 3, 3, 4, 3, 3, 1, 0, 0, 0]
-cdef uint8_t *PUBLISH_REQUEST = [0, 2, 2, 3, 1, 4, 3, 3, 1, 1, 0, 0, 0, 0, 0, 0]
+cdef uint8_t *MESSAGE = [1, 1, 2, 2, 1, 3, 1, 3, 3, 4, 3, 3, 1, 0, 0, 0]
+cdef uint8_t *PUBLISH_REQUEST = [1, 2, 2, 3, 1, 4, 3, 3, 1, 1, 0, 0, 0, 0, 0, 0]
 cdef uint8_t *ACK = [0, 3, 3, 3, 1, 3, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0]
 cdef uint8_t *HEADER = [0, 3, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]
 
@@ -134,7 +137,13 @@ cdef bint parse_fields(
         number = tag >> 3
         if number == 0:
             return False
-        kind = kinds[number] if number < MAX_FIELDS else <uint8_t>UNKNOWN
+        if number < MAX_FIELDS:
+            kind = kinds[number]
+        elif number == PRODUCER_NUMBER and kinds[0]:
+            kind = <uint8_t>BYTES if tag & 7 == 2 else <uint8_t>UNKNOWN
+            number = PRODUCER
+        else:
+            kind = <uint8_t>UNKNOWN
         if tag & 7 == 2:
             at = read_size(at, end, &value)
             if at == NULL:
@@ -156,7 +165,7 @@ cdef bint parse_fields(
             if kind == NUMBER:
                 fields[number].size = value
         elif tag & 7 == 3:
-            at = skip_group(at, end, number, depth)
+            at = skip_group(at, end, tag >> 3, depth)
             if at == NULL:
                 return False
         else:

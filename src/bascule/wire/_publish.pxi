@@ -19,6 +19,7 @@ cdef struct Route:
     Span subject
     uint64_t subject_size  # once repaired
     Span suffix  # of the ack inbox: which stream is asked
+    uint64_t creation  # of that stream: numbers of producers are about it
 
 cdef struct Router:
     Span inbox
@@ -55,6 +56,7 @@ cdef int find_route(Route *route, dict routes) except -1:
     route.subject_size = repaired_size(&route.subject)
     suffix = entry[2]
     route.suffix = span_of(suffix)
+    route.creation = entry[3]
     return 0
 
 
@@ -99,6 +101,7 @@ cdef bint put_publish(Router *router, const Route *route, const Span *body, cons
     cdef const Span *key = &parsed.fields[1]
     cdef const Span *value = &parsed.fields[2]
     cdef const Span *correlation = &parsed.fields[7]
+    cdef const Span *producer = &parsed.fields[PRODUCER]
     cdef uint64_t policy = <uint64_t><int64_t><int32_t>parsed.fields[8].size
     cdef uint64_t expected = parsed.fields[9].size
     cdef Out *out = &router.commands
@@ -118,6 +121,8 @@ cdef bint put_publish(Router *router, const Route *route, const Span *body, cons
         size += field_size(correlation.size)
     if policy:
         size += 1 + varint_size(policy)
+    if producer.size:
+        size += 1 + field_size(producer.size)
     if size > router.max_payload:
         return False
     out_reserve(out, 32 + route.subject.size + size)
@@ -147,6 +152,9 @@ cdef bint put_publish(Router *router, const Route *route, const Span *body, cons
         to = put_field(to, 0x5A, correlation)
     if policy:
         to = put_number(to, 0x60, policy)
+    if producer.size:
+        to[0] = 0x8A
+        to = put_field(to + 1, 0x7D, producer)
     to[0] = 13
     to[1] = 10
     out.size = <uint64_t>(to + 2 - out.data)
@@ -158,6 +166,8 @@ cdef bint route_one(Router *router, const Span *body, const Parsed *parsed, dict
     cdef Span stream = parsed.fields[3]
     cdef int32_t policy = <int32_t>parsed.fields[8].size
     cdef bint awaited = policy == 0 or policy == 1
+    cdef const Span *producer = &parsed.fields[PRODUCER]
+    cdef Numbered numbered
     cdef Route *route
     if stream.data == NULL:
         stream.data = body.data
@@ -165,6 +175,12 @@ cdef bint route_one(Router *router, const Span *body, const Parsed *parsed, dict
     if route.flags == NO_ROUTE or route.flags >= 2 or (route.flags == 1 and not awaited):
         return False
     if parsed.fields[7].size > MAX_CORRELATION_ID:
+        return False
+    if producer.size and not (
+        read_numbered(producer, &numbered)
+        and numbered.creation == route.creation
+        and numbered.partition == <uint64_t>route.partition
+    ):
         return False
     if not put_publish(router, route, body, parsed):
         return False

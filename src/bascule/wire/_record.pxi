@@ -2,9 +2,16 @@
 
 cdef enum:
     TRAILER_BYTES = 15
+    BATCH_BYTES = 7
     PENDING_BYTES = 26
+    ERROR_UNKNOWN = 1
     ERROR_INCORRECT_OFFSET = 2
     ERROR_TOO_LARGE = 3
+    ERROR_EMPTY_BATCH = 105
+    ERROR_BENT_BATCH = 106
+    ERROR_LONG_BATCH = 107
+    TYPE_PUBLISH = 0
+    TYPE_BATCH = 128
 
 cdef uint8_t *MAGIC = [0xB9, 0x0E, 0x43, 0xB4]
 
@@ -19,10 +26,17 @@ cdef struct Encoder:
     int64_t max_bytes
     uint64_t epoch
     uint64_t count
+    uint64_t taken  # messages from NATS that are stored: a batch is one
     bint occ
+    bint flatbuffers  # the draft's messages are understood
+    Producers *producers  # NULL if what producers say is ignored
+    bint judges  # whether it is known what they have stored
+    uint32_t batch  # how many messages the atomic batch has that is encoded; 0: none is
+    uint32_t index  # of its next one
     Span inbox  # the last one looked at, and whether it may be written to
     bint inbox_usable
     Out records
+    Out draft_headers  # of the message of the draft that is encoded
     Out leader_pending
     Out all_pending
     Out error_pending
@@ -89,6 +103,24 @@ cdef bint open_envelope(const Span *payload, uint8_t message_type, Span *body) n
 cdef inline uint64_t tail_room(const Span *origin, const Span *subject, const Span *reply) noexcept nogil:
     # At least as much as put_tail writes: each name once raw and once repaired, up to three times as long.
     return origin.size + 4 * (subject.size + reply.size) + 64
+
+
+cdef uint64_t common_size(const Span *subject, const Span *reply) noexcept nogil:
+    # What put_tail writes without the origin: the same in all streams that listen on the subject.
+    cdef Header header
+    cdef uint64_t name = repaired_size(subject)
+    cdef uint64_t size = 1 + varint_size(name) + name
+    if reply.size:
+        name = repaired_size(reply)
+        size += 1 + varint_size(name) + name
+    header.key.data = b"subject"
+    header.key.size = 7
+    header.value = subject[0]
+    size += header_size(&header)
+    header.key.data = b"reply"
+    header.key.size = 5
+    header.value = reply[0]
+    return size + header_size(&header)
 
 
 cdef uint8_t *put_tail(uint8_t *to, const Span *origin, const Span *subject, const Span *reply) noexcept nogil:
@@ -191,10 +223,11 @@ cdef int put_user_headers(Out *out, const Span *body) except -1 nogil:
 
 cdef int put_record(
     Encoder *encoder, const Delivered *message, const Span *key, const Span *value, const Span *headers,
-    int64_t timestamp,
+    const Span *producer, int64_t timestamp,
 ) except -1 nogil:
-    # One record at the end of encoder.records; `headers` is NULL or the message whose headers are copied. Gives 0, and
-    # leaves nothing behind, if the record would be longer than a log takes.
+    # One record at the end of encoder.records; `headers` is NULL or the message whose headers are copied, `producer`
+    # NULL or the content of field 2001. Gives 0, and leaves nothing behind, if the record would be longer than a log
+    # takes.
     cdef Out *out = &encoder.records
     cdef uint64_t begin = out.size
     cdef bint usual = message.reply.size == 0 and same(&message.subject, &encoder.subject)
@@ -205,7 +238,7 @@ cdef int put_record(
         tail = encoder.tail.size
     else:
         tail = tail_room(&encoder.origin, &message.subject, &message.reply)
-    out_reserve(out, 64 + key.size + value.size + tail)
+    out_reserve(out, 64 + key.size + value.size + MAX_PRODUCER_FIELD + tail)
     to = out.data + begin + 5
     to = put_number(to, 0x08, <uint64_t>encoder.next_offset)
     if key.size:
@@ -213,6 +246,16 @@ cdef int put_record(
     if value.size:
         to = put_field(to, 0x1A, value)
     to = put_number(to, 0x20, <uint64_t>timestamp)
+    if producer != NULL:
+        to[0] = 0x8A
+        to = put_field(to + 1, 0x7D, producer)
+    if encoder.batch:
+        to[0] = 0x92
+        to[1] = 0x7D
+        to[2] = 0x04
+        put_le16(to + 3, encoder.index)
+        put_le16(to + 5, encoder.batch)
+        to += BATCH_BYTES
     if usual:
         to = put(to, &encoder.tail)
     else:
@@ -246,35 +289,69 @@ cdef int encode_one(Encoder *encoder, const Delivered *message) except -1 nogil:
     cdef int64_t timestamp
     cdef bint owing = False
     cdef int64_t expected = 0
-    cdef int32_t policy
+    cdef int32_t policy = 2
+    cdef const Span *producer = NULL
+    cdef bint understood = False
+    cdef Numbered numbered
+    cdef int verdict
+    cdef int64_t stored = 0
     if encoder.refused.size and starts_with(&message.subject, &encoder.refused):
         return 0
     key.data = NULL
     key.size = 0
-    if open_envelope(&message.payload, 0, &body) and parse(&body, MESSAGE, &parsed, MAX_DEPTH):
+    if message.payload.size >= 8 and message.payload.data[7] == TYPE_BATCH:
+        if open_envelope(&message.payload, TYPE_BATCH, &body) and parse(&body, MESSAGE, &parsed, MAX_DEPTH):
+            return encode_batch(encoder, message, &parsed)
+    if open_envelope(&message.payload, TYPE_PUBLISH, &body):
+        understood = parse(&body, MESSAGE, &parsed, MAX_DEPTH)
+        if not understood and encoder.flatbuffers and parse_draft(&body, &parsed, &encoder.draft_headers):
+            understood = True
+            body.data = encoder.draft_headers.data
+            body.size = encoder.draft_headers.size
+            parsed.entries = body.size
+    if understood:
         key = parsed.fields[2]
         value = &parsed.fields[3]
         expected = <int64_t>parsed.fields[1].size
         owing = can_be_acked(encoder, &parsed)
+        policy = <int32_t>parsed.fields[12].size
         if parsed.entries:
             headers = &body
+        if encoder.producers != NULL and parsed.fields[PRODUCER].size:
+            if read_numbered(&parsed.fields[PRODUCER], &numbered) and is_of(encoder.producers, &numbered):
+                producer = &parsed.fields[PRODUCER]
     if <int64_t>message.payload.size > encoder.max_bytes:
         if owing:
             put_pending(encoder, &encoder.error_pending, message, &parsed, 0, encoder.now, ERROR_TOO_LARGE)
         return 0
+    timestamp = <int64_t>(<uint64_t>encoder.last_timestamp + 1)
+    if encoder.now > timestamp:
+        timestamp = encoder.now
+    if producer != NULL:
+        verdict = ERROR_UNKNOWN
+        if encoder.judges:
+            verdict = judge_sequence(encoder.producers, &numbered, 1, timestamp, &stored)
+        if verdict == SEQUENCE_STORED:
+            if owing and policy == 0:
+                put_pending(encoder, &encoder.leader_pending, message, &parsed, stored, encoder.now, 0)
+            elif owing and policy == 1:
+                put_pending(encoder, &encoder.all_pending, message, &parsed, stored, encoder.now, 0)
+            return 0
+        if verdict != SEQUENCE_ACCEPTED:
+            if owing:
+                put_pending(encoder, &encoder.error_pending, message, &parsed, 0, encoder.now, <uint8_t>verdict)
+            return 0
     if encoder.occ and expected != -1 and expected != encoder.next_offset:
         if owing:
             put_pending(encoder, &encoder.error_pending, message, &parsed, 0, encoder.now, ERROR_INCORRECT_OFFSET)
         return 0
-    timestamp = <int64_t>(<uint64_t>encoder.last_timestamp + 1)
-    if encoder.now > timestamp:
-        timestamp = encoder.now
-    if not put_record(encoder, message, &key, value, headers, timestamp):
+    if not put_record(encoder, message, &key, value, headers, producer, timestamp):
         if owing:
             put_pending(encoder, &encoder.error_pending, message, &parsed, 0, encoder.now, ERROR_TOO_LARGE)
         return 0
+    if producer != NULL:
+        observe_numbered(encoder.producers, &numbered, encoder.next_offset, timestamp)
     if owing:
-        policy = <int32_t>parsed.fields[12].size
         if policy == 0:
             put_pending(encoder, &encoder.leader_pending, message, &parsed, encoder.next_offset, timestamp, 0)
         elif policy == 1:
@@ -282,6 +359,7 @@ cdef int encode_one(Encoder *encoder, const Delivered *message) except -1 nogil:
     encoder.last_timestamp = timestamp
     encoder.next_offset += 1
     encoder.count += 1
+    encoder.taken += 1
     return 0
 
 
@@ -301,8 +379,14 @@ cdef int encode_all(Encoder *encoder, const uint8_t *at, const uint8_t *end) exc
 def encode_records(
     object batch, bytes origin not None, bytes subject not None, bytes tail not None, int64_t next_offset,
     uint64_t epoch, int64_t now, int64_t last_timestamp, int64_t max_bytes, bint occ, bytes refused_prefix not None,
+    ProducerTable producers=None, bint flatbuffers=False,
 ):
-    """A batch into records -> (records, count, next_offset, last_timestamp, leader_pending, all_pending, error_pending)."""
+    """A batch into records -> (records, count, next_offset, last_timestamp, leader_pending, all_pending, error_pending,
+    taken).
+
+    A message that one of the `producers` has stored before is not stored again: its ack has its first offset. `taken`
+    is how many of the messages are stored: an atomic batch is one of them, and several records. With `flatbuffers` a
+    message of the FlatBuffers draft, which is none of the protocol, is understood."""
     cdef Py_buffer view
     cdef Encoder encoder
     cdef const uint8_t *at
@@ -319,6 +403,10 @@ def encode_records(
     encoder.max_bytes = max_bytes
     encoder.epoch = epoch
     encoder.occ = occ
+    encoder.flatbuffers = flatbuffers
+    if producers is not None:
+        encoder.producers = &producers.table
+        encoder.judges = producers.ready
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
     try:
         at = <const uint8_t *>view.buf
@@ -327,12 +415,16 @@ def encode_records(
                 encode_all(&encoder, at, at + view.len)
         else:
             encode_all(&encoder, at, at + view.len)
+        if producers is not None and encoder.count:
+            producers.end = encoder.next_offset
         return (
             out_take(&encoder.records), encoder.count, encoder.next_offset, encoder.last_timestamp,
             out_take(&encoder.leader_pending), out_take(&encoder.all_pending), out_take(&encoder.error_pending),
+            encoder.taken,
         )
     finally:
         out_drop(&encoder.records)
+        out_drop(&encoder.draft_headers)
         out_drop(&encoder.leader_pending)
         out_drop(&encoder.all_pending)
         out_drop(&encoder.error_pending)

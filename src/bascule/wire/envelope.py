@@ -1,9 +1,9 @@
 """The envelope of all messages between Liftbridge-compatible programs over NATS.
 
 Eight bytes: magic, version 0, length of the header, flags, type of the message. With flag bit 0 a CRC-32C of
-the payload follows and the header takes twelve bytes. Nobody writes the checksum today; everybody checks it.
-Without it any header length within the data is taken as given: the payload starts there. On the hot path the
-kernels do the same; this is for everything else.
+the payload follows and the header takes twelve bytes. Messages between brokers have the checksum; publishes and acks
+have none, but one that a publisher sends is checked. Without it any header length within the data is taken as given:
+the payload starts there. On the hot path the kernels do the same; this is for everything else.
 """
 
 from __future__ import annotations
@@ -13,13 +13,22 @@ from enum import IntEnum
 from bascule.wire.kernels import crc32c
 from bascule.wire.pure.envelope import CRC_HEADER_BYTES, HEADER_BYTES, MAGIC, content
 
-__all__ = ["CRC_HEADER_BYTES", "HEADER_BYTES", "MAGIC", "MsgType", "decode", "encode"]
+__all__ = [
+    "CRC_HEADER_BYTES",
+    "HEADER_BYTES",
+    "MAGIC",
+    "MsgType",
+    "decode",
+    "decode_checked",
+    "encode",
+    "encode_checked",
+]
 
 _CRC_FLAG = 1
 
 
 class MsgType(IntEnum):
-    """The type byte. From 2 on they are between brokers only."""
+    """The type byte. From 2 on they are between brokers only, but for ours."""
 
     PUBLISH = 0
     ACK = 1
@@ -36,6 +45,9 @@ class MsgType(IntEnum):
     PARTITION_STATUS_REQUEST = 12
     PARTITION_STATUS_RESPONSE = 13
     PARTITION_NOTIFICATION = 14
+    BATCH = 128
+    """Ours, far from the protocol's own: messages that are stored together, by whoever listens on the subject. Who does
+    not know it takes it as a plain message."""
 
 
 def encode(message_type: MsgType, payload: bytes, crc: bool = False) -> bytes:
@@ -55,7 +67,7 @@ def encode_checked(message_type: MsgType, pieces: list[bytes]) -> list[bytes]:
 
 
 def decode_checked(data: bytes, expected: MsgType) -> memoryview | None:
-    """The payload of a message between brokers about promised ends: one without a checksum is ignored."""
+    """The payload of a message between brokers; None if it is no valid envelope of this type with a checksum."""
     if len(data) < CRC_HEADER_BYTES or data[:8] != MAGIC + bytes((0, CRC_HEADER_BYTES, _CRC_FLAG, expected)):
         return None
     payload = memoryview(data)[CRC_HEADER_BYTES:]

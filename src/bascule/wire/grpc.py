@@ -133,11 +133,12 @@ def format_timeout(seconds: float) -> str:
     """A `grpc-timeout` as precise as its eight digits allow, never shorter than asked."""
     if seconds <= 0:
         return "1n"
+    seconds = min(seconds, (10**8 - 1) * 3600.0)  # also one without end
     for unit, size in (("n", 1e-9), ("u", 1e-6), ("m", 1e-3), ("S", 1.0), ("M", 60.0)):
         count = -int(-seconds // size)
         if count < 10**8:
             return f"{count}{unit}"
-    return f"{min(-int(-seconds // 3600), 10**8 - 1)}H"
+    return f"{-int(-seconds // 3600)}H"
 
 
 # --- header lists -------------------------------------------------------------------------------------------

@@ -34,6 +34,24 @@ def decode_gone(payload: bytes) -> list[bytes]:
     )
 
 
+def pending_ack(offset: int, reception: int, policy: int, inbox: bytes, correlation_id: bytes) -> bytes:
+    """One ack, of a message to the partition's own subject."""
+    return _ENTRY.pack(offset, reception, policy, 0, len(inbox), 0, len(correlation_id)) + inbox + correlation_id
+
+
+def unconfirmed(pending: bytes) -> bytes:
+    """Refusals by a broker that may not lead any more. That a message is too large is true all the same; whether one is
+    stored that has another fault, its successor knows."""
+    out = bytearray(pending)
+    position = 0
+    while position < len(out):
+        offset, reception, policy, error, inbox, subject, correlation = _ENTRY.unpack_from(out, position)
+        if error != AckError.TOO_LARGE:
+            _ENTRY.pack_into(out, position, offset, reception, policy, AckError.UNKNOWN, inbox, subject, correlation)
+        position += _ENTRY.size + inbox + subject + correlation
+    return bytes(out)
+
+
 def with_error(pending: bytes, error: AckError) -> bytes:
     """The same acks, each saying `error` and no offset."""
     out = bytearray(pending)

@@ -12,8 +12,11 @@ from bascule.errors import PeerError
 from bascule.wire.kernels import crc32c
 
 _QUESTION = struct.Struct("<QIQQQ")
-_ANSWER = struct.Struct("<???QQQ")
+_ANSWER = struct.Struct("<??BQQQ")
 _CRC = struct.Struct("<I")
+_CERTAIN, _SAYS_CLEARED = 1, 2
+"""In one byte. Where the second one is set, which is in answers with records, the place of the log end has the cleared
+end instead: brokers of an older release look at neither there, and set neither."""
 
 
 class Question(NamedTuple):
@@ -35,12 +38,21 @@ class LogEnd(NamedTuple):
     end: int
 
 
+class Cleared(NamedTuple):
+    """How far a log is cleared, and since which command that counts (`core.metadata.tombstones`)."""
+
+    epoch: int
+    end: int
+
+
 class LogAnswer(NamedTuple):
     here: bool
     """Whether the answering broker has opened that partition."""
-    sound: bool
+    undamaged: bool
     """Whether its log is undamaged in the range; anywhere, if the range is empty."""
-    log_end: LogEnd
+    log_end: LogEnd | Cleared
+    """In an answer with records it is not the end that matters, but how far the log that they are of is cleared; a
+    broker of an older release says its end all the same."""
     total: int
     """Bytes of all the records that the answer has a piece of; 0 if there are none in the range."""
     piece: bytes
@@ -62,14 +74,16 @@ def decode_question(data: bytes) -> Question:
 
 
 def encode_answer(answer: LogAnswer) -> bytes:
-    head = _ANSWER.pack(answer.here, answer.sound, answer.certain, *answer.log_end, answer.total)
+    said = _CERTAIN * answer.certain | _SAYS_CLEARED * isinstance(answer.log_end, Cleared)
+    head = _ANSWER.pack(answer.here, answer.undamaged, said, *answer.log_end, answer.total)
     return _sealed(head + answer.piece)
 
 
 def decode_answer(data: bytes) -> LogAnswer:
     body = _opened(data, _ANSWER.size)
-    here, sound, certain, last_epoch, end, total = _ANSWER.unpack_from(body)
-    return LogAnswer(here, sound, LogEnd(last_epoch, end), total, body[_ANSWER.size :], certain)
+    here, undamaged, said, *numbers, total = _ANSWER.unpack_from(body)
+    log_end = Cleared(*numbers) if said & _SAYS_CLEARED else LogEnd(*numbers)
+    return LogAnswer(here, undamaged, log_end, total, body[_ANSWER.size :], bool(said & _CERTAIN))
 
 
 def _sealed(body: bytes) -> bytes:

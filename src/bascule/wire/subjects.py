@@ -103,5 +103,16 @@ def partition_subject(subject: str, partition: int) -> str:
     return f"{subject}.{partition}" if partition else subject
 
 
+def subjects_overlap(one: str, other: str) -> bool:
+    """Whether there is a subject that subscriptions to both receive. Both may have wildcards."""
+    tokens, others = one.split("."), other.split(".")
+    for first, second in zip(tokens, others, strict=False):
+        if ">" in (first, second):
+            return True
+        if first != second and "*" not in (first, second):
+            return False
+    return len(tokens) == len(others)
+
+
 def _blank_or_control(character: str) -> bool:
     return character.isspace() or character < " " or "\x7f" <= character < "\xa0"

@@ -8,7 +8,8 @@ Rules. A violation that concerns one stream resets that stream; one that leaves 
 of the connection (HPACK, windows, frame borders) ends it, with GOAWAY. Frames that move no data count against a
 budget. Frames for closed streams are dropped: mostly they crossed our own RST_STREAM. The caller returns window
 credit (`grant`) when it has processed the bytes; the rest of a stream's credit is returned when the stream is closed,
-so that closed streams never use up the window of the connection.
+so that closed streams never use up the window of the connection. A client returns the connection's window as soon as
+bytes arrive: a stream that nobody reads is bounded by its own window, and holds up no other stream.
 
 Left out on purpose: server push (refused), priorities (read and ignored), HTTP/1.1 upgrade.
 """
@@ -39,6 +40,8 @@ from bascule.wire.http2.settings import PeerSettings
 from bascule.wire.http2.stream import Stream
 
 _DEFAULT_WINDOW = 65_535
+ALL = 1 << 31
+"""More header blocks than one read can have."""
 
 
 def _protocol_error(message: str) -> Http2Error:
@@ -63,6 +66,9 @@ class Connection:
         self._last_peer_stream = 0
         self._peer_last_stream = frames.MAX_STREAM_ID
         self._goaway_last: int | None = None
+        self._held: list[frames.Frame] = []
+        self._oversized = 0
+        """The length of a frame behind those that are held, if it is too long."""
         self._block: bytearray | None = None
         self._block_stream = 0
         self._block_ends_stream = False
@@ -182,7 +188,8 @@ class Connection:
             return
         flow = min(flow, stream.unacknowledged)
         stream.unacknowledged -= flow
-        self._credit_connection(flow)
+        if not self.client:
+            self._credit_connection(flow)
         if not stream.remote_closed:
             increment = stream.receive_window.grant(flow)
             if increment:
@@ -203,9 +210,10 @@ class Connection:
     # --- bytes in -------------------------------------------------------------------------------------------
 
     def receive(
-        self, buffer: bytes | bytearray | memoryview, start: int, end: int, now: float
+        self, buffer: bytes | bytearray | memoryview, start: int, end: int, now: float, most: int = ALL
     ) -> tuple[int, list[Event]]:
-        """What buffer[start:end] says; the first number is where the unread rest (at most one frame) begins."""
+        """What buffer[start:end] says; the first number is where the unread rest (at most one frame) begins. After
+        `most` header blocks the frames behind them are `held`, and so is what is received meanwhile."""
         events: list[Event] = []
         if self.error is not None:
             return end, events
@@ -214,24 +222,52 @@ class Connection:
                 start = self._receive_preface(buffer, start, end)
                 if not self.preface_seen:
                     return start, events
-            consumed, arrived, oversized = kernels.scan_frames(buffer, start, end, limits.HTTP2_MAX_FRAME_BYTES)
-            for kind, flags, stream_id, payload, flow in arrived:
-                if kind == frames.DATA and self._block is None and self.settings_received:
-                    self._on_data(flags, stream_id, payload, flow, now, events)
-                else:
-                    self._on_frame(kind, flags, stream_id, payload, now, events)
-            if oversized:
-                raise Http2Error(
-                    ErrorCode.FRAME_SIZE_ERROR,
-                    f"a frame of {oversized} bytes is over the announced {limits.HTTP2_MAX_FRAME_BYTES}",
-                )
-            if self._outbox.control_bytes > limits.HTTP2_MAX_QUEUED_CONTROL_BYTES:
-                raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the answers to control frames are not being read")
+            consumed, arrived, self._oversized = kernels.scan_frames(buffer, start, end, limits.HTTP2_MAX_FRAME_BYTES)
+            if self._held:
+                self._held += arrived
+            else:
+                self._take_in(arrived, now, most, events)
         except Http2Error as error:
             self._fail(error)
             events.append(ConnectionFailed(error))
             return end, events
         return consumed, events
+
+    @property
+    def held(self) -> bool:
+        """Frames have come that are taken in by `go_on`."""
+        return bool(self._held)
+
+    def go_on(self, now: float, most: int) -> list[Event]:
+        """What the frames say that are held, up to `most` further header blocks."""
+        events: list[Event] = []
+        held, self._held = self._held, []
+        if self.error is None:
+            try:
+                self._take_in(held, now, most, events)
+            except Http2Error as error:
+                self._fail(error)
+                events.append(ConnectionFailed(error))
+        return events
+
+    def _take_in(self, arrived: list[frames.Frame], now: float, most: int, events: list[Event]) -> None:
+        for number, (kind, flags, stream_id, payload, flow) in enumerate(arrived):
+            if kind == frames.DATA and self._block is None and self.settings_received:
+                self._on_data(flags, stream_id, payload, flow, now, events)
+                continue
+            if kind == frames.HEADERS:
+                if most == 0:
+                    self._held = arrived[number:]
+                    return
+                most -= 1
+            self._on_frame(kind, flags, stream_id, payload, now, events)
+        if self._oversized:
+            raise Http2Error(
+                ErrorCode.FRAME_SIZE_ERROR,
+                f"a frame of {self._oversized} bytes is over the announced {limits.HTTP2_MAX_FRAME_BYTES}",
+            )
+        if self._outbox.control_bytes > limits.HTTP2_MAX_QUEUED_CONTROL_BYTES:
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "the answers to control frames are not being read")
 
     def _fail(self, error: Http2Error) -> None:
         self._outbox.silence()
@@ -300,6 +336,8 @@ class Connection:
             self._credit_connection(flow)
             return
         stream.unacknowledged += flow
+        if self.client:
+            self._credit_connection(flow)
         if stream.remote_closed:
             self._reset(stream, ErrorCode.STREAM_CLOSED, now, events)
             return
@@ -525,9 +563,9 @@ class Connection:
 
     def _return_window(self, stream: Stream) -> None:
         """The bytes received on this stream need no processing any more: return their window to the connection."""
-        if stream.unacknowledged:
+        if stream.unacknowledged and not self.client:
             self._credit_connection(stream.unacknowledged)
-            stream.unacknowledged = 0
+        stream.unacknowledged = 0
 
     def _end_remote(self, stream: Stream) -> None:
         stream.remote_closed = True

@@ -60,6 +60,9 @@ def error_name(code: int) -> str:
         return f"error {code}"
 
 
+Frame = tuple[int, int, int, bytes, int]
+"""Type, flags, stream, payload and bytes of flow control, as `kernels.scan_frames` gives them."""
+
 _FRAME = struct.Struct(">HBBBI")
 _U32 = struct.Struct(">I")
 _GOAWAY = struct.Struct(">II")

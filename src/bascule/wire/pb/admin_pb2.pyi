@@ -183,7 +183,7 @@ class DescribeStreamResponse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., creationTimestamp: _Optional[int] = ..., minIsr: _Optional[int] = ..., partitions: _Optional[_Iterable[_Union[PartitionDescription, _Mapping]]] = ..., current: bool = ..., timestamp: _Optional[int] = ..., settings: _Optional[_Union[StreamSettings, _Mapping]] = ...) -> None: ...
 
 class StreamSettings(_message.Message):
-    __slots__ = ("retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption")
+    __slots__ = ("retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption", "flatbuffersDraft", "compactMinLag", "compactTombstoneDelay")
     RETENTIONMAXBYTES_FIELD_NUMBER: _ClassVar[int]
     RETENTIONMAXMESSAGES_FIELD_NUMBER: _ClassVar[int]
     RETENTIONMAXAGE_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +197,9 @@ class StreamSettings(_message.Message):
     MINISR_FIELD_NUMBER: _ClassVar[int]
     OPTIMISTICCONCURRENCYCONTROL_FIELD_NUMBER: _ClassVar[int]
     ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
+    FLATBUFFERSDRAFT_FIELD_NUMBER: _ClassVar[int]
+    COMPACTMINLAG_FIELD_NUMBER: _ClassVar[int]
+    COMPACTTOMBSTONEDELAY_FIELD_NUMBER: _ClassVar[int]
     retentionMaxBytes: int
     retentionMaxMessages: int
     retentionMaxAge: int
@@ -210,7 +213,10 @@ class StreamSettings(_message.Message):
     minIsr: int
     optimisticConcurrencyControl: bool
     encryption: bool
-    def __init__(self, retentionMaxBytes: _Optional[int] = ..., retentionMaxMessages: _Optional[int] = ..., retentionMaxAge: _Optional[int] = ..., cleanerInterval: _Optional[int] = ..., segmentMaxBytes: _Optional[int] = ..., segmentMaxAge: _Optional[int] = ..., compactMaxGoroutines: _Optional[int] = ..., compactEnabled: bool = ..., autoPauseTime: _Optional[int] = ..., autoPauseDisableIfSubscribers: bool = ..., minIsr: _Optional[int] = ..., optimisticConcurrencyControl: bool = ..., encryption: bool = ...) -> None: ...
+    flatbuffersDraft: bool
+    compactMinLag: int
+    compactTombstoneDelay: int
+    def __init__(self, retentionMaxBytes: _Optional[int] = ..., retentionMaxMessages: _Optional[int] = ..., retentionMaxAge: _Optional[int] = ..., cleanerInterval: _Optional[int] = ..., segmentMaxBytes: _Optional[int] = ..., segmentMaxAge: _Optional[int] = ..., compactMaxGoroutines: _Optional[int] = ..., compactEnabled: bool = ..., autoPauseTime: _Optional[int] = ..., autoPauseDisableIfSubscribers: bool = ..., minIsr: _Optional[int] = ..., optimisticConcurrencyControl: bool = ..., encryption: bool = ..., flatbuffersDraft: bool = ..., compactMinLag: _Optional[int] = ..., compactTombstoneDelay: _Optional[int] = ...) -> None: ...
 
 class AlterStreamRequest(_message.Message):
     __slots__ = ("stream", "settings", "reset")

@@ -40,7 +40,9 @@ class Op(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RAISE_STARTS: _ClassVar[Op]
     SET_HOLD: _ClassVar[Op]
     REMOVE_HOLD: _ClassVar[Op]
+    TELL_CLEARED: _ClassVar[Op]
     ALTER_STREAM: _ClassVar[Op]
+    INIT_PRODUCER: _ClassVar[Op]
 CREATE_STREAM: Op
 SHRINK_ISR: Op
 REPORT_LEADER: Op
@@ -72,7 +74,9 @@ DISK_LOST: Op
 RAISE_STARTS: Op
 SET_HOLD: Op
 REMOVE_HOLD: Op
+TELL_CLEARED: Op
 ALTER_STREAM: Op
+INIT_PRODUCER: Op
 
 class NullableInt64(_message.Message):
     __slots__ = ("value",)
@@ -93,7 +97,7 @@ class NullableBool(_message.Message):
     def __init__(self, value: bool = ...) -> None: ...
 
 class StreamConfig(_message.Message):
-    __slots__ = ("retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption")
+    __slots__ = ("retentionMaxBytes", "retentionMaxMessages", "retentionMaxAge", "cleanerInterval", "segmentMaxBytes", "segmentMaxAge", "compactMaxGoroutines", "compactEnabled", "autoPauseTime", "autoPauseDisableIfSubscribers", "minIsr", "optimisticConcurrencyControl", "encryption", "flatbuffersDraft", "compactMinLag", "compactTombstoneDelay")
     RETENTIONMAXBYTES_FIELD_NUMBER: _ClassVar[int]
     RETENTIONMAXMESSAGES_FIELD_NUMBER: _ClassVar[int]
     RETENTIONMAXAGE_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +111,9 @@ class StreamConfig(_message.Message):
     MINISR_FIELD_NUMBER: _ClassVar[int]
     OPTIMISTICCONCURRENCYCONTROL_FIELD_NUMBER: _ClassVar[int]
     ENCRYPTION_FIELD_NUMBER: _ClassVar[int]
+    FLATBUFFERSDRAFT_FIELD_NUMBER: _ClassVar[int]
+    COMPACTMINLAG_FIELD_NUMBER: _ClassVar[int]
+    COMPACTTOMBSTONEDELAY_FIELD_NUMBER: _ClassVar[int]
     retentionMaxBytes: NullableInt64
     retentionMaxMessages: NullableInt64
     retentionMaxAge: NullableInt64
@@ -120,10 +127,13 @@ class StreamConfig(_message.Message):
     minIsr: NullableInt32
     optimisticConcurrencyControl: NullableBool
     encryption: NullableBool
-    def __init__(self, retentionMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxMessages: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., cleanerInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactMaxGoroutines: _Optional[_Union[NullableInt32, _Mapping]] = ..., compactEnabled: _Optional[_Union[NullableBool, _Mapping]] = ..., autoPauseTime: _Optional[_Union[NullableInt64, _Mapping]] = ..., autoPauseDisableIfSubscribers: _Optional[_Union[NullableBool, _Mapping]] = ..., minIsr: _Optional[_Union[NullableInt32, _Mapping]] = ..., optimisticConcurrencyControl: _Optional[_Union[NullableBool, _Mapping]] = ..., encryption: _Optional[_Union[NullableBool, _Mapping]] = ...) -> None: ...
+    flatbuffersDraft: NullableBool
+    compactMinLag: NullableInt64
+    compactTombstoneDelay: NullableInt64
+    def __init__(self, retentionMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxMessages: _Optional[_Union[NullableInt64, _Mapping]] = ..., retentionMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., cleanerInterval: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxBytes: _Optional[_Union[NullableInt64, _Mapping]] = ..., segmentMaxAge: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactMaxGoroutines: _Optional[_Union[NullableInt32, _Mapping]] = ..., compactEnabled: _Optional[_Union[NullableBool, _Mapping]] = ..., autoPauseTime: _Optional[_Union[NullableInt64, _Mapping]] = ..., autoPauseDisableIfSubscribers: _Optional[_Union[NullableBool, _Mapping]] = ..., minIsr: _Optional[_Union[NullableInt32, _Mapping]] = ..., optimisticConcurrencyControl: _Optional[_Union[NullableBool, _Mapping]] = ..., encryption: _Optional[_Union[NullableBool, _Mapping]] = ..., flatbuffersDraft: _Optional[_Union[NullableBool, _Mapping]] = ..., compactMinLag: _Optional[_Union[NullableInt64, _Mapping]] = ..., compactTombstoneDelay: _Optional[_Union[NullableInt64, _Mapping]] = ...) -> None: ...
 
 class Partition(_message.Message):
-    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly", "uncleanEpoch", "eligible", "resumeAll", "pauses", "readonlyChanges", "start", "holds")
+    __slots__ = ("subject", "stream", "id", "group", "replicationFactor", "replicas", "leader", "isr", "leaderEpoch", "epoch", "paused", "readonly", "uncleanEpoch", "eligible", "resumeAll", "pauses", "readonlyChanges", "start", "holds", "cleared", "tombstonesEnd", "tombstonesEpoch")
     SUBJECT_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
@@ -143,6 +153,9 @@ class Partition(_message.Message):
     READONLYCHANGES_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONESEND_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONESEPOCH_FIELD_NUMBER: _ClassVar[int]
     subject: str
     stream: str
     id: int
@@ -162,7 +175,10 @@ class Partition(_message.Message):
     readonlyChanges: EventTimes
     start: int
     holds: _containers.RepeatedCompositeFieldContainer[Hold]
-    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., uncleanEpoch: _Optional[int] = ..., eligible: _Optional[_Iterable[str]] = ..., resumeAll: bool = ..., pauses: _Optional[_Union[EventTimes, _Mapping]] = ..., readonlyChanges: _Optional[_Union[EventTimes, _Mapping]] = ..., start: _Optional[int] = ..., holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ...) -> None: ...
+    cleared: _containers.RepeatedCompositeFieldContainer[Cleared]
+    tombstonesEnd: int
+    tombstonesEpoch: int
+    def __init__(self, subject: _Optional[str] = ..., stream: _Optional[str] = ..., id: _Optional[int] = ..., group: _Optional[str] = ..., replicationFactor: _Optional[int] = ..., replicas: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., isr: _Optional[_Iterable[str]] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., paused: bool = ..., readonly: bool = ..., uncleanEpoch: _Optional[int] = ..., eligible: _Optional[_Iterable[str]] = ..., resumeAll: bool = ..., pauses: _Optional[_Union[EventTimes, _Mapping]] = ..., readonlyChanges: _Optional[_Union[EventTimes, _Mapping]] = ..., start: _Optional[int] = ..., holds: _Optional[_Iterable[_Union[Hold, _Mapping]]] = ..., cleared: _Optional[_Iterable[_Union[Cleared, _Mapping]]] = ..., tombstonesEnd: _Optional[int] = ..., tombstonesEpoch: _Optional[int] = ...) -> None: ...
 
 class Hold(_message.Message):
     __slots__ = ("name", "offset", "at")
@@ -196,6 +212,40 @@ class RaiseStartsOp(_message.Message):
     starts: _containers.RepeatedCompositeFieldContainer[NewStart]
     def __init__(self, leader: _Optional[str] = ..., starts: _Optional[_Iterable[_Union[NewStart, _Mapping]]] = ...) -> None: ...
 
+class Cleared(_message.Message):
+    __slots__ = ("replica", "end", "at")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    replica: str
+    end: int
+    at: int
+    def __init__(self, replica: _Optional[str] = ..., end: _Optional[int] = ..., at: _Optional[int] = ...) -> None: ...
+
+class ClearedEnd(_message.Message):
+    __slots__ = ("stream", "creationIndex", "partition", "epoch", "since", "end")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    CREATIONINDEX_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    stream: str
+    creationIndex: int
+    partition: int
+    epoch: int
+    since: int
+    end: int
+    def __init__(self, stream: _Optional[str] = ..., creationIndex: _Optional[int] = ..., partition: _Optional[int] = ..., epoch: _Optional[int] = ..., since: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
+
+class TellClearedOp(_message.Message):
+    __slots__ = ("replica", "ends")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    replica: str
+    ends: _containers.RepeatedCompositeFieldContainer[ClearedEnd]
+    def __init__(self, replica: _Optional[str] = ..., ends: _Optional[_Iterable[_Union[ClearedEnd, _Mapping]]] = ...) -> None: ...
+
 class HoldOp(_message.Message):
     __slots__ = ("stream", "partition", "name", "offset", "at")
     STREAM_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +269,26 @@ class AlterStreamOp(_message.Message):
     config: StreamConfig
     reset: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, stream: _Optional[str] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ..., reset: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class InitProducerOp(_message.Message):
+    __slots__ = ("name", "at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    at: int
+    def __init__(self, name: _Optional[str] = ..., at: _Optional[int] = ...) -> None: ...
+
+class NamedProducer(_message.Message):
+    __slots__ = ("name", "id", "epoch", "used")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    id: int
+    epoch: int
+    used: int
+    def __init__(self, name: _Optional[str] = ..., id: _Optional[int] = ..., epoch: _Optional[int] = ..., used: _Optional[int] = ...) -> None: ...
 
 class EventTimes(_message.Message):
     __slots__ = ("first", "latest")
@@ -377,7 +447,7 @@ class ChangeConsumerGroupCoordinatorOp(_message.Message):
     def __init__(self, groupId: _Optional[str] = ..., epoch: _Optional[int] = ..., alive: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class IsrOp(_message.Message):
-    __slots__ = ("stream", "partition", "replica", "leader", "leaderEpoch", "epoch", "lacks")
+    __slots__ = ("stream", "partition", "replica", "leader", "leaderEpoch", "epoch", "lacks", "whole")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +455,7 @@ class IsrOp(_message.Message):
     LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LACKS_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     replica: str
@@ -392,7 +463,8 @@ class IsrOp(_message.Message):
     leaderEpoch: int
     epoch: int
     lacks: bool
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., lacks: bool = ...) -> None: ...
+    whole: bool
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., replica: _Optional[str] = ..., leader: _Optional[str] = ..., leaderEpoch: _Optional[int] = ..., epoch: _Optional[int] = ..., lacks: bool = ..., whole: bool = ...) -> None: ...
 
 class BrokerOp(_message.Message):
     __slots__ = ("broker", "alive")
@@ -523,19 +595,21 @@ class Activity(_message.Message):
     def __init__(self, published: _Optional[int] = ..., unpublished: _Optional[_Iterable[_Union[ActivityEvent, _Mapping]]] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class Cursor(_message.Message):
-    __slots__ = ("stream", "partition", "cursorId", "offset")
+    __slots__ = ("stream", "partition", "cursorId", "offset", "creationIndex")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CURSORID_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    CREATIONINDEX_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     cursorId: str
     offset: int
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursorId: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
+    creationIndex: int
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., cursorId: _Optional[str] = ..., offset: _Optional[int] = ..., creationIndex: _Optional[int] = ...) -> None: ...
 
 class RaftLog(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "publishActivityOp", "setStreamReadonlyOp", "joinConsumerGroupOp", "leaveConsumerGroupOp", "changeConsumerGroupCoordinatorOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp", "alterStreamOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "publishActivityOp", "setStreamReadonlyOp", "joinConsumerGroupOp", "leaveConsumerGroupOp", "changeConsumerGroupCoordinatorOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp", "tellClearedOp", "alterStreamOp", "initProducerOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -556,7 +630,9 @@ class RaftLog(_message.Message):
     GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
     RAISESTARTSOP_FIELD_NUMBER: _ClassVar[int]
     HOLDOP_FIELD_NUMBER: _ClassVar[int]
+    TELLCLEAREDOP_FIELD_NUMBER: _ClassVar[int]
     ALTERSTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    INITPRODUCEROP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: CreateStreamOp
     shrinkISROp: IsrOp
@@ -577,11 +653,13 @@ class RaftLog(_message.Message):
     giveWayOp: IsrOp
     raiseStartsOp: RaiseStartsOp
     holdOp: HoldOp
+    tellClearedOp: TellClearedOp
     alterStreamOp: AlterStreamOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., joinConsumerGroupOp: _Optional[_Union[JoinConsumerGroupOp, _Mapping]] = ..., leaveConsumerGroupOp: _Optional[_Union[LeaveConsumerGroupOp, _Mapping]] = ..., changeConsumerGroupCoordinatorOp: _Optional[_Union[ChangeConsumerGroupCoordinatorOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ..., alterStreamOp: _Optional[_Union[AlterStreamOp, _Mapping]] = ...) -> None: ...
+    initProducerOp: InitProducerOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[CreateStreamOp, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., joinConsumerGroupOp: _Optional[_Union[JoinConsumerGroupOp, _Mapping]] = ..., leaveConsumerGroupOp: _Optional[_Union[LeaveConsumerGroupOp, _Mapping]] = ..., changeConsumerGroupCoordinatorOp: _Optional[_Union[ChangeConsumerGroupCoordinatorOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ..., tellClearedOp: _Optional[_Union[TellClearedOp, _Mapping]] = ..., alterStreamOp: _Optional[_Union[AlterStreamOp, _Mapping]] = ..., initProducerOp: _Optional[_Union[InitProducerOp, _Mapping]] = ...) -> None: ...
 
 class MetadataSnapshot(_message.Message):
-    __slots__ = ("streams", "groups", "index", "draining", "removing", "removed", "operations", "activity")
+    __slots__ = ("streams", "groups", "index", "draining", "removing", "removed", "operations", "activity", "producers")
     STREAMS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -590,6 +668,7 @@ class MetadataSnapshot(_message.Message):
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
+    PRODUCERS_FIELD_NUMBER: _ClassVar[int]
     streams: _containers.RepeatedCompositeFieldContainer[Stream]
     groups: _containers.RepeatedCompositeFieldContainer[ConsumerGroup]
     index: int
@@ -598,7 +677,8 @@ class MetadataSnapshot(_message.Message):
     removed: _containers.RepeatedCompositeFieldContainer[RemovedBroker]
     operations: Operations
     activity: Activity
-    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[ConsumerGroup, _Mapping]]] = ..., index: _Optional[int] = ..., draining: _Optional[_Iterable[str]] = ..., removing: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[_Union[RemovedBroker, _Mapping]]] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ...) -> None: ...
+    producers: _containers.RepeatedCompositeFieldContainer[NamedProducer]
+    def __init__(self, streams: _Optional[_Iterable[_Union[Stream, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[ConsumerGroup, _Mapping]]] = ..., index: _Optional[int] = ..., draining: _Optional[_Iterable[str]] = ..., removing: _Optional[_Iterable[str]] = ..., removed: _Optional[_Iterable[_Union[RemovedBroker, _Mapping]]] = ..., operations: _Optional[_Union[Operations, _Mapping]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ..., producers: _Optional[_Iterable[_Union[NamedProducer, _Mapping]]] = ...) -> None: ...
 
 class ServerState(_message.Message):
     __slots__ = ("serverID",)
@@ -657,7 +737,7 @@ class ServerInfoRequest(_message.Message):
     def __init__(self, id: _Optional[str] = ...) -> None: ...
 
 class ServerInfoResponse(_message.Message):
-    __slots__ = ("id", "host", "port", "boot", "partitionCount", "leaderCount", "leaving", "beat", "hears", "cluster", "commit", "members")
+    __slots__ = ("id", "host", "port", "boot", "partitionCount", "leaderCount", "leaving", "beat", "hears", "cluster", "commit", "members", "knowsCleared")
     ID_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
@@ -670,6 +750,7 @@ class ServerInfoResponse(_message.Message):
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     COMMIT_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    KNOWSCLEARED_FIELD_NUMBER: _ClassVar[int]
     id: str
     host: str
     port: int
@@ -682,17 +763,20 @@ class ServerInfoResponse(_message.Message):
     cluster: str
     commit: int
     members: int
-    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., boot: _Optional[str] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., leaving: bool = ..., beat: _Optional[int] = ..., hears: _Optional[str] = ..., cluster: _Optional[str] = ..., commit: _Optional[int] = ..., members: _Optional[int] = ...) -> None: ...
+    knowsCleared: bool
+    def __init__(self, id: _Optional[str] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., boot: _Optional[str] = ..., partitionCount: _Optional[int] = ..., leaderCount: _Optional[int] = ..., leaving: bool = ..., beat: _Optional[int] = ..., hears: _Optional[str] = ..., cluster: _Optional[str] = ..., commit: _Optional[int] = ..., members: _Optional[int] = ..., knowsCleared: bool = ...) -> None: ...
 
 class PartitionStatusRequest(_message.Message):
-    __slots__ = ("stream", "partition", "creationIndex")
+    __slots__ = ("stream", "partition", "creationIndex", "partitions")
     STREAM_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     CREATIONINDEX_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     stream: str
     partition: int
     creationIndex: int
-    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., creationIndex: _Optional[int] = ...) -> None: ...
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, stream: _Optional[str] = ..., partition: _Optional[int] = ..., creationIndex: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PartitionStatusResponse(_message.Message):
     __slots__ = ("exists", "isLeader", "carriedOut")
@@ -715,7 +799,7 @@ class PositionsRequest(_message.Message):
     def __init__(self, stream: _Optional[str] = ..., partitions: _Optional[_Iterable[int]] = ..., expired: bool = ...) -> None: ...
 
 class PartitionPosition(_message.Message):
-    __slots__ = ("partition", "end", "hwEnd", "lastEpoch", "leads", "waitsFor", "stream", "start", "bytes", "segments", "firstTimestamp", "lastTimestamp", "heldBytes", "expiredEnd")
+    __slots__ = ("partition", "end", "hwEnd", "lastEpoch", "leads", "waitsFor", "stream", "start", "bytes", "segments", "firstTimestamp", "lastTimestamp", "heldBytes", "expiredEnd", "leaderEpoch", "established", "readonly")
     PARTITION_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     HWEND_FIELD_NUMBER: _ClassVar[int]
@@ -730,6 +814,9 @@ class PartitionPosition(_message.Message):
     LASTTIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     HELDBYTES_FIELD_NUMBER: _ClassVar[int]
     EXPIREDEND_FIELD_NUMBER: _ClassVar[int]
+    LEADEREPOCH_FIELD_NUMBER: _ClassVar[int]
+    ESTABLISHED_FIELD_NUMBER: _ClassVar[int]
+    READONLY_FIELD_NUMBER: _ClassVar[int]
     partition: int
     end: int
     hwEnd: int
@@ -744,7 +831,10 @@ class PartitionPosition(_message.Message):
     lastTimestamp: int
     heldBytes: _containers.RepeatedScalarFieldContainer[int]
     expiredEnd: int
-    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ..., hwEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., leads: bool = ..., waitsFor: _Optional[_Iterable[str]] = ..., stream: _Optional[str] = ..., start: _Optional[int] = ..., bytes: _Optional[int] = ..., segments: _Optional[int] = ..., firstTimestamp: _Optional[int] = ..., lastTimestamp: _Optional[int] = ..., heldBytes: _Optional[_Iterable[int]] = ..., expiredEnd: _Optional[int] = ...) -> None: ...
+    leaderEpoch: int
+    established: bool
+    readonly: bool
+    def __init__(self, partition: _Optional[int] = ..., end: _Optional[int] = ..., hwEnd: _Optional[int] = ..., lastEpoch: _Optional[int] = ..., leads: bool = ..., waitsFor: _Optional[_Iterable[str]] = ..., stream: _Optional[str] = ..., start: _Optional[int] = ..., bytes: _Optional[int] = ..., segments: _Optional[int] = ..., firstTimestamp: _Optional[int] = ..., lastTimestamp: _Optional[int] = ..., heldBytes: _Optional[_Iterable[int]] = ..., expiredEnd: _Optional[int] = ..., leaderEpoch: _Optional[int] = ..., established: bool = ..., readonly: bool = ...) -> None: ...
 
 class PositionsResponse(_message.Message):
     __slots__ = ("positions", "sync")
@@ -771,7 +861,7 @@ class NewStream(_message.Message):
     def __init__(self, name: _Optional[str] = ..., subject: _Optional[str] = ..., group: _Optional[str] = ..., partitions: _Optional[int] = ..., replicationFactor: _Optional[int] = ..., config: _Optional[_Union[StreamConfig, _Mapping]] = ...) -> None: ...
 
 class PropagatedRequest(_message.Message):
-    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "joinConsumerGroupOp", "leaveConsumerGroupOp", "reportConsumerGroupCoordinatorOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp", "publishActivityOp", "alterStreamOp")
+    __slots__ = ("op", "createStreamOp", "shrinkISROp", "changeLeaderOp", "expandISROp", "deleteStreamOp", "pauseStreamOp", "resumeStreamOp", "setStreamReadonlyOp", "joinConsumerGroupOp", "leaveConsumerGroupOp", "reportConsumerGroupCoordinatorOp", "brokerOp", "adminOp", "operation", "brokerStartedOp", "giveWayOp", "raiseStartsOp", "holdOp", "tellClearedOp", "publishActivityOp", "alterStreamOp", "initProducerOp")
     OP_FIELD_NUMBER: _ClassVar[int]
     CREATESTREAMOP_FIELD_NUMBER: _ClassVar[int]
     SHRINKISROP_FIELD_NUMBER: _ClassVar[int]
@@ -791,8 +881,10 @@ class PropagatedRequest(_message.Message):
     GIVEWAYOP_FIELD_NUMBER: _ClassVar[int]
     RAISESTARTSOP_FIELD_NUMBER: _ClassVar[int]
     HOLDOP_FIELD_NUMBER: _ClassVar[int]
+    TELLCLEAREDOP_FIELD_NUMBER: _ClassVar[int]
     PUBLISHACTIVITYOP_FIELD_NUMBER: _ClassVar[int]
     ALTERSTREAMOP_FIELD_NUMBER: _ClassVar[int]
+    INITPRODUCEROP_FIELD_NUMBER: _ClassVar[int]
     op: Op
     createStreamOp: NewStream
     shrinkISROp: IsrOp
@@ -812,9 +904,11 @@ class PropagatedRequest(_message.Message):
     giveWayOp: IsrOp
     raiseStartsOp: RaiseStartsOp
     holdOp: HoldOp
+    tellClearedOp: TellClearedOp
     publishActivityOp: PublishActivityOp
     alterStreamOp: AlterStreamOp
-    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., joinConsumerGroupOp: _Optional[_Union[JoinConsumerGroupOp, _Mapping]] = ..., leaveConsumerGroupOp: _Optional[_Union[LeaveConsumerGroupOp, _Mapping]] = ..., reportConsumerGroupCoordinatorOp: _Optional[_Union[ReportConsumerGroupCoordinatorOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ..., alterStreamOp: _Optional[_Union[AlterStreamOp, _Mapping]] = ...) -> None: ...
+    initProducerOp: InitProducerOp
+    def __init__(self, op: _Optional[_Union[Op, str]] = ..., createStreamOp: _Optional[_Union[NewStream, _Mapping]] = ..., shrinkISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., changeLeaderOp: _Optional[_Union[ChangeLeaderOp, _Mapping]] = ..., expandISROp: _Optional[_Union[IsrOp, _Mapping]] = ..., deleteStreamOp: _Optional[_Union[DeleteStreamOp, _Mapping]] = ..., pauseStreamOp: _Optional[_Union[PauseStreamOp, _Mapping]] = ..., resumeStreamOp: _Optional[_Union[ResumeStreamOp, _Mapping]] = ..., setStreamReadonlyOp: _Optional[_Union[SetStreamReadonlyOp, _Mapping]] = ..., joinConsumerGroupOp: _Optional[_Union[JoinConsumerGroupOp, _Mapping]] = ..., leaveConsumerGroupOp: _Optional[_Union[LeaveConsumerGroupOp, _Mapping]] = ..., reportConsumerGroupCoordinatorOp: _Optional[_Union[ReportConsumerGroupCoordinatorOp, _Mapping]] = ..., brokerOp: _Optional[_Union[BrokerOp, _Mapping]] = ..., adminOp: _Optional[_Union[AdminOp, _Mapping]] = ..., operation: _Optional[_Union[Operation, _Mapping]] = ..., brokerStartedOp: _Optional[_Union[BrokerStartedOp, _Mapping]] = ..., giveWayOp: _Optional[_Union[IsrOp, _Mapping]] = ..., raiseStartsOp: _Optional[_Union[RaiseStartsOp, _Mapping]] = ..., holdOp: _Optional[_Union[HoldOp, _Mapping]] = ..., tellClearedOp: _Optional[_Union[TellClearedOp, _Mapping]] = ..., publishActivityOp: _Optional[_Union[PublishActivityOp, _Mapping]] = ..., alterStreamOp: _Optional[_Union[AlterStreamOp, _Mapping]] = ..., initProducerOp: _Optional[_Union[InitProducerOp, _Mapping]] = ...) -> None: ...
 
 class PropagatedError(_message.Message):
     __slots__ = ("code", "msg")

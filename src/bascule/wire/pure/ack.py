@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bascule.wire.producers import REFUSALS
 from bascule.wire.pure import envelope
 from bascule.wire.pure.accept import PENDING_ENTRY_BYTES, pending_acks
 from bascule.wire.pure.nats import messages
@@ -25,6 +26,7 @@ _ASYNC_ERRORS = {
     2: b"\x08\x05" + bytes_field(0x12, b"incorrect expected offset"),
     3: b"\x08\x01" + bytes_field(0x12, b"message exceeds max replication size"),
     4: b"\x08\x06" + bytes_field(0x12, b"encryption failed on partition"),
+    **{error: number_field(0x08, error) + bytes_field(0x12, text.encode()) for error, text in REFUSALS.items()},
 }
 _UNKNOWN_ERROR = bytes_field(0x12, b"unknown error")
 

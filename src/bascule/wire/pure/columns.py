@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bascule.wire.pure.protobuf import Buffer, window
 from bascule.wire.pure.record import Decoded, decode_records, record_at
@@ -28,7 +28,7 @@ def record_columns(
         if status:
             break
         try:
-            _, (row,) = decode_records(data, position, after, 1)
+            _, (row,) = decode_records(data, position, after, 1, True)
         except ValueError:
             status = _BAD
             break
@@ -48,30 +48,30 @@ def _buffers(rows: list[Decoded], epochs: list[int], wanted: int) -> tuple[bytes
         struct.pack(f"<{count}q", *(row[0] for row in rows)),
         struct.pack(f"<{count}q", *(row[3] for row in rows)),
         struct.pack(f"<{count}Q", *epochs),
-        *_texts(keys),
-        _validity(keys),
-        *_texts([row[2] for row in rows] if wanted & _VALUES else None),
-        *_texts([row[6].encode() for row in rows] if wanted & _SUBJECTS else None),
-        *_texts(replies),
-        _validity(replies),
-        b"" if headers is None else _ends(map(len, headers)),
-        *_texts(None if entries is None else [name.encode() for name, _ in entries]),
-        *_texts(None if entries is None else [value for _, value in entries]),
+        *texts_of(keys),
+        validity_of(keys),
+        *texts_of([row[2] for row in rows] if wanted & _VALUES else None),
+        *texts_of([row[6].encode() for row in rows] if wanted & _SUBJECTS else None),
+        *texts_of(replies),
+        validity_of(replies),
+        b"" if headers is None else ends_of(map(len, headers)),
+        *texts_of(None if entries is None else [name.encode() for name, _ in entries]),
+        *texts_of(None if entries is None else [value for _, value in entries]),
     )
 
 
-def _texts(column: list[bytes] | None) -> tuple[bytes, bytes]:
-    return (b"", b"") if column is None else (_ends(map(len, column)), b"".join(column))
+def texts_of(column: list[bytes] | None) -> tuple[bytes, bytes]:
+    return (b"", b"") if column is None else (ends_of(map(len, column)), b"".join(column))
 
 
-def _ends(sizes: Iterable[int]) -> bytes:
+def ends_of(sizes: Iterable[int]) -> bytes:
     ends = [0]
     for size in sizes:
         ends.append(ends[-1] + size)
     return struct.pack(f"<{len(ends)}i", *ends)
 
 
-def _validity(column: list[bytes] | None) -> bytes:
+def validity_of(column: Sequence[object] | None) -> bytes:
     bits = bytearray((len(column or ()) + 7) // 8)
     for row, content in enumerate(column or ()):
         if content:

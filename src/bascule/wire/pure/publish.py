@@ -6,6 +6,7 @@ import struct
 
 from bascule.limits import MAX_CORRELATION_ID_BYTES
 from bascule.wire.pure import envelope
+from bascule.wire.pure.producers import PRODUCER_TAG, is_about, producer_field
 from bascule.wire.pure.protobuf import (
     Buffer,
     MalformedError,
@@ -19,9 +20,9 @@ from bascule.wire.pure.protobuf import (
     window,
 )
 
-Routes = dict[bytes, list[tuple[bytes, int, bytes] | None]]
-"""Stream name -> per partition: NATS subject, flags (0 plain, 1 optimistic concurrency, more: ask Python), and what
-is appended to the inbox, so that an ack names the stream that was published to."""
+Routes = dict[bytes, list[tuple[bytes, int, bytes, int] | None]]
+"""Stream name -> per partition: NATS subject, flags (0 plain, 1 optimistic concurrency, more: ask Python), what is
+appended to the inbox, so that an ack names the stream that was published to, and the stream's creation index."""
 
 _PUBLISH = 0
 _LEADER, _ALL = 0, 1
@@ -67,13 +68,17 @@ def _command(request: bytes, routes: Routes, inbox: bytes, max_payload: int) -> 
     numbers, contents, entries = read_message(request, _STRINGS, 0x2A)
     policy = signed32(numbers.get(0x40, 0))
     stream = contents.get(0x1A, b"")
-    route = _route(routes, stream, signed32(numbers.get(0x20, 0)))
+    partition = signed32(numbers.get(0x20, 0))
+    route = _route(routes, stream, partition)
     if route is None:
         return None, policy
-    subject, flags, suffix = route
+    subject, flags, suffix, creation = route
     if flags > _OPTIMISTIC or (flags == _OPTIMISTIC and policy not in (_LEADER, _ALL)):
         return None, policy
     if len(contents.get(0x3A, b"")) > MAX_CORRELATION_ID_BYTES:
+        return None, policy
+    producer = contents.get(PRODUCER_TAG, b"")
+    if producer and not is_about(producer, creation, partition):
         return None, policy
     parts = [envelope.header(_PUBLISH)]
     expected_offset = signed64(numbers.get(0x48, 0))
@@ -90,12 +95,14 @@ def _command(request: bytes, routes: Routes, inbox: bytes, max_payload: int) -> 
         parts.append(bytes_field(0x5A, contents[0x3A]))
     if policy:
         parts.append(number_field(0x60, policy))
+    if producer:
+        parts.append(producer_field(producer))
     payload = b"".join(parts)
     if len(payload) > max_payload:
         return None, policy
     return b"PUB %b %d\r\n%b\r\n" % (subject, len(payload), payload), policy
 
 
-def _route(routes: Routes, stream: bytes, partition: int) -> tuple[bytes, int, bytes] | None:
+def _route(routes: Routes, stream: bytes, partition: int) -> tuple[bytes, int, bytes, int] | None:
     partitions = routes.get(stream, [])
     return partitions[partition] if 0 <= partition < len(partitions) else None
