@@ -11,6 +11,19 @@ from bascule.limits import MAX_CURSOR_ID_BYTES, MAX_CURSOR_STREAM_BYTES
 from bascule.wire.pb import internal_pb2 as pb
 
 
+class CursorValue(NamedTuple):
+    """What a cursor was set to."""
+
+    offset: int
+    creation_index: int
+    """Of the stream when it was set; 0 if there was none of its name, or if it was not noted."""
+
+    def holds_for(self, creation_index: int | None) -> bool:
+        """Whether it is a position in the stream that has this creation index, or in one that does not exist (None). A
+        stream that was deleted and made again has other messages at the same offsets."""
+        return not self.creation_index or creation_index is None or self.creation_index == creation_index
+
+
 class CursorName(NamedTuple):
     """A cursor: the key of its records does not tell two of them apart where an id or a stream has a comma."""
 
@@ -32,20 +45,26 @@ class CursorName(NamedTuple):
     def key(self) -> bytes:
         return f"{self.cursor_id},{self.stream},{self.partition}".encode()
 
-    def value(self, offset: int) -> bytes:
+    def value(self, offset: int, creation_index: int = 0) -> bytes:
         """What is stored under the key."""
         return pb.Cursor(
-            stream=self.stream, partition=self.partition, cursorId=self.cursor_id, offset=offset
+            stream=self.stream,
+            partition=self.partition,
+            cursorId=self.cursor_id,
+            offset=offset,
+            creationIndex=creation_index,
         ).SerializeToString(deterministic=True)
 
-    def offset_in(self, value: bytes) -> int | None:
-        """The offset that a record has for this cursor; None if it is another cursor's, or none at all: clients may
-        publish anything to the stream."""
+    def found_in(self, value: bytes) -> CursorValue | None:
+        """What a record has for this cursor; None if it is another cursor's, or none at all: clients may publish
+        anything to the stream."""
         try:
             cursor = pb.Cursor.FromString(value)
         except DecodeError:
             return None
-        return cursor.offset if (cursor.cursorId, cursor.stream, cursor.partition) == self else None
+        if (cursor.cursorId, cursor.stream, cursor.partition) != self:
+            return None
+        return CursorValue(cursor.offset, cursor.creationIndex)
 
 
 def partition_of(key: bytes, partitions: int) -> int:

@@ -54,7 +54,9 @@ class NewestOffsets:
     def _set(self, key: bytes, offset: int, replace: bool) -> None:
         hashed = hash(key) & _MASK
         table = self._tables[hashed % TABLES]
-        added = table.set(hashed // TABLES, offset, replace, room=self._budget.left > 0)
+        # Where one found no room, an older one of its key must not be taken for the newest when there is room again.
+        room = self._budget.left > 0 and (replace or self.complete)
+        added = table.set(hashed // TABLES, offset, replace, room)
         if added is None:
             self.complete = False
         elif added:

@@ -134,21 +134,21 @@ class _Holdings:
                 if not numbers or stream in seen:
                     continue
                 seen[stream] = None
-                for taker in self._subscribers[stream]:
-                    if taker in came_by or taker in done:
+                for receiver in self._subscribers[stream]:
+                    if receiver in came_by or receiver in done:
                         continue
-                    came_by[taker] = (giver, stream)
-                    if self._load[taker] <= few:
-                        return taker
-                    queue.append(taker)
+                    came_by[receiver] = (giver, stream)
+                    if self._load[receiver] <= few:
+                        return receiver
+                    queue.append(receiver)
         return ""
 
     def _pass_on(self, loaded: str, last: str, came_by: dict[str, tuple[str, str]]) -> None:
-        taker = last
-        while taker != loaded:
-            giver, stream = came_by[taker]
-            self._held[taker][stream].append(self._held[giver][stream].pop())
-            taker = giver
+        receiver = last
+        while receiver != loaded:
+            giver, stream = came_by[receiver]
+            self._held[receiver][stream].append(self._held[giver][stream].pop())
+            receiver = giver
         self._load[loaded] -= 1
         self._load[last] += 1
 

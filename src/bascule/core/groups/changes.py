@@ -3,7 +3,8 @@
 Every change gives the group another epoch, and works out anew who reads what (`assignment`). A partition has one reader
 in an epoch. A member that asks its coordinator under an older one is told so. The leader of a partition compares the
 epochs that clients send with each other only (`GroupMembers`): a member with a newer epoch replaces the one that reads
-now, one with an older epoch is refused while that one reads. Once nobody reads, an older epoch is let in.
+now, one with an older epoch is refused while that one reads. Once nobody reads, an older epoch is let in; and nobody
+reads when the leader of the partition has changed.
 
 A coordinator that is dead is replaced with the command that says so, in all its groups: the reports of members alone
 would not do, for of two members of which one is dead, too, there is never a majority.

@@ -17,9 +17,10 @@ from bascule.core.metadata.commands import (
     RemoveBroker,
     UndrainBroker,
 )
-from bascule.core.metadata.isr import Circumstances, Departure, elect_uncleanly, leave, minimum
+from bascule.core.metadata.isr import ClusterState, Departure, elect_uncleanly, leave, minimum
 from bascule.core.metadata.placement import Changed, count_leaders
 from bascule.core.metadata.streams import Partition, Stream
+from bascule.core.metadata.tombstones import begins_again, without
 from bascule.errors import FailedPrecondition, NotFound
 from bascule.types import Epoch
 
@@ -68,7 +69,7 @@ def apply(streams: Streams, brokers: Brokers, index: int, command: AdminCommand)
     match command:
         case DrainBroker(broker, avoid):
             drained = brokers.with_draining(broker)
-            return hand_away(streams, broker, (*drained.draining, *avoid), index), drained
+            return move_leaderships(streams, broker, (*drained.draining, *avoid), index), drained
         case UndrainBroker(broker):
             return {}, brokers.without(broker)
         case BeginRemoval(broker, additions):
@@ -80,7 +81,7 @@ def apply(streams: Streams, brokers: Brokers, index: int, command: AdminCommand)
             return {at.stream: {item.id: elect_uncleanly(item, at.replica, Epoch(index))}}, brokers
 
 
-def hand_away(streams: Streams, broker: str, avoid: tuple[str, ...], index: int) -> Changed:
+def move_leaderships(streams: Streams, broker: str, avoid: tuple[str, ...], index: int) -> Changed:
     """Everything it leads goes to other in-sync replicas, where there are any; it stays in sync itself. No leadership
     goes to an eligible leader: the present one is alive, and has messages that are not committed yet."""
     leaders_of = count_leaders(streams)
@@ -116,13 +117,15 @@ def _add(streams: Streams, broker: str, additions: tuple[At, ...], index: int) -
         stream = streams.get(at.stream)
         item = stream.partition(at.partition) if stream else None
         if item is not None and broker in item.replicas and at.replica not in item.replicas:
-            grown = item._replace(replicas=(*item.replicas, at.replica), epoch=Epoch(index))
+            # One replica alone removes tombstones by itself: no log that another broker may still have counts.
+            known = begins_again(item, Epoch(index)) if len(item.replicas) == 1 else item
+            grown = known._replace(replicas=(*item.replicas, at.replica), epoch=Epoch(index))
             changed.setdefault(at.stream, {})[item.id] = grown
     return changed
 
 
 def _remove(streams: Streams, brokers: Brokers, command: RemoveBroker, index: int) -> Changed:
-    broker, now = command.broker, Circumstances(index, draining=brokers.draining)
+    broker, now = command.broker, ClusterState(index, draining=brokers.draining)
     elected = {(at.stream, at.partition): at.replica for at in command.elected}
     leaders_of = count_leaders(streams)
     changed: Changed = {}
@@ -132,7 +135,7 @@ def _remove(streams: Streams, brokers: Brokers, command: RemoveBroker, index: in
             if broker not in item.replicas:
                 continue
             left = leave(item, broker, Departure.LOST, least, now, leaders_of)
-            rest = left._replace(replicas=tuple(each for each in item.replicas if each != broker))
+            rest = without(left, broker)._replace(replicas=tuple(each for each in item.replicas if each != broker))
             if not rest.isr and (item.isr or not rest.replicas):
                 rest = elect_uncleanly(rest, elected[name, item.id], now.epoch)
             changed.setdefault(name, {})[item.id] = rest

@@ -1,20 +1,20 @@
 """Settings of a stream that are changed after its creation.
 
-Most settings are read where they are used, and the brokers of the stream get the new ones with the change. Min ISR and
-optimistic concurrency are fixed for a leader epoch: a change of them begins another one, so that no record is committed
-by half under the one and by half under the other. With a lower min ISR replicas that were eligible may lack what is
-committed without them from then on: they are eligible no longer.
+Most settings are read where they are used, and the brokers of the stream get the new ones with the change. Min ISR,
+optimistic concurrency and the FlatBuffers draft are fixed for a leader epoch: a change of them begins another one, so
+that no record is committed by half under the one and by half under the other. With a lower min ISR replicas that were
+eligible may lack what is committed without them from then on: they are eligible no longer.
 """
 
 from dataclasses import fields, replace
 
 from bascule.core.metadata.commands import AlterStream
-from bascule.core.metadata.isr import Circumstances, minimum, with_sets
+from bascule.core.metadata.isr import ClusterState, minimum, with_sets
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.errors import FailedPrecondition, InvalidArgument, NotFound
 
 SETTINGS = tuple(each.name for each in fields(StreamConfig))
-OF_A_LEADER_EPOCH = ("min_isr", "optimistic_concurrency_control")
+OF_A_LEADER_EPOCH = ("min_isr", "optimistic_concurrency_control", "flatbuffers_draft")
 
 
 def check(stream: Stream | None, command: AlterStream) -> None:
@@ -45,7 +45,7 @@ def altered(config: StreamConfig, command: AlterStream) -> StreamConfig:
     return replace(config, **given, **dict.fromkeys(command.reset))
 
 
-def apply(stream: Stream, command: AlterStream, now: Circumstances) -> tuple[StreamConfig, dict[int, Partition]]:
+def apply(stream: Stream, command: AlterStream, now: ClusterState) -> tuple[StreamConfig, dict[int, Partition]]:
     """The settings, and the partitions, all of which change: their replicas must learn of it."""
     config = altered(stream.config, command)
     begins = any(getattr(config, name) != getattr(stream.config, name) for name in OF_A_LEADER_EPOCH)

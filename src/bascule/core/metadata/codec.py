@@ -10,7 +10,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, cast, get_type_hints
 
-from bascule.core.metadata.commands import LAYOUTS, At, Command, NewStart, PartitionName
+from bascule.core.metadata.commands import LAYOUTS, At, ClearedEnd, Command, NewStart, PartitionName
 from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.streams import Stream, StreamConfig, camel, finish
 from bascule.errors import CorruptError
@@ -115,6 +115,9 @@ _KINDS: dict[Any, Kind] = {
     tuple[At, ...]: _AT,
     tuple[NewStart, ...]: Values(
         ("stream", "creationIndex", "partition", "leaderEpoch", "start"), tuple, lambda start: NewStart(*start)
+    ),
+    tuple[ClearedEnd, ...]: Values(
+        ("stream", "creationIndex", "partition", "epoch", "since", "end"), tuple, lambda end: ClearedEnd(*end)
     ),
     At: Value(_AT),
     Stream: _STREAM,

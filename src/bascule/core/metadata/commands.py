@@ -106,6 +106,30 @@ class RaiseStarts:
     starts: tuple[NewStart, ...]
 
 
+class ClearedEnd(NamedTuple):
+    """Of every tombstone below `end` no older record of its key is left in a log (`tombstones`)."""
+
+    stream: str
+    creation_index: int
+    partition: int
+    epoch: int
+    """The partition epoch that the replica knew: if the partition has changed since, this one does not count."""
+    since: int
+    """The command by which the replica told its last one, as it knew; 0: none. If there is another one by now this is
+    a late copy, of a log that may have begun anew since."""
+    end: int
+
+
+@layout(pb.TELL_CLEARED, "tellClearedOp")
+@dataclass(frozen=True, slots=True)
+class TellCleared:
+    """A broker says how far its logs of some partitions are cleared, each of which has that on its disk. Those that do
+    not fit stay as they are."""
+
+    replica: str
+    ends: tuple[ClearedEnd, ...]
+
+
 @layout(pb.SET_HOLD, "holdOp")
 @dataclass(frozen=True, slots=True)
 class SetHold:
@@ -236,7 +260,8 @@ class DiskLost:
 @layout(pb.CHANGE_LEADER, "changeLeaderOp")
 @dataclass(frozen=True, slots=True)
 class ChangeLeader:
-    """A leader steps down: its log lost records that followers may have, so it must not write under its epoch."""
+    """A leader steps down, with everything that it promised: its log lost other records, which followers may have, so
+    it must not write under its epoch; or one of those alive has more."""
 
     stream: str
     partition: int
@@ -263,8 +288,8 @@ class BrokerStarted:
 @layout(pb.GIVE_WAY, "giveWayOp")
 @dataclass(frozen=True, slots=True)
 class GiveWay(IsrChange):
-    """The leader hands leadership over to the replica, which has more records, or a disk that works. Or to itself,
-    under a new epoch, because it has lost records of this epoch that others may have."""
+    """The leader hands leadership over to the replica, which has more records, and may lack some that it promised
+    itself. Or to itself, under a new epoch, because it has lost records of this epoch that others may have."""
 
 
 @layout(pb.DRAIN_BROKER, "adminOp")
@@ -333,6 +358,16 @@ class PublishActivity:
     index: int
 
 
+@layout(pb.INIT_PRODUCER, "initProducerOp")
+@dataclass(frozen=True, slots=True)
+class InitProducer:
+    """A producer begins, under an epoch that is the index of this command. Without a name that is its id, too."""
+
+    name: str = ""
+    at: int = 0
+    operation: Operation = UNASKED
+
+
 AdminCommand = DrainBroker | UndrainBroker | BeginRemoval | RemoveBroker | ElectLeader
 Command = (
     CreateStream
@@ -341,6 +376,7 @@ Command = (
     | ResumeStream
     | SetStreamReadonly
     | RaiseStarts
+    | TellCleared
     | SetHold
     | RemoveHold
     | GroupCommand
@@ -354,6 +390,7 @@ Command = (
     | BrokerStarted
     | GiveWay
     | PublishActivity
+    | InitProducer
     | AdminCommand
 )
 

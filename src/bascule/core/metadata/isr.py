@@ -6,7 +6,8 @@ in the set, alive or not: the partition waits for it.
 *Eligible*: not in sync, but with everything that was committed. The replica left when, or after, the ISR fell below the
 minimum; nothing is committed from then on until the ISR has reached the minimum again, and then the eligible set is
 cleared. A replica that may lack committed messages is never eligible: after a lost disk, with a suspect log, or if it
-handed leadership over. The idea is Kafka's (KIP-966, eligible leader replicas).
+gave way to a fuller log and is not known to have all it promised. The idea is Kafka's (KIP-966, eligible leader
+replicas).
 
 After every command: each in-sync or eligible replica has everything that was ever committed, if it has what it
 promised; the leader is in sync; no replica is in both sets; the eligible set is empty while the ISR has its minimum. A
@@ -21,7 +22,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from bascule.core.metadata.commands import ChangeLeader, GiveWay
 from bascule.core.metadata.streams import Partition, StreamConfig
+from bascule.core.metadata.tombstones import begins_again, is_cleared
 from bascule.types import Epoch
 
 
@@ -39,7 +42,7 @@ class Departure(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class ClusterState:
     """What the choice of another leader depends on."""
 
     index: int
@@ -62,7 +65,7 @@ def minimum(config: StreamConfig) -> int:
 
 
 def leave(
-    item: Partition, broker: str, how: Departure, least: int, now: Circumstances, leaders_of: Counter[str]
+    item: Partition, broker: str, how: Departure, least: int, now: ClusterState, leaders_of: Counter[str]
 ) -> Partition:
     """This partition without `broker` in sync; the same object if nothing changes. `least` is the stream's minimum.
 
@@ -98,24 +101,41 @@ def _absent_successors(rest: tuple[str, ...], eligible: tuple[str, ...], how: De
     return ()
 
 
-def enter(item: Partition, broker: str, least: int, now: Circumstances) -> Partition:
+def enter(item: Partition, broker: str, least: int, now: ClusterState) -> Partition:
     """It has caught up: it has promised everything its leader had when elected, and everything committed."""
     isr = (*(each for each in item.isr if each != broker), broker)
     return with_sets(item, isr, item.eligible, least, now)
 
 
-def give_way(item: Partition, replica: str, least: int, now: Circumstances) -> Partition:
-    """The leader hands leadership over to `replica`, which has more records, and leaves the sets. Or it goes on
-    leading, under a new epoch."""
+def give_way(item: Partition, replica: str, least: int, now: ClusterState) -> Partition:
+    """The leader hands leadership over to `replica`, which has more records, and leaves the sets, because it may lack
+    some that it promised (see `giving_way`). Or it goes on leading, under a new epoch.
+
+    A replica whose log is not known to be cleared leads as after an election with accepted loss, alone in sync: better
+    its records, and everything about tombstones from the beginning, than to lose what only it has."""
+    if replica != item.leader and not is_cleared(item, replica):
+        return with_sets(begins_again(item, now.epoch), (replica,), (), least, now, replica, now.epoch)
     others = tuple(each for each in item.isr if each not in (item.leader, replica))
     eligible = tuple(each for each in item.eligible if each != item.leader)
     return with_sets(item, (replica, *others), eligible, least, now, replica, now.epoch)
 
 
+def giving_way(item: Partition, request: GiveWay, whole: bool) -> GiveWay | ChangeLeader:
+    """The command for a leader that asks to give way. One whose log is `whole`, with everything that it promised,
+    leaves as a leader does that steps down, and is eligible where that leaves too few; only the replica it names may
+    lead next. If that one is neither in sync nor eligible it can lead by a GiveWay alone.
+
+    It is no field of GiveWay: a broker of an earlier version would not know it, and its metadata would be another one.
+    """
+    if not whole or request.replica == item.leader or request.replica not in item.complete:
+        return request
+    return ChangeLeader(request.stream, request.partition, request.leader, request.leader_epoch, (request.replica,))
+
+
 def elect_uncleanly(item: Partition, leader: str, epoch: Epoch) -> Partition:
     """It leads whatever it lacks: alone in sync, because additional messages of the others were given up."""
     replicas = item.replicas if leader in item.replicas else (*item.replicas, leader)
-    return item._replace(
+    return begins_again(item, epoch)._replace(
         replicas=replicas,
         isr=(leader,),
         eligible=(),
@@ -134,7 +154,7 @@ def with_sets(
     isr: tuple[str, ...],
     eligible: Iterable[str],
     least: int,
-    now: Circumstances,
+    now: ClusterState,
     leader: str | None = None,
     leader_epoch: Epoch | None = None,
 ) -> Partition:

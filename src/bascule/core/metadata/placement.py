@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from bascule.core.metadata.isr import Circumstances, Departure, leave, minimum
+from bascule.core.metadata.isr import ClusterState, Departure, leave, minimum
 from bascule.core.metadata.streams import Partition, Stream
 from bascule.types import PartitionId
 
@@ -68,7 +68,7 @@ Changed = dict[str, dict[int, Partition]]
 """Partitions that change, by stream and number."""
 
 
-def fail_over(streams: Mapping[str, Stream], broker: str, how: Departure, now: Circumstances) -> Changed:
+def fail_over(streams: Mapping[str, Stream], broker: str, how: Departure, now: ClusterState) -> Changed:
     """The partitions that change when `broker` is dead or about to stop."""
     leaders_of = count_leaders(streams)
     changed: Changed = {}
@@ -87,7 +87,7 @@ def broker_started(
     broker: str,
     suspect: Collection[tuple[str, int]],
     unclean: bool,
-    now: Circumstances,
+    now: ClusterState,
 ) -> Changed:
     """The partitions that change when `broker` starts. It stays in the ISR, because it has what it promised, except
     where its log is `suspect`, or everywhere if its last stop was `unclean`. It leads under new leader epochs. Where it

@@ -45,6 +45,10 @@ class Named:
         return f"{name_of(self.stream, self.partition)} ({self.reason})"
 
 
+Waiting = Mapping[tuple[str, int], tuple[str, ...]]
+"""By stream and partition, the replicas that the named leader waits for before it leads."""
+
+
 def known(members: Members, broker: str) -> None:
     if broker not in members.everyone:
         raise NotFound(f"no broker {broker!r} in this cluster; it has {', '.join(members.everyone)}")
@@ -173,6 +177,17 @@ def removal_losses(metadata: Metadata, broker: str) -> list[Named]:
     return losses
 
 
+def awaited(metadata: Metadata, broker: str, waiting: Waiting) -> list[Named]:
+    """Partitions whose named leader waits for this broker: its own log may lack committed messages that this one has,
+    so this one may have the last good copy although another replica is in sync."""
+    found = []
+    for (name, partition), waits_for in sorted(waiting.items()):
+        item = metadata.partition(name, partition)
+        if item is not None and broker in waits_for:
+            found.append(Named(name, partition, f"what {item.leader}, which is to lead it, lacks is lost"))
+    return found
+
+
 def refuse_losses(broker: str, losses: list[Named]) -> None:
     if losses:
         raise FailedPrecondition(
@@ -230,10 +245,6 @@ class Health:
     under_replicated: tuple[Named, ...]
     offline: tuple[Named, ...]
     below_min_isr: tuple[Named, ...]
-
-
-Waiting = Mapping[tuple[str, int], tuple[str, ...]]
-"""By stream and partition, the replicas that the named leader waits for before it leads."""
 
 
 def health(

@@ -24,7 +24,7 @@ def raise_starts(streams: Mapping[str, Stream], command: RaiseStarts) -> Changed
     for name, creation_index, number, leader_epoch, start in command.starts:
         stream = streams.get(name)
         item = stream.partition(number) if stream and stream.creation_index == creation_index else None
-        if item is None or (item.leader, item.leader_epoch) != (command.leader, leader_epoch):
+        if item is None or not item.is_led_by(command.leader, leader_epoch):
             continue
         held = lowest_hold(item)
         if start > item.start and (held is None or start <= held):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from bascule.core.groups import changes as group_changes
 from bascule.core.groups.group import Group
-from bascule.core.metadata import administration, altering, pausing, starts
+from bascule.core.metadata import administration, altering, pausing, starts, tombstones
 from bascule.core.metadata.activity import Activity, event_of
 from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.commands import (
@@ -30,6 +30,7 @@ from bascule.core.metadata.commands import (
     ExpandIsr,
     GiveWay,
     HandOver,
+    InitProducer,
     IsrChange,
     JoinGroup,
     LeaveGroup,
@@ -42,11 +43,13 @@ from bascule.core.metadata.commands import (
     SetHold,
     SetStreamReadonly,
     ShrinkIsr,
+    TellCleared,
     operation_of,
 )
-from bascule.core.metadata.isr import Circumstances, Departure, enter, give_way, leave, minimum
+from bascule.core.metadata.isr import ClusterState, Departure, enter, give_way, leave, minimum
 from bascule.core.metadata.operations import Operations
 from bascule.core.metadata.placement import Changed, broker_started, count_leaders, fail_over
+from bascule.core.metadata.producers import Producers
 from bascule.core.metadata.streams import ACTIVITY, Partition, Stream, finish
 from bascule.errors import AlreadyExists, BasculeError, CorruptError, FailedPrecondition, NotFound
 from bascule.types import Epoch
@@ -96,6 +99,7 @@ class Metadata:
         self.operations = Operations()
         self.brokers = Brokers()
         self.activity = Activity()
+        self.producers = Producers()
 
     def stream(self, name: str) -> Stream | None:
         return self.streams.get(name)
@@ -126,10 +130,14 @@ class Metadata:
                 self._check_term(command)
             case SetHold() | RemoveHold():
                 starts.check_hold(self.partition(command.stream, command.partition), command)
+            case InitProducer():
+                self.producers.check(command)
             case JoinGroup() | LeaveGroup() | ChangeCoordinator():
                 group_changes.check(self.groups, self.streams, command)
-            case BrokerDied() | HandOver() | DiskLost() | BrokerStarted() | RaiseStarts() | PublishActivity():
+            case BrokerDied() | HandOver() | DiskLost() | BrokerStarted() | PublishActivity():
                 pass
+            case RaiseStarts() | TellCleared():
+                pass  # what does not fit stays as it is
             case _:
                 administration.check(self.streams, command)
 
@@ -139,7 +147,7 @@ class Metadata:
             raise NotFound("partition does not exist")
         if not partition.leader:
             raise FailedPrecondition("nobody leads this partition: its last copy in sync was lost")
-        if (partition.leader, partition.leader_epoch) != (command.leader, command.leader_epoch):
+        if not partition.is_led_by(command.leader, command.leader_epoch):
             raise FailedPrecondition(
                 f"Leader generation mismatch, current leader: {partition.leader} epoch: {partition.leader_epoch}, "
                 f"got leader: {command.leader} epoch: {command.leader_epoch}"
@@ -154,6 +162,8 @@ class Metadata:
             raise FailedPrecondition(f"{command.replica} is not a replica of this partition")
         if isinstance(command, ShrinkIsr) and command.replica == partition.leader:
             raise FailedPrecondition("a leader is always in sync with itself")
+        if isinstance(command, ExpandIsr):
+            tombstones.check_enters(partition, command.replica)
 
     def apply(self, index: int, command: Command) -> list[Change]:
         return finish(self.applying(index, command))
@@ -204,6 +214,8 @@ class Metadata:
                 return self._move({known.name: pausing.apply(known, command, Epoch(index))})
             case RaiseStarts():
                 return self._move(starts.raise_starts(self.streams, command))
+            case TellCleared():
+                return self._move(tombstones.tell_cleared(self.streams, index, command))
             case SetHold() | RemoveHold():
                 item = self.streams[command.stream].partitions[command.partition]
                 return self._move({command.stream: {item.id: starts.apply_hold(item, command)}})
@@ -222,13 +234,16 @@ class Metadata:
             case PublishActivity(published):
                 self.activity.publish(published)
                 return []
+            case InitProducer():
+                self.producers.begin(index, command)
+                return []
             case JoinGroup() | LeaveGroup() | ChangeCoordinator():
                 return []  # groups are changed already, and brokers have nothing to carry out
             case _:
                 return self._administer(index, command)
 
-    def _now(self, alive: tuple[str, ...] = ()) -> Circumstances:
-        return Circumstances(self.index, alive, self.brokers.draining)
+    def _now(self, alive: tuple[str, ...] = ()) -> ClusterState:
+        return ClusterState(self.index, alive, self.brokers.draining)
 
     def _change_sets(self, command: ShrinkIsr | ExpandIsr | ChangeLeader | GiveWay) -> list[Change]:
         stream = self.streams[command.stream]
@@ -267,7 +282,10 @@ class Metadata:
     def snapshotting(self) -> Generator[None, None, bytes]:
         """In slices: the state when it begins, whatever is applied meanwhile."""
         message = pb.MetadataSnapshot(
-            index=self.index, operations=self.operations.to_wire(), activity=self.activity.to_wire()
+            index=self.index,
+            operations=self.operations.to_wire(),
+            activity=self.activity.to_wire(),
+            producers=self.producers.to_wire(),
         )
         self.brokers.to_wire(message)
         groups = [self.groups[name] for name in sorted(self.groups)]
@@ -294,6 +312,7 @@ class Metadata:
         metadata.index = message.index
         metadata.operations = Operations.from_wire(message.operations)
         metadata.activity = Activity.from_wire(message.activity)
+        metadata.producers = Producers.from_wire(message.producers)
         for item in message.streams:
             metadata.streams[item.name] = yield from Stream.reading(item)
             yield

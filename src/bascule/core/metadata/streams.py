@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from bascule import limits
 from bascule.types import Epoch, PartitionId
 from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.subjects import partition_subject, subjects_overlap
 
 T = TypeVar("T")
 
@@ -48,6 +49,9 @@ class StreamConfig:
     min_isr: int | None = None
     optimistic_concurrency_control: bool | None = None
     encryption: bool | None = None
+    flatbuffers_draft: bool | None = None
+    compact_min_lag: int | None = None
+    compact_tombstone_delay: int | None = None
 
     @classmethod
     def from_wire(cls, message: Any) -> "StreamConfig":
@@ -104,6 +108,15 @@ class Hold(NamedTuple):
     """When it was set or raised last, in ns by the controller's clock."""
 
 
+class Cleared(NamedTuple):
+    """What a replica has told of its log: of every tombstone below `end` no older record of its key is left in it."""
+
+    replica: str
+    end: int
+    at: int
+    """The command by which it did."""
+
+
 class Partition(NamedTuple):
     """One partition as the cluster agreed on it. `epoch` and `leader_epoch` are indexes of commands. A frozen dataclass
     would take three times as long to make, and a command may change ten thousand."""
@@ -129,6 +142,12 @@ class Partition(NamedTuple):
     """Everything below has expired, or was deleted: it is served nowhere."""
     holds: tuple[Hold, ...] = ()
     """In the order of their names."""
+    cleared: tuple[Cleared, ...] = ()
+    """Of the replicas that have told it, in the order of their names."""
+    tombstones_end: int = 0
+    """No replica has an older record of the key of any tombstone below: these tombstones may go (`tombstones`)."""
+    tombstones_epoch: Epoch = NO_EPOCH
+    """The command since which the log of a replica that is not in sync or eligible counts only if it began after it."""
 
     @property
     def under_replicated(self) -> bool:
@@ -138,6 +157,10 @@ class Partition(NamedTuple):
     def complete(self) -> tuple[str, ...]:
         """The replicas that have everything committed, by the metadata."""
         return (*self.isr, *self.eligible)
+
+    def is_led_by(self, broker: str, leader_epoch: int) -> bool:
+        """Whether that broker leads it, in that leader epoch."""
+        return (self.leader, self.leader_epoch) == (broker, leader_epoch)
 
     @classmethod
     def from_wire(cls, message: pb.Partition) -> "Partition":
@@ -157,6 +180,9 @@ class Partition(NamedTuple):
             readonly_changes=_times(message.readonlyChanges) if message.HasField("readonlyChanges") else NEVER,
             start=message.start,
             holds=tuple(Hold(each.name, each.offset, each.at) for each in message.holds),
+            cleared=tuple(Cleared(each.replica, each.end, each.at) for each in message.cleared),
+            tombstones_end=message.tombstonesEnd,
+            tombstones_epoch=Epoch(message.tombstonesEpoch),
         )
 
     def to_wire(self) -> pb.Partition:
@@ -176,6 +202,9 @@ class Partition(NamedTuple):
             readonlyChanges=pb.EventTimes(**self.readonly_changes._asdict()) if self.readonly_changes.first else None,
             start=self.start,
             holds=[pb.Hold(**hold._asdict()) for hold in self.holds],
+            cleared=[pb.Cleared(**cleared._asdict()) for cleared in self.cleared],
+            tombstonesEnd=self.tombstones_end,
+            tombstonesEpoch=self.tombstones_epoch,
         )
 
 
@@ -199,6 +228,15 @@ class Stream:
 
     def partition(self, partition: int) -> Partition | None:
         return self.partitions[partition] if 0 <= partition < len(self.partitions) else None
+
+    def listens_on(self, subject: str) -> bool:
+        """Whether a partition of it takes messages of this subject, which may have wildcards."""
+        if subjects_overlap(subject, self.subject):
+            return True
+        numbered = range(1, len(self.partitions))
+        return subjects_overlap(subject, f"{self.subject}.*") and any(
+            subjects_overlap(subject, partition_subject(self.subject, number)) for number in numbered
+        )
 
     def with_partitions(self, changed: dict[int, Partition]) -> "Stream":
         partitions = list(self.partitions)

@@ -53,7 +53,14 @@ class Reopened:
     end: int
 
 
-Event = Answered | Promised | Truncated | Failed | Reopened
+@dataclass(frozen=True, slots=True)
+class BeginAnew:
+    """The leader has answered, and this log may have records that no other may get: none of them stays."""
+
+    answer: Answer
+
+
+Event = Answered | Promised | Truncated | Failed | Reopened | BeginAnew
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +86,13 @@ class Expose:
 
 
 @dataclass(frozen=True, slots=True)
-class Distrust:
+class IgnoreResponse:
     """What the leader sent cannot be right; nothing was taken."""
 
     reason: str
 
 
-Effect = Append | Truncate | Expose | Distrust
+Effect = Append | Truncate | Expose | IgnoreResponse
 
 _WHOLE = 0
 
@@ -102,7 +109,6 @@ class Follower:
         hw_end: int,
         start: int = 0,
     ) -> None:
-        """`start`: everything below has expired in our log."""
         self.leader_epoch = leader_epoch
         self.end = end
         self.promised_end = promised_end
@@ -114,7 +120,8 @@ class Follower:
         self._partition = partition
         self._epochs = epochs
         self._exposed_end = 0
-        self._start = start
+        self.start = start
+        """Everything below has expired in our log, which the driver keeps up to date."""
 
     @property
     def position(self) -> Position:
@@ -132,12 +139,14 @@ class Follower:
         """It has no record, and begins where the partition does: a leader that takes it for another log is about to
         learn where that is. A log whose records cannot be read has none either, but ends above its start: it is
         truncated."""
-        return not self._epochs.last_epoch and self.end == self._start
+        return not self._epochs.last_epoch and self.end == self.start
 
     def step(self, event: Event) -> list[Effect]:
         match event:
             case Answered(answer):
                 return self._answered(answer)
+            case BeginAnew(answer):
+                return self._begin_anew(answer)
             case Promised(end):
                 assert end <= self.end, f"promised up to {end}, appended up to {self.end}"
                 self.promised_end = max(self.promised_end, end)
@@ -162,8 +171,12 @@ class Follower:
         self._epochs.truncate(end)
         return []
 
+    def _counts(self, answer: Answer) -> bool:
+        ignored = answer.leader_epoch != self.leader_epoch or self.truncating or self.failed
+        return not ignored and answer.kind is not Kind.REFUSED
+
     def _answered(self, answer: Answer) -> list[Effect]:
-        if answer.leader_epoch != self.leader_epoch or self.truncating or self.failed or answer.kind is Kind.REFUSED:
+        if not self._counts(answer):
             return []
         if answer.kind is Kind.DIVERGED:
             return self._diverged(answer)
@@ -175,33 +188,47 @@ class Follower:
             effects += self._expose()
         return effects
 
+    def _begin_anew(self, answer: Answer) -> list[Effect]:
+        """What the answer says is not looked at: it is of the leader of this epoch, which will feed us."""
+        if not self._counts(answer):
+            return []
+        self.truncating = True
+        return [Truncate(self.start)]
+
     def _take(self, answer: Answer) -> list[Effect]:
         records = answer.records
         if (answer.asked_end, answer.asked_epoch) != (self.end, self._epochs.last_epoch):
             return []
         position, count, first, end, last_timestamp, epoch, status = scan_records(records, 0, len(records), 0)
         if status != _WHOLE or position != len(records) or not count:
-            return [Distrust(f"records from offset {self.end} on do not verify")]
+            return [IgnoreResponse(f"records from offset {self.end} on do not verify")]
         if first < self.end:
-            return [Distrust(f"records from offset {first} on, but the log ends at {self.end}")]
+            return [IgnoreResponse(f"records from offset {first} on, but the log ends at {self.end}")]
         if epoch < self._epochs.last_epoch or epoch > self.leader_epoch:
-            return [Distrust(f"records of epoch {epoch} after {self._epochs.last_epoch} under {self.leader_epoch}")]
+            return [
+                IgnoreResponse(f"records of epoch {epoch} after {self._epochs.last_epoch} under {self.leader_epoch}")
+            ]
         self._epochs.begin(epoch, self.end)  # also if its leader skipped offsets that had been exposed
         self.end = end
         return [Append(records, count, end, last_timestamp, epoch, first)]
 
     def _diverged(self, answer: Answer) -> list[Effect]:
-        """Truncate to where both logs have `answer.epoch`; if they still differ there, the next answer says so."""
+        """Truncate to where both logs have `answer.epoch`; if they still differ there, the next answer says so. Not
+        below the start: nobody reads what has expired, and a leader whose log begins there knows no epoch before."""
         if (answer.asked_end, answer.asked_epoch) != (self.end, self._epochs.last_epoch):
             return []  # about another log than the one we have now
-        if self.waits_for_start:
+        if self.end == self.start:
+            # By the start that we know, not by the leader's: until then readers could be shown what we have.
+            self._epochs.truncate(0)
             return []
         _, own_end = self._epochs.end_of(answer.epoch, self.end)
-        end = min(answer.epoch_end, own_end)
+        end = max(min(answer.epoch_end, own_end), self.start)
         if end >= self.end:
-            return [Distrust(f"asked to truncate to {end}, but the log ends at {self.end}")]
+            return [IgnoreResponse(f"asked to truncate to {end}, but the log ends at {self.end}")]
         if end < self._exposed_end:
-            return [Distrust(f"asked to truncate to {end}, but everything below {self._exposed_end} was committed")]
+            return [
+                IgnoreResponse(f"asked to truncate to {end}, but everything below {self._exposed_end} was committed")
+            ]
         self.truncating = True
         return [Truncate(end)]
 

@@ -9,9 +9,11 @@ set: a replica that it wants out still counts, one that it wants in counts alrea
 member of the set has everything committed. The outcome is known when the metadata changes the partition, whatever the
 change is: a request is valid for one partition epoch only.
 
-Caught up means: a replica has reached the end the leader had when it answered that replica's previous fetch. Plain
-equality would flap under load, because the leader's end moves on while the answer is under way. A replica enters the
-set only if it has also *promised* what the leader had when elected: the last leader may have committed any of that.
+Caught up means: a replica has *promised* the end the leader had when it last was caught up, or at its first report;
+then the leader's end of that moment is awaited next. Plain equality would flap under load, because the leader's end
+moves on while an answer is under way, and a disk syncs less often than a replica reports. What was received does not
+count: the high watermark waits for promises, and a disk may hang without an error. A replica enters the set only if it
+has also promised what the leader had when elected: the last leader may have committed any of that.
 
 A follower's report names a partition only if its position there has changed; a report about others means that this one
 is unchanged. The leader takes that into account (`heard`) when it checks which replicas lag. While all replicas are in
@@ -38,8 +40,9 @@ class Follower:
     fetched_at: int = 0
     caught_up_at: int = 0
     caught_up: bool = False
-    answered_end: int = -1
-    """The leader's end at the last answer; -1 before the first."""
+    awaited_end: int = -1
+    """It is caught up when it has promised this: the leader's end when it last was, or at its first report; -1 before
+    that."""
     out_at: int = 0
     """When it left the set: earlier reports do not show that it is still alive."""
     failing: bool = False
@@ -67,6 +70,9 @@ class InSync:
         self.followers = {replica: Follower() for replica in replicas if replica != self_id}
         self._self_id = self_id
         self._promised_end = 0
+        self._own_end = -1
+        """Our own promised end, as it was when it was last looked at, and since when it is that."""
+        self._own_since = 0
         self._min_isr = max(1, min_isr)
         self._asked_out: dict[str, None] = {}
         self._asked_in: dict[str, None] = {}
@@ -85,6 +91,11 @@ class InSync:
 
     # --- news ------------------------------------------------------------------------------------------------
 
+    @property
+    def promised_end(self) -> int:
+        """Of our own log."""
+        return self._promised_end
+
     def promised(self, end: int) -> bool:
         """Our own log guarantees everything below `end`. True if the high watermark rose."""
         self._promised_end = max(end, self._promised_end)
@@ -95,12 +106,15 @@ class InSync:
         follower = self.followers.get(replica)
         if follower is None:
             return False
-        follower.caught_up = end >= leader_end or 0 <= follower.answered_end <= end
+        follower.end, follower.promised_end = end, min(promised_end, end)
+        first = follower.awaited_end < 0
+        awaited_end = leader_end if first else min(follower.awaited_end, leader_end)  # the leader's end may fall, too
+        follower.caught_up = follower.promised_end >= awaited_end
         if follower.caught_up:
             follower.caught_up_at = now
-        follower.end, follower.promised_end = end, min(promised_end, end)
+        if follower.caught_up or first:
+            follower.awaited_end = leader_end
         follower.fetched_at = now
-        follower.answered_end = leader_end
         follower.failing = False
         return self._advance()
 
@@ -137,7 +151,7 @@ class InSync:
         for replica in before:
             if replica not in self.isr and replica in self.followers:
                 self.followers[replica].caught_up = False
-                self.followers[replica].answered_end = -1
+                self.followers[replica].awaited_end = -1
                 self.followers[replica].out_at = now
         for replica in self.isr:
             if replica not in before and replica in self.followers:
@@ -187,7 +201,21 @@ class InSync:
     def lacks(self, replica: str) -> bool:
         """It lacks records that it had promised: its disk lost them."""
         follower = self.followers.get(replica)
-        return follower is not None and follower.answered_end >= 0 and follower.promised_end < self.hw_end
+        return follower is not None and follower.awaited_end >= 0 and follower.promised_end < self.hw_end
+
+    def hangs(self, end: int, now: int, max_lag_ns: int) -> bool:
+        """Our own disk promises nothing for too long, of a log that ends at `end`, and all other members have promised
+        more: without us they could commit it. True once in that time."""
+        if self._promised_end >= end or self._promised_end != self._own_end:
+            self._own_end, self._own_since = self._promised_end, now
+            return False
+        if now - self._own_since <= max_lag_ns or len(self.isr) <= self._min_isr:
+            return False
+        others = [follower for replica in self.isr if (follower := self.followers.get(replica))]
+        if not all(follower.promised_end > self._promised_end for follower in others):
+            return False
+        self._own_since = now
+        return bool(others)
 
     def recovered(self, now: int, max_lag_ns: int) -> list[str]:
         """Replicas to request in again: with a recent report, caught up, and with everything promised that is

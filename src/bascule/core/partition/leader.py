@@ -6,11 +6,21 @@ expose.
 
 Rules:
 - One decision per batch. Messages that need another answer than "stored" (too large, wrong expected offset) are
-  singled out inside the kernel and come back as error acks; they never split a batch.
+  singled out inside the kernel and come back as error acks; they never split a batch. Not so in a bulk write: its
+  batches are stored whole, with one ack each, or refused.
 - An ack is pending from the append until its condition is met: LEADER when this broker's log has promised the record,
   ALL when the whole in-sync set has. A leader that is being removed from the cluster sends both when the whole set has:
   if it was replaced and does not know it yet, it acks nothing that its successor lacks.
+- A message that an idempotent producer sends again is not stored again. Its ack has its first offset, and waits until
+  everything is promised, or committed, that the log had when it came: its record is among that.
+- A bulk write may be numbered by a producer, too. What the log has of a batch is not stored again, and its one ack
+  waits as that of a message does.
+- An atomic batch is one append, and so are all appends of replicas and recovered logs: whole batches. So every log ends
+  at the end of a batch, and the high watermark, which is the end of a log, does too.
 - Offsets that were committed or exposed are not given again, also if the log lacks their records.
+- A refusal, such as a wrong expected offset or a gap in a producer's sequence, is an effect of its own (`Refuse`): it
+  is the truth only if this broker still leads. A leader that was replaced and does not know it yet receives the
+  messages that its successor stores.
 - When the log fails, no record that was not promised is acked as stored. Its publisher gets UNKNOWN, because followers
   may have the record already, and one of them may lead next.
 
@@ -22,10 +32,12 @@ from typing import NamedTuple
 
 from bascule.core.partition.insync import InSync
 from bascule.core.partition.pendingacks import PendingAcks, PendingAcksBound
-from bascule.errors import AckError
+from bascule.errors import AckError, FailedPrecondition, InvalidArgument, Unavailable
+from bascule.limits import ATOMIC_MESSAGE_BYTES, BULK_WRITE_HEADERS, MAX_MESSAGE_FIELDS
 from bascule.types import Epoch
-from bascule.wire.kernels import encode_records, record_tail
-from bascule.wire.pendingacks import with_error
+from bascule.wire.kernels import ProducerTable, encode_messages, encode_records, record_tail
+from bascule.wire.pendingacks import pending_ack, unconfirmed, with_error
+from bascule.wire.producers import INVALID_PRODUCER, REFUSALS, numbered, producer_prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,34 @@ class Arrived:
 
     batch: bytes
     now: int
+
+
+class Producer(NamedTuple):
+    """Who numbers the messages of a bulk write."""
+
+    id: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A batch of a bulk write: framed messages, as `wire.kernels` says."""
+
+    messages: bytes
+    count: int
+    inbox: bytes
+    correlation_id: bytes
+    """Of its one ack."""
+    to_all: bool
+    """The ack waits for the whole in-sync set."""
+    atomic: bool = False
+    """All of it is stored or nothing, whatever happens."""
+    producer: bytes = b""
+    """What the first message of an atomic batch says of its producer; the others have the sequences after it."""
+    numbered: Producer | None = None
+    """Who numbers a batch that is not atomic. A part of it may be in the log."""
+    sequence: int = 0
+    """Of its first message then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +164,14 @@ class Tick:
     """Followers, and when each of them last reported that its position is unchanged."""
 
 
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The answer to `Refuse`: whether this broker led the partition all the time until after these refusals."""
+
+    refused: bytes
+    leads: bool
+
+
 Event = (
     Arrived
     | Promised
@@ -136,6 +184,7 @@ Event = (
     | IsrChanged
     | ShrinkFailed
     | ExpandFailed
+    | Confirmed
     | Tick
 )
 
@@ -149,6 +198,8 @@ class Append:
     count: int
     next_offset: int
     last_timestamp: int
+    taken: int = 1
+    """Messages from NATS that these records are of: an atomic batch is one."""
 
 
 @dataclass(slots=True)
@@ -162,6 +213,13 @@ class Replicate:
 
 
 class SendAcks(NamedTuple):
+    pending: bytes
+
+
+class Refuse(NamedTuple):
+    """Acks with errors, of messages that are not stored: to be sent when it is confirmed that this broker still leads
+    the partition."""
+
     pending: bytes
 
 
@@ -192,7 +250,7 @@ class AskExpand:
     replica: str
 
 
-Effect = Append | Replicate | SendAcks | Expose | DropAcks | AskShrink | AskExpand
+Effect = Append | Replicate | SendAcks | Refuse | Expose | DropAcks | AskShrink | AskExpand
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +267,8 @@ class Identity:
     refused_prefix: bytes
     """Subjects never stored: the cluster's own (a stream on `>` would record its own replication without end)."""
     max_lag_ns: int = 15_000_000_000
+    flatbuffers: bool = False
+    """Messages of the FlatBuffers draft are understood."""
 
 
 class Leader:
@@ -220,7 +280,9 @@ class Leader:
         last_timestamp: int,
         pending: PendingAcks | None = None,
         committed_end: int = 0,
+        producers: ProducerTable | None = None,
     ) -> None:
+        """`producers` has what the log has of idempotent producers; without it what they say is ignored."""
         self.identity = identity
         self.pending = pending or PendingAcks("the partition", PendingAcksBound())
         self.in_sync = in_sync
@@ -231,6 +293,7 @@ class Leader:
         self.committed_end = committed_end
         """The committed end before this leadership, if known. It is past our end only if records were lost."""
         self.last_timestamp = last_timestamp
+        self.producers = producers
         self.readonly = False
         self.being_removed = False
         self.failed = False
@@ -271,6 +334,8 @@ class Leader:
                 return []
             case ExpandFailed(replica, asked, now):
                 return self._committed(self.in_sync.expand_failed(replica, asked, now), [])
+            case Confirmed(refused, leads):
+                return [SendAcks(refused if leads else unconfirmed(refused))]
             case Tick(now, heard):
                 for replica, at in heard:
                     self.in_sync.heard(replica, self.end, at)
@@ -280,6 +345,10 @@ class Leader:
     def established(self) -> bool:
         """Everything we had when we became leader is committed: the high watermark we report only goes up."""
         return self.in_sync.hw_end >= self.leadership_end
+
+    @property
+    def _next_offset(self) -> int:
+        return max(self.end, self.committed_end)
 
     def _check_isr(self, now: int, only: str = "") -> list[Effect]:
         late = self.in_sync.lagging(now, self.identity.max_lag_ns, only)
@@ -292,43 +361,140 @@ class Leader:
         """A batch that may not be stored is answered too, with errors."""
         if self.readonly:
             return []
-        identity = self.identity
-        records, count, end, last_timestamp, leader_pending, all_pending, error_pending = encode_records(
+        identity, takes = self.identity, may_store and not self.failed
+        records, count, end, last_timestamp, leader_pending, all_pending, error_pending, taken = encode_records(
             batch,
             identity.origin,
             identity.subject,
             self._tail,
-            max(self.end, self.committed_end),
+            self._next_offset,
             identity.epoch,
             now,
             self.last_timestamp,
             identity.max_message_bytes,
             identity.optimistic_concurrency,
             identity.refused_prefix,
+            self.producers if takes else None,
+            identity.flatbuffers,
         )
-        if self.failed or not may_store:
+        if not takes:
             return self._refuse(leader_pending + all_pending + error_pending)
         effects: list[Effect] = []
         if count:
-            assert end - count >= max(self.end, self.committed_end), "an offset is given once"
-            first_offset, self.end = self.end, end
-            self.last_timestamp = last_timestamp
-            effects.append(Append(records, count, end, last_timestamp))
-            effects.append(Replicate(records, first_offset, end))
-            if leader_pending or all_pending:
-                if self.being_removed:
-                    leader_pending, all_pending = b"", leader_pending + all_pending
-                dropped = self.pending.add(end, leader_pending, all_pending)
-                if dropped:
-                    effects += [DropAcks(*item) for item in dropped]
+            effects = self._append(records, count, end, last_timestamp, leader_pending, all_pending, taken)
+        elif leader_pending or all_pending:
+            effects = self._repeated(leader_pending, all_pending)
         if error_pending:
-            effects.append(SendAcks(error_pending))
+            effects.append(Refuse(error_pending) if self.in_sync.followers else SendAcks(error_pending))
         return effects
+
+    def written(self, batch: Written, now: int) -> list[Effect]:
+        """Its messages are stored, all of them, or InvalidArgument says why none is. The caller knows that this leader
+        stores messages: it is not readonly, has a lease, and its log takes writes."""
+        assert not self.readonly, "a batch is not given to a partition that is readonly"
+        assert not self.failed, "a batch is not given to a leader whose log has failed"
+        identity, stored_before, producer = self.identity, 0, batch.producer
+        if batch.numbered is not None:
+            stored_before = self._stored_of(batch, batch.numbered, now)
+            if stored_before == batch.count:
+                return self._repeated(*self._ack_of(batch, max(self.end - 1, 0), now))
+            producer = self._says(batch.numbered, batch.sequence + stored_before)
+        wanted = batch.count - stored_before
+        producers = self.producers if producer else None
+        if producer and (producers is None or not producers.ready):
+            raise Unavailable("what producers have stored is being read from the log again: send the batch again")
+        records, count, end, last_timestamp, problem = encode_messages(
+            after_messages(batch.messages, stored_before),
+            identity.subject,
+            self._tail,
+            self._next_offset,
+            identity.epoch,
+            now,
+            self.last_timestamp,
+            identity.max_message_bytes,
+            wanted,
+            batch.atomic,
+            producer,
+            producers,
+        )
+        if problem in REFUSALS:
+            raise FailedPrecondition(REFUSALS[problem])
+        stored = problem == _STORED
+        if not stored and (problem or count != wanted):
+            number = stored_before + count
+            raise InvalidArgument(_refusal(problem, number, batch.count, identity.max_message_bytes))
+        last = count + batch.count - 1 if stored else end - 1
+        leader_pending, all_pending = self._ack_of(batch, last, now if stored else last_timestamp)
+        if stored:
+            return self._repeated(leader_pending, all_pending)
+        return self._append(records, count, end, last_timestamp, leader_pending, all_pending, 1)
+
+    def expected(self, producer: Producer, now: int) -> int:
+        """The sequence that this producer goes on with. Unavailable while that is not known."""
+        if self.producers is None or not self.producers.ready:
+            raise Unavailable("what producers have stored is being read from the log again: try again")
+        timestamp = max(now, self.last_timestamp + 1)
+        following = self.producers.expected(producer.id, producer.epoch, timestamp)
+        if following < 0:
+            raise FailedPrecondition(REFUSALS[AckError.FENCED])
+        return following
+
+    def offset_of(self, producer: Producer, sequence: int) -> int:
+        """Of a message that is in the log; -1 if that is not known any more."""
+        return -1 if self.producers is None else self.producers.offset_of(producer.id, producer.epoch, sequence)
+
+    def _stored_of(self, batch: Written, producer: Producer, now: int) -> int:
+        """How many messages of the batch, its first ones, the log has already."""
+        following = self.expected(producer, now)
+        if batch.sequence > following:
+            raise FailedPrecondition(REFUSALS[AckError.SEQUENCE_GAP if following else AckError.UNKNOWN_PRODUCER])
+        return min(following - batch.sequence, batch.count)
+
+    def _says(self, producer: Producer, sequence: int) -> bytes:
+        assert self.producers is not None, "a batch with numbers is judged by what producers have stored"
+        return numbered(producer_prefix(producer.id, producer.epoch, *self.producers.scope), sequence)
+
+    def _ack_of(self, batch: Written, offset: int, reception: int) -> tuple[bytes, bytes]:
+        """For the leader, and for all."""
+        ack = pending_ack(offset, reception, int(batch.to_all), batch.inbox, batch.correlation_id)
+        return (b"", ack) if batch.to_all else (ack, b"")
+
+    def _append(
+        self,
+        records: bytes,
+        count: int,
+        end: int,
+        last_timestamp: int,
+        leader_pending: bytes,
+        all_pending: bytes,
+        taken: int,
+    ) -> list[Effect]:
+        assert end - count >= max(self.end, self.committed_end), "an offset is given once"
+        first_offset, self.end = self.end, end
+        self.last_timestamp = last_timestamp
+        effects: list[Effect] = [
+            Append(records, count, end, last_timestamp, taken),
+            Replicate(records, first_offset, end),
+        ]
+        if leader_pending or all_pending:
+            effects += self._add_pending(leader_pending, all_pending)
+        return effects
+
+    def _repeated(self, leader_pending: bytes, all_pending: bytes) -> list[Effect]:
+        """Only duplicates. Their acks wait for everything that the log has now, which may be committed already."""
+        effects = self._add_pending(leader_pending, all_pending)
+        return effects + self._committed(False, self.pending.promised(self.in_sync.promised_end))
+
+    def _add_pending(self, leader_pending: bytes, all_pending: bytes) -> list[Effect]:
+        """These acks are pending until everything that the log has now is promised, or committed."""
+        if self.being_removed:
+            leader_pending, all_pending = b"", leader_pending + all_pending
+        return [DropAcks(*item) for item in self.pending.add(self.end, leader_pending, all_pending)]
 
     def promised(self, end: int) -> list[Effect]:
         assert end <= self.end, f"promised up to {end}, appended up to {self.end}"
-        payable = self.pending.promised(end)
-        return self._committed(self.in_sync.promised(end), payable)
+        sendable = self.pending.promised(end)
+        return self._committed(self.in_sync.promised(end), sendable)
 
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> list[Effect]:
         effects = self._committed(self.in_sync.fetched(replica, end, promised_end, self.end, now), [])
@@ -338,11 +504,11 @@ class Leader:
             effects += self._check_recovered(now)
         return effects
 
-    def _committed(self, risen: bool, payable: list[bytes]) -> list[Effect]:
+    def _committed(self, risen: bool, sendable: list[bytes]) -> list[Effect]:
         hw_end = self.in_sync.hw_end
-        self.pending.committed(hw_end, payable)
+        self.pending.committed(hw_end, sendable)
         effects: list[Effect] = []
-        acks = payable[0] if len(payable) == 1 else b"".join(payable)
+        acks = sendable[0] if len(sendable) == 1 else b"".join(sendable)
         if acks:
             effects.append(SendAcks(acks))
         if risen:
@@ -358,3 +524,49 @@ class Leader:
 
     def _refuse(self, pending: bytes) -> list[Effect]:
         return [SendAcks(with_error(pending, AckError.UNKNOWN))] if pending else []
+
+
+def after_messages(framed: bytes, count: int) -> bytes:
+    """These framed messages without the first ones."""
+    position = 0
+    for _ in range(count):
+        if len(framed) - position < 5:
+            return b""  # torn: its count tells
+        position += 5 + int.from_bytes(framed[position + 1 : position + 5], "big")
+    return framed[position:]
+
+
+_STORED = -1
+"""The problem of a batch that its producer has sent before."""
+
+
+def _refusal(problem: int, number: int, count: int, max_bytes: int) -> str:
+    """Why a batch is not stored; `number` is that of the message with the problem."""
+    match problem:
+        case 1:
+            return (
+                f"message {number} of the batch is torn: no gRPC frame without compression begins there; send it again"
+            )
+        case 2:
+            return f"message {number} of the batch is no proto.Message, or a string in it is not UTF-8"
+        case 3:
+            return (
+                f"message {number} of the batch is larger than the cluster replicates, which is {max_bytes} bytes "
+                "(clustering.replication.max.bytes)"
+            )
+        case 5:
+            return (
+                f"message {number} of the batch has too many headers: a message may have {MAX_MESSAGE_FIELDS}, and the "
+                f"messages of a batch {BULK_WRITE_HEADERS} together; send fewer, or combine them"
+            )
+        case 6:
+            return (
+                f"with message {number} the batch takes more bytes than an atomic one may, which is as many as the "
+                f"largest message, {max_bytes} (clustering.replication.max.bytes): those of its messages, with "
+                f"the subject and {ATOMIC_MESSAGE_BYTES} more for each. Send it in parts"
+            )
+        case 8:
+            return INVALID_PRODUCER
+        case _:
+            has = f"more than {count}" if problem == 4 else str(number)
+            return f"the batch says that it has {count} messages, and has {has}"

@@ -118,31 +118,31 @@ class PendingAcks:
 
     def promised(self, end: int) -> list[bytes]:
         """Our log has promised everything below `end`: gives the LEADER acks to send."""
-        payable: list[bytes] = []
-        paid = 0
+        sendable: list[bytes] = []
+        freed = 0
         unpromised = self._unpromised
         while unpromised and unpromised[0].end <= end:
             batch = unpromised.popleft()
-            payable.append(batch.leader)
-            paid += len(batch.leader)
+            sendable.append(batch.leader)
+            freed += len(batch.leader)
             if batch.all:
                 batch.leader = b""
                 self._uncommitted.append(batch)
             else:
-                paid += PENDING_BATCH_BYTES
-        self._paid(paid)
-        return payable
+                freed += PENDING_BATCH_BYTES
+        self._release(freed)
+        return sendable
 
-    def committed(self, hw_end: int, payable: list[bytes]) -> None:
-        """Everything below `hw_end` is committed: adds the ALL acks to send to `payable`."""
-        paid = 0
+    def committed(self, hw_end: int, sendable: list[bytes]) -> None:
+        """Everything below `hw_end` is committed: adds the ALL acks to send to `sendable`."""
+        freed = 0
         uncommitted = self._uncommitted
         while uncommitted and uncommitted[0].end <= hw_end:
             batch = uncommitted.popleft()
-            payable.append(batch.all)
-            paid += len(batch.all) + PENDING_BATCH_BYTES
-        if paid:
-            self._paid(paid)
+            sendable.append(batch.all)
+            freed += len(batch.all) + PENDING_BATCH_BYTES
+        if freed:
+            self._release(freed)
 
     def failed(self, promised_end: int) -> bytes:
         """Our log ends at `promised_end` now: gives the acks of all later records."""
@@ -150,7 +150,7 @@ class PendingAcks:
         while self._unpromised and self._unpromised[-1].end > promised_end:
             batch = self._unpromised.pop()
             lost.append(batch.leader + batch.all)
-            self._paid(len(lost[-1]) + PENDING_BATCH_BYTES)
+            self._release(len(lost[-1]) + PENDING_BATCH_BYTES)
         return b"".join(reversed(lost))
 
     def tick(self) -> None:
@@ -163,10 +163,10 @@ class PendingAcks:
         """At least so many bytes, or all; gives how many."""
         before = self.nbytes
         while self._uncommitted and before - self.nbytes < nbytes:
-            self._paid(len(self._uncommitted.popleft().all) + PENDING_BATCH_BYTES)
+            self._release(len(self._uncommitted.popleft().all) + PENDING_BATCH_BYTES)
         while self._unpromised and before - self.nbytes < nbytes:
             batch = self._unpromised.popleft()
-            self._paid(len(batch.leader) + len(batch.all) + PENDING_BATCH_BYTES)
+            self._release(len(batch.leader) + len(batch.all) + PENDING_BATCH_BYTES)
         return before - self.nbytes
 
     def forget(self, gone: Gone, room: int) -> int:
@@ -183,7 +183,7 @@ class PendingAcks:
             batch.round = gone.round
             looked_through += len(batch.all)
             left = drop_gone(batch.all, gone.prefix, gone.tokens)
-            self._paid(len(batch.all) - len(left))
+            self._release(len(batch.all) - len(left))
             batch.all = left
             emptied = emptied or not left
         if emptied:
@@ -195,16 +195,16 @@ class PendingAcks:
             if batch.all:
                 yield batch
             else:
-                self._paid(PENDING_BATCH_BYTES)
+                self._release(PENDING_BATCH_BYTES)
 
     def close(self) -> None:
         """They are never sent: this broker does not lead any more."""
         self._unpromised.clear()
         self._uncommitted.clear()
-        self._paid(self.nbytes)
+        self._release(self.nbytes)
         self._bound.leave(self)
 
-    def _paid(self, nbytes: int) -> None:
+    def _release(self, nbytes: int) -> None:
         self.nbytes -= nbytes
         self._bound.nbytes -= nbytes
-        assert 0 <= self.nbytes <= self._bound.nbytes, "more is paid than was pending"
+        assert 0 <= self.nbytes <= self._bound.nbytes, "more is released than was pending"

@@ -142,7 +142,7 @@ class Raft:
             self._election.campaign()
         elif state.elapsed >= state.timeout:
             state.leader = ""  # also for a learner or a removed server, which may not campaign
-        self._settle()
+        self._update_leadership()
 
     def bound_messages(self, most_bytes: int) -> None:
         """The network takes messages of this size and no larger ones, from now on."""
@@ -155,7 +155,7 @@ class Raft:
     def campaign(self) -> None:
         """Do not wait for the timeout."""
         self._election.campaign()
-        self._settle()
+        self._update_leadership()
 
     def propose(self, data: bytes) -> int:
         """The index the command gets; it is committed when it comes back in a Ready with the present term, or never."""
@@ -167,7 +167,7 @@ class Raft:
 
     def propose_membership(self, membership: Membership) -> int:
         index = self._as_leader().propose_membership(membership)
-        self._settle()
+        self._update_leadership()
         return index
 
     def read(self, context: int) -> None:
@@ -193,7 +193,7 @@ class Raft:
             self._from_leader(message)
         else:
             self._from_peer(message)
-        self._settle()
+        self._update_leadership()
 
     # --- outputs ------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Raft:
             log.applied = max(log.applied, ready.committed[-1].index)
         if self._leadership is not None and ready.entries:
             self._leadership.persisted()
-        self._settle()
+        self._update_leadership()
 
     def compact(self, index: int, data: bytes) -> Snapshot:
         """The driver took this state at `index`, which is applied: a snapshot of it. When the driver has persisted that
@@ -325,7 +325,7 @@ class Raft:
             case SnapshotReply() if leadership:
                 leadership.on_snapshot_reply(message)
 
-    def _settle(self) -> None:
+    def _update_leadership(self) -> None:
         """After every input: a leadership that ended leaves nothing behind, one that was won begins."""
         state, leadership = self._state, self._leadership
         if leadership is not None and (state.role is not Role.LEADER or leadership.term != state.term):

@@ -114,13 +114,13 @@ class Appended(NamedTuple):
     next_offset: int
 
 
-class News(NamedTuple):
+class Advanced(NamedTuple):
     """A partition led here has a higher watermark, or records that could not be read before."""
 
     key: Key
 
 
-class WentBack(NamedTuple):
+class AppendFailed(NamedTuple):
     """The last records of a partition led here could not be stored."""
 
     key: Key
@@ -154,7 +154,7 @@ class ReadFailed:
     pass
 
 
-Event = Appended | Asked | News | Due | Elapsed | TakeMore | WasRead | ReadFailed | WentBack | Started
+Event = Appended | Asked | Advanced | Due | Elapsed | TakeMore | WasRead | ReadFailed | AppendFailed | Started
 
 
 # --- effects -------------------------------------------------------------------------------------------------------
@@ -241,7 +241,7 @@ class Feed:
         self._partitions = partitions
         self._progress: dict[Key, Progress] = {}
         self._use = BufferUse()
-        self._news: dict[Key, None] = {}
+        self._to_tell: dict[Key, None] = {}
         """Partitions to be answered, the next one first."""
         self._records_wait = False
         """Some of them with records."""
@@ -283,19 +283,19 @@ class Feed:
         return progress is not None and not self._missed and progress.position.leader_epoch == epoch
 
     def step(self, event: Event) -> list[Effect]:
-        """Events of every batch have a method of their own, too: `appended`, `asked`, `has_news` and `due`."""
+        """Events of every batch have a method of their own, too: `appended`, `asked`, `advanced` and `due`."""
         match event:
             case Appended(key, records, first_offset, next_offset):
                 return self.appended(key, records, first_offset, next_offset)
             case Asked(request, heard_at, now):
                 return self.asked(request, heard_at, now)
-            case News(key):
-                return self.has_news(key)
+            case Advanced(key):
+                return self.advanced(key)
             case Due(now):
                 return self.due(now)
             case Elapsed(Timer.WATERMARK, _):
                 self._watermark_waits = False
-                return self._send_soon() if self._news and self._taken >= self._awaited else []
+                return self._send_soon() if self._to_tell and self._taken >= self._awaited else []
             case Elapsed(_, now):
                 return self._check_idle(now)
             case TakeMore(now):
@@ -305,7 +305,7 @@ class Feed:
             case ReadFailed():
                 self._reading = self._response = None
                 return self._consider()
-            case WentBack(key):
+            case AppendFailed(key):
                 if progress := self._progress.get(key):
                     progress.drop_buffer()
                 return []
@@ -313,22 +313,22 @@ class Feed:
                 self._sent_at = self._asked_at = now
                 return [SetTimer(Timer.IDLE, IDLE_RESPONSE_S)]
 
-    # --- news ------------------------------------------------------------------------------------------------
+    # --- to tell ------------------------------------------------------------------------------------------------
 
     def appended(self, key: Key, records: bytes, first_offset: int, next_offset: int) -> list[Effect]:
         progress = self._progress.get(key)
         if progress is None:
             return []
         progress.buffer(records, first_offset, next_offset)
-        self._news[key] = None
+        self._to_tell[key] = None
         self._records_wait = True
         return self._consider()
 
-    def has_news(self, key: Key) -> list[Effect]:
+    def advanced(self, key: Key) -> list[Effect]:
         progress, led = self._progress.get(key), self._partitions.led(key)
         if progress is None or led is None:
             return []
-        self._news[key] = None
+        self._to_tell[key] = None
         if led.records_end > progress.end:
             self._records_wait = True
         return self._consider()
@@ -339,7 +339,7 @@ class Feed:
             return []
         if self._records_wait or self._at_once:
             return self._send_soon()
-        if self._news and not self._watermark_waits:
+        if self._to_tell and not self._watermark_waits:
             self._watermark_waits = True
             return [SetTimer(Timer.WATERMARK, WATERMARK_ALONE_S)]
         return []
@@ -428,7 +428,7 @@ class Feed:
     def _start_over(self) -> None:
         """The follower takes no earlier response any more, and the next one is number 1."""
         self._progress, self._use = {}, BufferUse()
-        self._news, self._at_once, self._records_wait = {}, [], False
+        self._to_tell, self._at_once, self._records_wait = {}, [], False
         self._unread, self._missed = {}, False
         self._number = self._taken = self._awaited = 0
         self._response = None
@@ -461,9 +461,9 @@ class Feed:
         effects.append(Fetched(key, end, promised_end, heard_at))
         if records_end > progress.end:
             self._records_wait = True
-            self._news[key] = None
+            self._to_tell[key] = None
         elif led.hw_end > progress.told_hw:
-            self._news[key] = None
+            self._to_tell[key] = None
 
     def _forget(self, key: Key) -> None:
         if progress := self._progress.pop(key, None):
@@ -477,7 +477,7 @@ class Feed:
             if self._taken >= self._awaited:
                 # Records that could not be read before may have been healed by now.
                 unread, self._unread = self._unread, {}
-                self._news.update((key, None) for key in unread if self._lacks_records(key))
+                self._to_tell.update((key, None) for key in unread if self._lacks_records(key))
                 effects += self._send_soon()
         if now - self._asked_at >= SILENCE_S:
             # It was silent for long: when it is back its records are read from the log.
@@ -505,8 +505,8 @@ class Feed:
             self._watermark_waits = False
             effects.append(StopTimer(Timer.WATERMARK))
         self._number += 1
-        self._response = _Response(self._at_once, list(self._news), 0, FEED_RESPONSE_BYTES)
-        self._at_once, self._news, self._records_wait = [], {}, False
+        self._response = _Response(self._at_once, list(self._to_tell), 0, FEED_RESPONSE_BYTES)
+        self._at_once, self._to_tell, self._records_wait = [], {}, False
         return self._respond(self._response, effects)
 
     def _respond(self, response: _Response, effects: list[Effect]) -> list[Effect]:
@@ -515,7 +515,7 @@ class Feed:
         while response.next < len(keys):
             if response.room <= 0:
                 # The rest comes first next time.
-                self._news = {**dict.fromkeys(keys[response.next :]), **self._news}
+                self._to_tell = {**dict.fromkeys(keys[response.next :]), **self._to_tell}
                 self._records_wait = True
                 break
             key = keys[response.next]
@@ -562,7 +562,7 @@ class Feed:
     ) -> None:
         log_end, records_end = led.end, led.records_end
         if records and log_end > progress.end and progress.read_end < log_end:
-            self._news[key] = None
+            self._to_tell[key] = None
             self._records_wait = True
         elif records_end > progress.end:
             self._unread[key] = None
