@@ -1,6 +1,6 @@
 """The append pipeline of a log: records are queued, written and synced by the group commit, and then promised.
 
-Theory of operation: `append` never waits. It queues the records and enlists with the sync scheduler; when a round has
+Theory of operation: `append` never waits. It queues the records, and its log with the sync scheduler; when a round has
 stored them `promised_end` moves up and the owner is told. Until then they are in a segment that waits or in
 flight. Under relaxed sync a promised segment may still be unsynced. A sealed segment gets its index once it is synced.
 
@@ -102,7 +102,7 @@ class Appender:
         self._segments.damaged = {segment: None for segment in recovered if segment.damage}
         self._note_last_record()
         if self._sealed:
-            self._scheduler.enlist(self._log)
+            self._scheduler.enqueue(self._log)
 
     def _note_last_record(self) -> None:
         last = self._segments.last_record
@@ -138,11 +138,11 @@ class Appender:
             segment = self._roll(end)  # and not at the first record: there may be a hole before that
         if not self._waiting or self._waiting[-1] is not segment:
             self._waiting.append(segment)
-        segment.append(records, next_offset, last_timestamp)
+        segment.append(records, count, next_offset, last_timestamp)
         self._segments.end = next_offset
         self.last_timestamp = last_timestamp
         self.last_epoch = segment.appended.last_epoch
-        self._scheduler.enlist(self._log)
+        self._scheduler.enqueue(self._log)
 
     def configure(self, config: LogConfig) -> None:
         """From the next append on."""
@@ -162,7 +162,7 @@ class Appender:
         active = self._active
         if active is not None and not active.empty and self.failed is None and self._segments.waiters.ended is None:
             self._roll(self._segments.end)
-            self._enlist_for_indexes()
+            self._enqueue_for_indexes()
 
     def _roll(self, base: int) -> Segment:
         if self._active is not None:
@@ -200,12 +200,13 @@ class Appender:
         return writes
 
     def _take_indexes(self, writes: list[Write]) -> None:
+        self._sealed = [segment for segment in self._sealed if not segment.retired]
         due = [segment for segment in self._sealed if segment.index_due]
         writes += [segment.index_write() for segment in due]
         self._in_flight_indexes += due
         self._sealed = [segment for segment in self._sealed if segment not in due]
 
-    def settle(self, errors: list[OSError | None]) -> None:
+    def finish(self, errors: list[OSError | None]) -> None:
         if self.broken:
             return
         flights, self._in_flight = self._in_flight, []
@@ -217,7 +218,7 @@ class Appender:
         for (segment, mark), error in zip(flights, errors, strict=False):
             failure = failure or error
             if failure is None:
-                segment.settle(mark, synced=not self._scheduler.mode.interval_ns)
+                segment.finish(mark, synced=not self._scheduler.mode.interval_ns)
                 self._segments.has_folder = True
                 promised = mark.end
                 if segment.synced.size < mark.size and segment not in self._unsynced:
@@ -233,8 +234,8 @@ class Appender:
             if self._segments.waiters.ended != "deleted":
                 self._owner.on_promised(promised)
         if self._waiting:
-            self._scheduler.enlist(self._log)
-        self._enlist_for_indexes()
+            self._scheduler.enqueue(self._log)
+        self._enqueue_for_indexes()
         if self._flushed:
             self._tell_flushed()
 
@@ -245,7 +246,7 @@ class Appender:
         self._unsynced = []
         return [Write(segment.path, mark.size, []) for segment, mark in self._in_flight_syncs]
 
-    def settle_synced(self, errors: list[OSError | None]) -> None:
+    def finish_synced(self, errors: list[OSError | None]) -> None:
         if self.broken:
             return
         flights, self._in_flight_syncs = self._in_flight_syncs, []
@@ -254,15 +255,38 @@ class Appender:
                 segment.synced = mark
             elif self.failed is None:
                 self._fail(segment.path, error, self._segments.promised_end)
-        self._enlist_for_indexes()
+        self._enqueue_for_indexes()
         self._tell_flushed()
+
+    async def sync_promised(self, start: int, end: int) -> None:
+        """When this returns no power loss takes a promised record of a segment with offsets from `start` up to `end`,
+        however relaxed the sync mode is. Raises OSError: the log has failed then."""
+        assert self._segments.changing.locked(), "a file could be truncated or replaced meanwhile"
+        mode = self._scheduler.mode
+        due = [
+            (segment, segment.promised)
+            for segment in self._segments
+            if segment.base < end
+            and segment.appended.end > start
+            and segment.promised.size
+            and not segment.missing
+            and (segment.synced.size < segment.promised.size if mode.syncs else mode.relaxed)
+        ]
+        for first in range(0, len(due), limits.SYNCED_AT_ONCE):
+            some = due[first : first + limits.SYNCED_AT_ONCE]
+            writes = [Write(segment.path, mark.size, []) for segment, mark in some]
+            for (segment, _), error in zip(some, await self._segments.disk.commit(writes, sync=True), strict=True):
+                if error is not None:
+                    if self.failed is None:
+                        self._fail(segment.path, error, self._segments.promised_end)
+                    raise error
 
     def _indexes_due(self) -> bool:
         return self.failed is None and any(segment.index_due for segment in self._sealed)
 
-    def _enlist_for_indexes(self) -> None:
+    def _enqueue_for_indexes(self) -> None:
         if self._sealed and self._indexes_due():
-            self._scheduler.enlist(self._log)
+            self._scheduler.enqueue(self._log)
 
     def _index_stored(self, segment: Segment, error: OSError | None) -> None:
         if error is None:
@@ -272,9 +296,9 @@ class Appender:
 
     def store_index(self, segment: Segment) -> None:
         """Of a sealed segment that has lost its own."""
-        if not segment.retired:  # it may have been removed while its index was made again
+        if not (segment.retired or segment in self._sealed):  # it may be gone since its index was made again
             self._sealed.append(segment)
-            self._scheduler.enlist(self._log)
+            self._scheduler.enqueue(self._log)
 
     # --- the end of writing -------------------------------------------------------------------------------
 
@@ -376,7 +400,7 @@ class Appender:
         last = self._segments[-1] if self._segments else None
         if last is not None and not (last.empty or isinstance(last.index, FileIndex) or last in self._sealed):
             self._sealed.append(last)
-        self._enlist_for_indexes()
+        self._enqueue_for_indexes()
 
     async def seal(self, segment: Segment) -> None:
         """When this returns nothing is written to the files of this segment, until `put_back`."""
@@ -396,7 +420,7 @@ class Appender:
             self._unsynced = [each for each in self._unsynced if each is not segment]
         if not isinstance(fresh.index, FileIndex):
             self._sealed.append(fresh)
-            self._enlist_for_indexes()
+            self._enqueue_for_indexes()
         self._segments.waiters.wake()
 
     def forget_unsynced(self) -> None:

@@ -1,6 +1,7 @@
 """The promised ends as they are now, in the page cache: exact after the end of a process, of no use after a power loss.
 
-Theory of operation: `promised-ends` is synced, and so it is up to 200 ms behind. This file beside it is never synced.
+Theory of operation: `promised-ends` is synced, and so it is behind, by 0.15 s and a write or two. This file beside it
+is never synced.
 It has the name of each log, as a hash, and its end, which the thread of a group commit sets as soon as the records are
 durable, before the promise is reported. The page cache survives a killed process, but not a power loss. So the file
 has the boot of the operating system it was written under, and the generation of `promised-ends` it belongs to. Under
@@ -45,7 +46,7 @@ class CachedEnds:
             size = await self._disk.size(FILE) or 0
             content = await self._disk.read(FILE, 0, size) if size >= _HEADER.size else b""
         except OSError as error:
-            _log.warning("%s: cannot be read (%s); less is known about the ends of the logs, and replicas are compared",
+            _log.warning("%s: cannot be read (%s); replicas compare their logs before they lead",
                          FILE, error)  # fmt: skip
             return {}
         if content[: _HEADER.size] != self._header(generation):
@@ -53,7 +54,9 @@ class CachedEnds:
         count = (len(content) - _HEADER.size) // _SIZE
         slots = struct.unpack_from(f"<{2 * count}q", content, _HEADER.size)
         both = zip(slots[::2], slots[1::2], strict=True)
-        return {name: slot >> 16 for number, (name, slot) in enumerate(both) if slot == _slot(number, slot >> 16)}
+        return {
+            name: slot >> 16 for number, (name, slot) in enumerate(both) if name and slot == _slot(number, slot >> 16)
+        }
 
     async def begin(self, generation: int, ends: Mapping[int, tuple[int, int]]) -> None:
         """From here on the file is this boot's. If it cannot be written less is known after a crash."""
@@ -84,6 +87,11 @@ class CachedEnds:
         """By the event loop, of a log that has nothing on its way to the disk; in the file after `store`."""
         self.set(number, end)
         self._noted[number] = None
+
+    def drop(self, number: int) -> None:
+        """This log is gone; in the file after `store`."""
+        self.name(number, 0)
+        self.note(number, 0)
 
     def promise(self, number: int, end: int) -> Promise | None:
         """For a write: when it is durable this log has promised everything below `end`."""

@@ -38,14 +38,20 @@ Command = tuple[int, bytes]
 class CommandLog:
     """One writer at a time: callers await each append before the next."""
 
-    def __init__(self, disk: Disk, folder: str, remedy: str = "") -> None:
-        """`remedy` says what to do about a folder that cannot be read."""
+    def __init__(
+        self, disk: Disk, folder: str, remedy: str = "", reads_only: bool = False, judges: bool = True
+    ) -> None:
+        """`remedy` says what to do about a folder that cannot be read. One that `reads_only` changes nothing on the
+        disk, and takes what is there although more was confirmed. One that does not `judge` does not know what was
+        confirmed."""
         self._disk = disk
         self._folder = folder
         self._remedy = remedy or (
             f"streams may be missing, so the broker does not start on it: restore the folder {folder} from a copy, or "
             "move it away to start with no streams (their data stays on the disk)"
         )
+        self._reads_only = reads_only
+        self._rest_is = "was never confirmed" if judges else "is not whole"
         self._last = 0
         self._last_crc = 0
         self._confirmed = 0
@@ -74,6 +80,8 @@ class CommandLog:
         self._last_crc = _crc(*commands[-1]) if commands else 0
         if self._last == known and known_crc and self._last_crc and self._last_crc != known_crc:
             raise self._corrupt(self._folder, f"command {known} is not the one that was confirmed")
+        if self._reads_only:
+            return snapshot_index, snapshot, commands
         await self._make_durable()
         self._failed = None
         self._reserved = 0
@@ -154,7 +162,7 @@ class CommandLog:
     async def _clean_names(self) -> list[str]:
         names = await self._disk.list(self._folder)
         for name in names:
-            if name.endswith(TEMPORARY_SUFFIX):
+            if name.endswith(TEMPORARY_SUFFIX) and not self._reads_only:
                 await self._disk.remove(f"{self._folder}/{name}")
         return names
 
@@ -171,11 +179,13 @@ class CommandLog:
         expected = None
         self._path, self._position = None, 0
         while firsts and firsts[-1] > self._confirmed and not await self._disk.size(self._commands_path(firsts[-1])):
-            await self._disk.remove(self._commands_path(firsts[-1]))  # made for a command that has not come
+            if not self._reads_only:
+                await self._disk.remove(self._commands_path(firsts[-1]))  # made for a command that has not come
             firsts = firsts[:-1]
         for first in firsts:
             path = self._commands_path(first)
-            await self._disk.evict(path)  # an append whose sync failed may be in memory only
+            if not self._reads_only:
+                await self._disk.evict(path)  # an append whose sync failed may be in memory only
             content = await self._content(path)
             entries, end = _decode(content)
             if first == firsts[-1] and not _entry_follows(content, end):  # before anything is truncated or removed
@@ -183,7 +193,8 @@ class CommandLog:
             if end < len(content):
                 await self._judge_rest(path, content, end, last=first == firsts[-1])
             if not entries:  # nothing in it was ever confirmed
-                await self._disk.remove(path)
+                if not self._reads_only:
+                    await self._disk.remove(path)
                 continue
             expected = expected or first
             # A gap that the snapshot covers is left by a file whose end was damaged and truncated.
@@ -214,11 +225,13 @@ class CommandLog:
         """
         if not last or _entry_follows(content, end):
             raise self._corrupt(path, f"is damaged at position {end}, with commands after it")
+        if self._reads_only:
+            return
         rest = content[end:]
         if rest.strip(b"\0"):
             aside = await self._free_path(f"{path}.cut-at-{end}")
             await commit_one(self._disk, Write(aside, 0, [rest], create=True), sync=True)
-            _log.warning("%s: %d bytes of a change that was never confirmed; moved to %s", path, len(rest), aside)
+            _log.warning("%s: %d bytes of a change that %s; moved to %s", path, len(rest), self._rest_is, aside)
         await self._disk.truncate(path, end)
 
     async def _free_path(self, stem: str) -> str:
@@ -252,7 +265,7 @@ class CommandLog:
         await self._disk.sync_folder(self._folder)
 
     def _check_confirmed(self, path: str, last: int) -> None:
-        if last < self._confirmed:
+        if last < self._confirmed and not self._reads_only:
             raise self._corrupt(
                 path, f"ends with command {last}, but {self._confirmed} was confirmed: it is damaged or truncated"
             )

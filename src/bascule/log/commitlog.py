@@ -9,10 +9,12 @@ A partition has no files, and no folder, before its first record.
 
 from bascule.errors import LogError
 from bascule.log.appender import Appender, LogConfig, LogOwner
+from bascule.log.compaction import Compacted, Compaction, Order
 from bascule.log.endrecord import EndRecord
 from bascule.log.expiry import Expiry
 from bascule.log.failures import storage_error
 from bascule.log.healing import OnDamage
+from bascule.log.merging import Merging
 from bascule.log.presence import Presence
 from bascule.log.promised import PromisedEnds
 from bascule.log.quarantine import Quarantine
@@ -21,6 +23,7 @@ from bascule.log.recovery import recover, sync_parents
 from bascule.log.removal import remove_folder
 from bascule.log.segment import Segment
 from bascule.log.segments import SegmentList
+from bascule.log.swap import Swap
 from bascule.log.sync import SyncScheduler
 from bascule.log.tail import CleanEnd, Tail
 from bascule.log.timestamps import end_before, offset_at_or_after, offset_at_or_before
@@ -41,10 +44,13 @@ class CommitLog:
         replicated: bool = False,
         ends: PromisedEnds | None = None,
         on_damage: OnDamage | None = None,
+        new: bool = False,
     ) -> None:
         """Nothing is in it before `open`. Damage of a `replicated` log stays where it is, to be refilled; `on_damage`,
-        if there is one, is asked to. What the log promises is put on record in `ends`."""
+        if there is one, is asked to. What the log promises is put on record in `ends`. A `new` one did not exist before
+        this start of the broker."""
         self.record = EndRecord(None, folder) if ends is None else ends.record(folder)
+        self.record.new = self.record.new or new
         """What is stored about the end of this log."""
         self.quarantine = Quarantine(disk, clock)
         self.segments = SegmentList(disk, folder, on_damage, self._store_index)
@@ -53,8 +59,13 @@ class CommitLog:
         self.committed_end = 0
         """Offsets below were committed or exposed, here or elsewhere, and are not given to other records. It may be
         past the end of a replica that lags, or has lost records."""
+        self.begins_anew = False
+        """It had begun to, and failed."""
         self._expiry = Expiry(self.segments, self.appender)
-        self._truncation = Truncation(self.segments, self.appender, self.record, self.quarantine)
+        self._swap = swap = Swap(self.segments, self.appender)
+        self._merging = Merging(self.segments, self.appender, swap)
+        self.compaction = Compaction(self.segments, self.appender, swap)
+        self._truncation = Truncation(self.segments, self.appender, self.record, self.quarantine, swap)
         self._scheduler = scheduler
         self._clock = clock
         self._owner = owner
@@ -64,7 +75,7 @@ class CommitLog:
         """Recover the folder: what is found counts as promised, for it is synced when this returns. Raises LogError."""
         disk, folder = self.segments.disk, self.folder
         try:
-            segments, start = await recover(
+            segments, start, self.segments.lost_end = await recover(
                 disk, self._clock, folder, self._replicated, self.record, self._scheduler.mode.relaxed
             )
             for segment in segments:
@@ -127,6 +138,12 @@ class CommitLog:
         return self.appender.failed
 
     @property
+    def lost_end(self) -> int:
+        """Records below were lost from this log before it was opened, if it was the only one; 0 if none was. Damage
+        that is met later is not in it."""
+        return self.segments.lost_end
+
+    @property
     def damaged(self) -> dict[Segment, None]:
         """Segments that are known to lack records which another replica may have."""
         return self.segments.damaged
@@ -158,14 +175,14 @@ class CommitLog:
     def take(self) -> list[Write]:
         return self.appender.take()
 
-    def settle(self, errors: list[OSError | None]) -> None:
-        self.appender.settle(errors)
+    def finish(self, errors: list[OSError | None]) -> None:
+        self.appender.finish(errors)
 
     def take_unsynced(self) -> list[Write]:
         return self.appender.take_unsynced()
 
-    def settle_synced(self, errors: list[OSError | None]) -> None:
-        self.appender.settle_synced(errors)
+    def finish_synced(self, errors: list[OSError | None]) -> None:
+        self.appender.finish_synced(errors)
 
     def fail(self, error: AssertionError) -> None:
         """Something does not hold that must: no writes until another start."""
@@ -184,11 +201,31 @@ class CommitLog:
     async def truncate(self, end: int, exposed_too: bool = False) -> None:
         """Move every record from offset `end` on to quarantine: the leader's log does not have them. Records that
         consumers saw are truncated only if an administrator has accepted their loss."""
-        self._check_sound()
+        self._check_not_broken()
         if end < self.visible_end and not exposed_too:
             raise ValueError(f"{self.folder}: consumers saw records up to {self.visible_end}; not truncated to {end}")
         async with self.segments.changing:
+            self.compaction.changes += 1
+            if end < self.visible_end or exposed_too:
+                await self.compaction.forget()
             await self._truncation.run(end)
+
+    async def begin_anew(self) -> None:
+        """Move every record to quarantine: compaction has removed some that only records which another log does not
+        have supersede, or has not removed some whose tombstones are gone elsewhere. The log begins and ends at its
+        start then. If this fails, or is interrupted, the records that are left must not be kept: it is tried again
+        (`begins_anew`), also by the next start."""
+        self._check_not_broken()
+        self.begins_anew = True
+        async with self.segments.changing:
+            await self.flushed()
+            self.compaction.changes += 1
+            await self.compaction.forget()
+            if self.segments.has_folder:
+                await self._truncation.everything()
+            await self._expiry.begin_at(self.segments.floor, self.record)
+            await self._truncation.everything_is_removed()
+        self.begins_anew = False
 
     # --- its start ----------------------------------------------------------------------------------------
 
@@ -199,14 +236,15 @@ class CommitLog:
 
     @property
     def expires(self) -> bool:
-        """Whether there are segments whose records have all expired."""
-        return self._expiry.is_due()
+        """Whether there are segments whose records have all expired, or files of segments that are no more."""
+        return self._expiry.is_due() or bool(self._swap.left)
 
-    async def expire(self) -> None:
-        """Remove the segments whose records have all expired. Raises LogError."""
+    async def expire(self, start: int | None = None) -> None:
+        """Remove the segments whose records have all expired, below `start` if that is given. Raises LogError."""
         try:
             async with self.segments.changing:
-                await self._expiry.remove()
+                await self._swap.remove_left()  # they may be in the place of what goes now
+                await self._expiry.remove(start)
         except OSError as error:
             raise storage_error(self.folder, error) from error
 
@@ -215,9 +253,36 @@ class CommitLog:
         try:
             async with self.segments.changing:
                 await self.flushed()
+                await self.compaction.forget()
                 await self._expiry.begin_at(start, self.record)
         except OSError as error:
             raise storage_error(self.folder, error) from error
+
+    # --- small segments -----------------------------------------------------------------------------------
+
+    def mergeable(self) -> list[bool]:
+        """Of each segment, whether it may be merged with those beside it that may be, too."""
+        return self._merging.mergeable()
+
+    async def merge(self, base: int, end: int) -> int:
+        """Merge the segments that have these offsets into one; how many, 0 if that is not possible now. Raises
+        LogError."""
+        try:
+            async with self.segments.changing:
+                return 0 if self.compaction.running else await self._merging.run(base, end)
+        except OSError as error:
+            raise LogError(
+                f"{self.folder}: small segments are not merged: {error.strerror or error}; check the disk"
+            ) from error
+
+    # --- compaction ---------------------------------------------------------------------------------------
+
+    async def compact(self, order: Order) -> Compacted:
+        """One pass over it: of each key only the newest record stays. Raises LogError."""
+        try:
+            return await self.compaction.run(order)
+        except OSError as error:
+            raise LogError(f"{self.folder}: not compacted: {error.strerror or error}; check the disk") from error
 
     # --- close, delete, reopen ----------------------------------------------------------------------------
 
@@ -227,18 +292,20 @@ class CommitLog:
         await self.flushed()
         try:
             if writes := self.take_unsynced():
-                self.settle_synced(await self.segments.disk.commit(writes, sync=True))
+                self.finish_synced(await self.segments.disk.commit(writes, sync=True))
                 await self.flushed()
         except AssertionError as error:
             self.fail(error)
         self._scheduler.leave(self)
 
     def clean_end(self) -> CleanEnd | None:
-        """Where it ends, now that it is closed; None if its tail is not SURE, or it is empty."""
+        """Where it ends, now that it is closed; None if its tail is not SURE."""
+        if self.failed is not None or (self._replicated and not self.record.sure):
+            return None
         # A segment without a record has no file yet: the next start finds the one before it.
         last = next((segment for segment in reversed(self.segments) if segment.exists), None)
-        if self.failed is not None or last is None or (self._replicated and not self.record.sure):
-            return None
+        if last is None:  # a folder that is gone looks the same
+            return CleanEnd(self.promised_end, self.last_epoch, self.promised_end, 0, 0)
         mark = last.promised
         return CleanEnd(self.promised_end, mark.last_epoch, last.base, mark.size, mark.last_crc)
 
@@ -258,7 +325,7 @@ class CommitLog:
         LogError, also if files are gone, unless it `heals`: other replicas have their records."""
         if self.failed is None:
             return
-        self._check_sound()
+        self._check_not_broken()
         await self.flushed()
         try:
             async with self.segments.changing:
@@ -269,7 +336,7 @@ class CommitLog:
             raise storage_error(self.folder, error) from error
         self.appender.resume()
 
-    def _check_sound(self) -> None:
+    def _check_not_broken(self) -> None:
         if self.appender.broken:
             raise LogError(str(self.failed))
 

@@ -320,6 +320,10 @@ class FileDisk:
         same = stat.S_ISDIR(found.st_mode) or self._files.is_at(path, found)
         return Seen(identity, found.st_size, changed_ns if changed_ns < unchanged_since_ns else 0, same)
 
+    async def room(self) -> int | None:
+        found = await self._readers.run(os.statvfs, self._root)
+        return found.f_bavail * found.f_frsize
+
     async def reserve(self, path: str, size: int) -> None:
         await self._writers.run(self._reserve, path, size)
 

@@ -1,7 +1,7 @@
 """What is on record about the end of one log: how far it had promised its records, and whether it is sure of that.
 
 Theory of operation: the record begins with what was stored before this start (`known`). While the log is open its own
-ends count (`Holder`), and are copied to the record in the background.
+ends count (`RecordedLog`), and are copied to the record in the background.
 
 A truncation or a deletion lowers the promised end first, synced, so that an interrupted one is not taken for damage.
 Apart from that a promised end only goes up: a log that was found short stays short on record until it has its records
@@ -19,7 +19,7 @@ from bascule.ports import Promise
 _log = logging.getLogger("bascule.log")
 
 
-class Holder(Protocol):
+class RecordedLog(Protocol):
     """A log, as its record sees it."""
 
     @property
@@ -35,7 +35,7 @@ class Holder(Protocol):
         """Where a clean shutdown leaves it; None if its end is not sure."""
 
 
-class Ledger(Protocol):
+class EndsStore(Protocol):
     """Where the records of all logs are stored."""
 
     @property
@@ -65,7 +65,7 @@ class EndRecord:
     """What is on record about one log."""
 
     __slots__ = (
-        "_ledger",
+        "_ends",
         "_verified_end",
         "clean",
         "exact",
@@ -73,6 +73,7 @@ class EndRecord:
         "folder",
         "holder",
         "named",
+        "new",
         "number",
         "promised",
         "stale",
@@ -82,14 +83,16 @@ class EndRecord:
         "truncating",
     )
 
-    def __init__(self, ledger: "Ledger | None", folder: str, number: int = 0) -> None:
-        """Without a `ledger` it is kept in memory only."""
-        self._ledger = ledger
+    def __init__(self, store: "EndsStore | None", folder: str, number: int = 0) -> None:
+        """Without a `store` it is kept in memory only."""
+        self._ends = store
         self.folder = folder
         self.number = number
         self.named = False
         """The file has the folder of this number."""
         self.promised = self.exposed = 0
+        self.new = False
+        """It did not exist before this start: nothing was ever promised, though nothing is on record."""
         self.suspect = False
         self.stale = False
         """The last promises before a power loss may not be on record, and the log was not verified since."""
@@ -97,7 +100,7 @@ class EndRecord:
         """The promised end on record is exact: it has every promise before this start."""
         self.clean: CleanEnd | None = None
         self.truncating = False
-        self.holder: Holder | None = None
+        self.holder: RecordedLog | None = None
         self.tail = Tail.SURE
         self.torn_from: int | None = None
         """A power loss may have torn a hole here into a write that was not promised: until it is healed, truncated or
@@ -105,13 +108,13 @@ class EndRecord:
         self._verified_end: int | None = None
 
     def known(self) -> Known:
-        complete = self._ledger is None or self._ledger.was_complete
-        exact = self.exact and not self.stale
+        complete = self._ends is None or self._ends.was_complete or self.new
+        exact = (self.exact or self.new) and not self.stale
         return Known(self.promised, self.exposed, self.suspect, self.clean, complete, exact)
 
-    def taken_by(self, holder: Holder) -> None:
+    def taken_by(self, holder: RecordedLog) -> None:
         """The log is open: from now on its own ends count."""
-        self.holder, self.clean = holder, None
+        self.holder, self.clean, self.new = holder, None, False
         self.changed()
 
     def released(self) -> None:
@@ -123,7 +126,7 @@ class EndRecord:
 
     def promise(self, end: int) -> Promise | None:
         """For a write of the log: once it is durable, everything below `end` is promised."""
-        return None if self._ledger is None else self._ledger.cached.promise(self.number, end)
+        return None if self._ends is None else self._ends.cached.promise(self.number, end)
 
     def rose(self) -> None:
         """The log has promised more."""
@@ -134,8 +137,8 @@ class EndRecord:
 
     def changed(self) -> None:
         """The log has promised or exposed more."""
-        if self._ledger is not None:
-            self._ledger.changed(self)
+        if self._ends is not None:
+            self._ends.changed(self)
 
     def take_over(self) -> bool:
         """Copy the ends of the log; whether they changed."""
@@ -149,7 +152,7 @@ class EndRecord:
         self.promised, self.exposed = promised, exposed
         return True
 
-    def _sure_end(self, holder: Holder) -> int:
+    def _sure_end(self, holder: RecordedLog) -> int:
         return holder.promised_end if self.torn_from is None else min(holder.promised_end, self.torn_from)
 
     @property
@@ -176,15 +179,15 @@ class EndRecord:
         if self.tail is Tail.SURE:
             self.tail = Tail.SUSPECT
         self.suspect = True
-        if self._ledger is not None:
-            self._ledger.due(self)
+        if self._ends is not None:
+            self._ends.due(self)
 
     def found_stale(self) -> None:
         """The last promises of the log before this start are not known. On record soon, and until the log is
         verified."""
         self.stale = True
-        if self._ledger is not None:
-            self._ledger.due(self)
+        if self._ends is not None:
+            self._ends.due(self)
 
     async def lower(self, end: int) -> None:
         """The log is about to be truncated, to `end` or later. Durable on return."""
@@ -196,13 +199,13 @@ class EndRecord:
 
     async def forget_above(self, end: int) -> None:
         """Records from `end` on are about to be removed: they were not promised, or the promise was lowered."""
-        if self._ledger is not None:
+        if self._ends is not None:
             self._cache(end)
-            await self._ledger.store_cached()
+            await self._ends.store_cached()
 
     def _cache(self, end: int) -> None:
-        if self._ledger is not None:
-            self._ledger.cached.note(self.number, end)
+        if self._ends is not None:
+            self._ends.cached.note(self.number, end)
 
     def truncated(self) -> None:
         """The truncation is over: the ends of the log count again."""
@@ -225,8 +228,8 @@ class EndRecord:
         self.tail = Tail.SURE
         self.promised, self.suspect, self.stale = self.holder.promised_end, False, False
         self._cache(self.promised)
-        if self._ledger is not None:
-            self._ledger.due(self)
+        if self._ends is not None:
+            self._ends.due(self)
 
     async def fell_short(self, promised: int) -> None:
         """Another file shows that the log had promised everything below. Durable on return."""
@@ -243,10 +246,10 @@ class EndRecord:
 
     async def forget(self) -> None:
         """The log is about to be deleted. Durable on return."""
-        if self._ledger is not None:
-            await self._ledger.forget([self.folder])
+        if self._ends is not None:
+            await self._ends.forget([self.folder])
 
     async def _store(self) -> None:
-        if self._ledger is not None:
-            self._ledger.due(self)
-            await self._ledger.store()
+        if self._ends is not None:
+            self._ends.due(self)
+            await self._ends.store()

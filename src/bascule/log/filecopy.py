@@ -3,8 +3,9 @@
 A crash leaves the file as it was, perhaps with an unfinished copy beside it, which recovery removes.
 """
 
+import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from bascule import limits
 from bascule.log.reread import agreed
@@ -27,10 +28,12 @@ async def rewrite(disk: Disk, path: str, ranges: list[tuple[int, int]], durable:
 class Copy:
     """A copy of a file that grows piece by piece and then takes the file's place."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, suffix: str = TEMPORARY_SUFFIX) -> None:
+        """`suffix`: two copies of one file have different ones; recovery knows them by their end."""
+        assert suffix.endswith(TEMPORARY_SUFFIX), "a copy that is not finished is removed by the next start"
         self._disk = disk
         self._source = path
-        self.path = path + TEMPORARY_SUFFIX
+        self.path = path + suffix
         self.size = 0
 
     async def begin(self, new_folder: bool = False) -> None:
@@ -73,3 +76,19 @@ async def commit_one(disk: Disk, write: Write, sync: bool) -> None:
     (error,) = await disk.commit([write], sync)
     if error is not None:
         raise error
+
+
+async def to_the_end(work: Coroutine[object, object, None]) -> None:
+    """Finish the work even if the caller is cancelled; the CancelledError is raised after that."""
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+        except Exception:
+            break
+    task.result()
+    if cancelled:
+        raise asyncio.CancelledError

@@ -7,6 +7,9 @@ must have the epoch of our last one, and end where our log ends: all of them or 
 a part of them, with nothing valid after it, for a torn tail. A peer with other records there, or fewer, may still have
 the missing ones: that is known once a record follows, and until then nothing is given up.
 
+Compaction may have removed that record there. Then the first later one that both logs still have shows it; and what the
+peer has removed of the stretch a later record has superseded, which both have or had.
+
 A peer whose log ends before that record is not known to have the same log, but may have the missing records. A record
 with the epoch of the one after the stretch is, at its offset, the same in every log: one leader wrote it, after the
 same log. So the peer's records up to its last one of that epoch are the missing ones, of whatever epochs they are.
@@ -24,6 +27,8 @@ from bascule import limits
 from bascule.errors import PeerError, PeerLacks
 from bascule.log.chunk import TRAILER_TAG, Chunk
 from bascule.log.filecopy import Copy
+from bascule.log.index import OFFSET
+from bascule.log.lookup import seek
 from bascule.log.quarantine import Quarantine
 from bascule.log.segment import Segment
 from bascule.log.segments import SegmentList
@@ -148,12 +153,30 @@ class Fill:
             if record is None:
                 segment, position = self._segments.after(segment), 0
                 continue
+            left -= 1
             try:
-                return record if await self._has(record) else None
+                theirs = await self._at_or_after(record)
             except PeerLacks as error:
                 self.lacking = str(error)
-            position, left = record.end, left - 1
+                position = record.end
+                continue
+            if theirs is None or theirs.first_offset == record.first_offset:
+                return record if theirs is not None and theirs.data == record.data else None
+            segment = self._segments.at(theirs.first_offset)
+            found = None if segment is None else await seek(self._segments, segment, OFFSET, theirs.first_offset)
+            if segment is not None:
+                position = segment.appended.size if found is None else found.position
         return None
+
+    async def _at_or_after(self, record: Chunk) -> Chunk | None:
+        """The peer's record at the offset of this one, or else its first one after that; None if there is none."""
+        records = await self._fetch(record.first_offset, record.next_offset)
+        if not records:
+            records = await self._fetch(record.next_offset, self._segments.end)
+        position, count, first, end, timestamp, epoch, _ = kernels.scan_records(records, 0, len(records), 0)
+        if not count:
+            return None
+        return Chunk(0, records[:position], count, first, end, timestamp, epoch).first_record()
 
     async def _has_some(self) -> bool:
         """Whether a peer that cannot be compared has a record that is missing here."""

@@ -24,8 +24,8 @@ OFFSET, POSITION, TIMESTAMP = 0, 1, 2
 """The fields of an entry, to look up by."""
 
 ENTRY = struct.Struct("<qqq")
-_FOOTER = struct.Struct("<8sqqqqqqqIII")
-_MAGIC = b"BSCINDX1"
+_FOOTER = struct.Struct("<8sqqqqqqqqIII")
+_MAGIC = b"BSCINDX2"  # a file of the format before, without `records`, is made again
 _BLOCK_ENTRIES = 4 * limits.KIB // ENTRY.size
 _VERIFY_BYTES = limits.MIB
 
@@ -46,6 +46,7 @@ class Footer(NamedTuple):
     first_timestamp: int
     last_timestamp: int
     last_epoch: int
+    records: int
 
 
 class MemoryIndex:

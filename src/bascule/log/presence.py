@@ -62,7 +62,7 @@ class Presence:
         segments = self._segments
         return segments.has_folder and self._appender.failed is None and segments.waiters.ended is None
 
-    def is_sound(self, file_check: FileCheck, seen: list[Seen | None]) -> bool:
+    def unchanged(self, file_check: FileCheck, seen: list[Seen | None]) -> bool:
         """Whether nothing has changed. If something has, the log itself may have changed it: `verify` checks that."""
         folder = seen[0]
         if folder is not None and self._identity is None:

@@ -13,8 +13,10 @@ written again beside the old one, which it then replaces.
 The current ends are also in the page cache (`cachedends`): exact after a killed process, gone after a power loss. Then
 each log is *stale* on record until it is verified: it may have promised more.
 
-If the file is torn or missing a start knows less, and nothing else is lost. Each replicated log that it finds is
-suspect on record until it is verified; a clean shutdown does not change that. Under `os` the background writes are not
+If the file is torn or missing a start knows less, and nothing else is lost. Each replicated log is suspect on record
+until it is verified, one without any file too; a clean shutdown does not change that. Only where the data folder has
+neither streams nor metadata the file is missing by right. A log that began after this start is *new*: of it everything
+is known. Under `os` the background writes are not
 synced; lowering an end is.
 
 An assertion that fails where the file is written ends the process: logs would go on to promise, and the next start
@@ -53,6 +55,8 @@ class PromisedEnds:
         self.was_complete = True
         """Whether the start found everything that had been on record."""
         self.cached = CachedEnds(disk)
+        self._fresh = False
+        """Nothing was ever promised in this data folder."""
         self._cached_before: dict[int, int] = {}
         """As the last boot left them, by the names of the logs."""
         self._numbers_before: dict[int, int] = {}
@@ -81,11 +85,12 @@ class PromisedEnds:
         """Read the file; `clean` is from the last clean shutdown, and newer. Writes nothing."""
         size = await self._disk.size(FILE)
         content = await self._content(size) if size else b""
-        fresh = size is None and clean is None and not await self._disk.list("streams")
+        others = [*await self._disk.list("streams"), *await self._disk.list("raft")]
+        self._fresh = size is None and clean is None and not others
         found = endsfile.decode(content)
         self._take(found)
         # A clean shutdown has the ends of those logs only that were sure; what is known of the others is here.
-        self.was_complete = fresh or (found.complete if clean is None else found.whole)
+        self.was_complete = self._fresh or (found.complete if clean is None else found.whole)
         if not self.was_complete:
             _log.warning(
                 "%s: missing or damaged: the promised ends of logs are not known; replicas compare their logs before "
@@ -145,7 +150,7 @@ class PromisedEnds:
         found = {each.number: (name_of(each.folder), each.promised) for each in self._records.values()}
         known = {name for name, _ in found.values()}
         for name, end in self._cached_before.items():
-            if end and name not in known:
+            if name not in known:
                 found[self._next_number] = name, end
                 self._numbers_before[name] = self._next_number
                 self._next_number += 1
@@ -158,6 +163,7 @@ class PromisedEnds:
             number = self._numbers_before.pop(name, self._next_number)
             self._next_number = max(self._next_number, number + 1)
             record = self._records[folder] = EndRecord(self, folder, number)
+            record.new = self._fresh
             self._take_one_cached(record)
             self.cached.name(number, name)
         return record
@@ -181,7 +187,7 @@ class PromisedEnds:
 
     async def store_cached(self) -> None:
         """Noted ends are in the file of cached ends on return, or the next start ignores that file."""
-        with self._sound():
+        with self._working():
             await self.cached.store()
         if self.cached.failed is not None:
             await self.store()
@@ -199,7 +205,7 @@ class PromisedEnds:
             self._dropped.append(record.number)
             self._changed.pop(record, None)
             self._due.pop(record, None)
-            self.cached.note(record.number, 0)
+            self.cached.drop(record.number)
             self._cached_before.pop(name_of(record.folder), None)
             record.holder = None
         if gone:
@@ -208,7 +214,7 @@ class PromisedEnds:
     def keep_streams(self, folders: Mapping[str, None]) -> None:
         """Drop the records of all other logs, but for that of the metadata."""
         for number in self._numbers_before.values():
-            self.cached.note(number, 0)
+            self.cached.drop(number)
         self._numbers_before = {}
         for folder, record in list(self._records.items()):
             stream = folder.rpartition("/")[0]
@@ -265,7 +271,7 @@ class PromisedEnds:
             self._wake(delay_s)
 
     @contextmanager
-    def _sound(self) -> Iterator[None]:
+    def _working(self) -> Iterator[None]:
         """Around what writes: nothing does after a failed assertion. Raises OSError then."""
         refusal = f"{FILE}: not written after a failed assertion"
         if self._ended:
@@ -282,7 +288,7 @@ class PromisedEnds:
         self._on_fatal(f"{FILE} is not written any more: {error!r}; start the broker again, and report this")
 
     async def _write(self, sync: bool) -> None:
-        with self._sound():
+        with self._working():
             await self._write_due(sync)
 
     async def _write_due(self, sync: bool) -> None:
@@ -296,14 +302,26 @@ class PromisedEnds:
             self.cached.give_up()
             self._generation += 1
             self._size = None
-        elif not self._due and not self._dropped:
-            return
-        if self._size is None or self._size > self._rewrite_at:
             await self._rewrite()
-            return
+        elif self._due or self._dropped:
+            if self._size is None or self._size > self._rewrite_at:
+                await self._rewrite()
+            else:
+                await self._append(self._size, sync)
+        self._note_empty(changed)
+        await self.cached.store()
+
+    def _note_empty(self, logs: list[EndRecord]) -> None:
+        """After a killed process it is known of a log without records, too, that it has promised nothing. What is on
+        record about it was written before: a log that is *stale* must not look as if its end were exact."""
+        for record in logs:
+            if record.holder is not None and not record.holder.end and not record.promised and "/" in record.folder:
+                self.cached.note(record.number, 0)
+
+    async def _append(self, size: int, sync: bool) -> None:
         due, dropped = list(self._due), self._dropped
         self._due, self._dropped = {}, []
-        size, self._size = self._size, None  # if this fails the whole file is written again
+        self._size = None  # if this fails the whole file is written again
         try:
             batch = endsfile.encode_batch([*map(endsfile.encode_drop, dropped), *await _encoded(due)])
             await commit_one(self._disk, Write(FILE, size, [batch]), sync)
@@ -312,13 +330,14 @@ class PromisedEnds:
             self._dropped += dropped
             raise
         self._size = size + len(batch)
-        await self.cached.store()
 
     async def _rewrite(self) -> None:
         due, dropped = self._due, self._dropped
         self._due, self._dropped = {}, []
         self._size = None
-        records = [each for each in self._records.values() if each.promised or each.exposed or each.suspect]
+        records = [
+            each for each in self._records.values() if each.promised or each.exposed or each.suspect or each.stale
+        ]
         for record in self._records.values():
             record.named = False
         try:
@@ -332,7 +351,6 @@ class PromisedEnds:
             self._due.update(due)
             self._dropped += dropped
             raise
-        await self.cached.store()
         self._size = len(batch)
         self._rewrite_at = max(limits.PROMISED_ENDS_BYTES, limits.PROMISED_ENDS_GROWTH * len(batch))
 

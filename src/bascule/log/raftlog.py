@@ -34,7 +34,8 @@ _log = logging.getLogger("bascule.log")
 class RaftStorage:
     """One writer at a time: callers await each call before the next."""
 
-    def __init__(self, disk: Disk, folder: str, record: EndRecord | None = None) -> None:
+    def __init__(self, disk: Disk, folder: str, record: EndRecord | None = None, reads_only: bool = False) -> None:
+        """One that `reads_only` can be opened, and changes nothing on the disk, also if confirmed saves are missing."""
         self.committed_end = 0
         self._folder = folder
         self._record = record or EndRecord(None, folder)
@@ -43,7 +44,7 @@ class RaftStorage:
             f"folder {folder} from a copy made since it was last written, or, if the other servers are a majority, "
             "move it away and start again: the server comes back as a new one and gets everything from the others"
         )
-        self._records = CommandLog(disk, folder, self._remedy)
+        self._records = CommandLog(disk, folder, self._remedy, reads_only, judges=record is not None)
         self._saves = 0
         self._checkpointed = 0  # the saves that the last checkpoint holds
         self._hard_state = HardState()

@@ -51,12 +51,19 @@ async def healed_or_lost(segments: SegmentList, segment: Segment) -> Healing:
     return healing
 
 
+def _lacks_its_end(segment: Segment) -> bool:
+    """Whether records are missing between its last one and the next segment (`recovery`)."""
+    return segment.promised.size in segment.damage
+
+
 class Reader:
     """From an offset up. `next_offset` is its position; `count` is how many records the last read gave, and
     `given_end` the offset after the last of them: lower than `next_offset` before a hole.
 
     With `uncommitted` it sees everything that was appended, promised and committed or not: replicas are fed from that.
     Without `heals` it skips damage at once; `skipped` says whether records from its position on may be lost there.
+    `damaged` are the offsets that the last read went past because records of them are damaged: where compaction has
+    been it may have removed some of these before.
     """
 
     def __init__(self, segments: SegmentList, start: int, uncommitted: bool = False, heals: bool = True) -> None:
@@ -65,6 +72,7 @@ class Reader:
         self.crosses = False
         """Whether it goes on past damage that may still be healed; for callers that do not pass the records on."""
         self.skipped = False
+        self.damaged = range(0)
         self.next_offset = self.given_end = start
         self.count = 0
         self._segments = segments
@@ -78,6 +86,7 @@ class Reader:
         Never gives a record with offset `stop_end` or above; once `next_offset` has reached it, it never will.
         """
         max_bytes = limits.SUBSCRIBER_BUFFER_BYTES if max_bytes is None else max_bytes
+        self.damaged = range(0)
         while True:
             limit = self._limit(stop_end)
             self.next_offset = max(self.next_offset, self._segments.floor)  # what is below has expired
@@ -90,15 +99,17 @@ class Reader:
             chunk = await read_verified(segment, self._position, max_bytes, size)
             if segment.retired or segment.appended.size < size:
                 continue  # its end is another one now, and so is ours
-            if (chunk.position if chunk else size) > self._position:
+            if (chunk.position if chunk else size) > self._position or (chunk is None and _lacks_its_end(segment)):
                 # A reader that begins in the middle of a segment may meet damage before its offset, and misses nothing.
                 misses = chunk is None or chunk.first_offset > self.next_offset
-                self.skipped = self.skipped or misses
                 healing = await self._healing(segment, misses)
                 if healing is Healing.HEALED:
                     continue
+                self.skipped = self.skipped or misses
                 if healing is Healing.UNKNOWN and not self.crosses:
                     return None
+                if misses:
+                    self.damaged = self._passed(segment, chunk, limit)
             if chunk is not None:
                 self._position = chunk.end
                 data = self._fit(chunk, limit)
@@ -108,6 +119,13 @@ class Reader:
                 self.next_offset = limit
                 return None
             await asyncio.sleep(0)
+
+    def _passed(self, segment: Segment, chunk: Chunk | None, limit: int) -> range:
+        """The offsets between its position and the next whole record, or the next segment. The position stays where it
+        is until a read gives something, so that there is one such stretch at most."""
+        following = self._segments.after(segment)
+        end = chunk.first_offset if chunk is not None else limit if following is None else following.base
+        return range(self.next_offset, min(end, limit))
 
     async def _healing(self, segment: Segment, misses: bool) -> Healing:
         if self._heals and not misses:
@@ -167,12 +185,14 @@ class Reader:
 
 class ReverseReader:
     """From an offset down to `oldest`, or the oldest record there is. `next_offset` is the newest one not
-    given yet.
+    given yet. Records that are lost to damage, here and on other replicas, had offsets below `lost_end`, and not below
+    `next_offset`; 0 if none was met.
     """
 
     def __init__(self, segments: SegmentList, start: int, oldest: int = 0) -> None:
         self._oldest = max(oldest, 0)
         self.next_offset = min(start, segments.visible_end - 1, segments.promised_end - 1)
+        self.lost_end = 0
         self.count = 0
         self._segments = segments
         self._segment: Segment | None = None
@@ -186,6 +206,11 @@ class ReverseReader:
             if segment is None:
                 break
             position, start = self._position, 0
+            if self.next_offset >= segment.appended.end and _lacks_its_end(segment):
+                await healed_or_lost(self._segments, segment)
+                if segment.retired:
+                    continue
+                self.lost_end = max(self.lost_end, self.next_offset + 1)
             if position > max_bytes:
                 start = await floor_position(self._segments, segment, POSITION, position - max_bytes)
             chunks = await self._collect(segment, start, position)
@@ -205,7 +230,7 @@ class ReverseReader:
     async def _place(self) -> Segment | None:
         """The segment to read in, with something before `_position` in it."""
         segments = self._segments
-        if self._segment is None or self._segment.retired:
+        while self._segment is None or self._segment.retired:  # also if it is replaced while it is searched
             segment = segments.at(self.next_offset)
             if segment is None:
                 return None
@@ -221,9 +246,14 @@ class ReverseReader:
         chunks = []
         while start < end:
             chunk = await read_verified(segment, start, end - start, end)
-            if (chunk.position if chunk else end) > start:
+            damaged = (chunk.position if chunk else end) > start
+            if damaged:
                 await healed_or_lost(self._segments, segment)
-            if chunk is None or segment.retired:
+            if segment.retired:
+                break
+            if damaged:
+                self.lost_end = max(self.lost_end, chunk.first_offset if chunk else self.next_offset + 1)
+            if chunk is None:
                 break
             start = chunk.end
             wanted = chunk.since(max(self._oldest, self._segments.floor))

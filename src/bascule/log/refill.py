@@ -10,16 +10,15 @@ copied, however long the log is, and nothing but bad bytes is ever removed. Read
 A segment is filled only with offsets from its own base up to the next one's: each stretch of a log belongs to one file.
 """
 
-import asyncio
-from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from bascule import limits
 from bascule.errors import LogError, PeerLacks
 from bascule.log.commitlog import CommitLog
-from bascule.log.filecopy import Copy
+from bascule.log.filecopy import Copy, to_the_end
 from bascule.log.fill import Fetch, Fill
-from bascule.log.scan import scan_segment
+from bascule.log.manifest import LASTING_SUFFIX, Manifest, file_checksum, remove_lasting, write_manifest
+from bascule.log.scan import Scan, scan_segment
 from bascule.log.segment import Segment
 from bascule.log.stretch import Stretch, stretch_of
 
@@ -40,6 +39,7 @@ async def refill(log: CommitLog, segment: Segment, fetch: Fetch) -> bool:
             if segment.retired or not segment.damage:
                 return True
             await log.appender.seal(segment)
+            log.compaction.changes += 1
             found = Found(segment)
             try:
                 await _heal(log, segment, fetch, found)
@@ -74,10 +74,30 @@ async def _heal(log: CommitLog, segment: Segment, fetch: Fetch, found: Found) ->
         await copy.give_up()
         raise
 
+    manifest = await _manifest_of(log, segment, scan, copy)
+    if segment.holes:
+        await remove_lasting(log.segments.disk, log.folder, segment.base)
+
     def replaced() -> None:
         found.segment = scan.segment(log.segments.disk, log.folder)
+        if manifest is not None:
+            found.segment.has_holes(manifest.end, manifest.records)
 
-    await to_the_end(copy.replace(replaced))
+    async def replace() -> None:
+        await copy.replace(replaced)
+        if manifest is not None:
+            await write_manifest(log.segments.disk, log.folder, manifest, LASTING_SUFFIX)
+
+    await to_the_end(replace())
+
+
+async def _manifest_of(log: CommitLog, segment: Segment, scan: Scan, copy: Copy) -> Manifest | None:
+    """Of a segment that has all records which a peer with the same log has: what is missing was removed there."""
+    following = log.segments.after(segment)
+    if scan.bad or following is None or scan.count == following.base - segment.base:
+        return None
+    checksum = await file_checksum(log.segments.disk, copy.path, copy.size, fresh=False)
+    return Manifest(segment.base, following.base, scan.count, copy.size, checksum)
 
 
 async def _copied(log: CommitLog, copy: Copy, stretches: list[Stretch], segment: Segment, fetch: Fetch) -> list[Fill]:
@@ -100,22 +120,6 @@ async def _copied(log: CommitLog, copy: Copy, stretches: list[Stretch], segment:
         raise LogError(f"{segment.path}: would be too large with the missing records")
     await copy.sync()
     return fills
-
-
-async def to_the_end(work: Coroutine[object, object, None]) -> None:
-    """Finish the work even if the caller is cancelled; the CancelledError is raised after that."""
-    task = asyncio.get_running_loop().create_task(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-        except Exception:
-            break
-    task.result()
-    if cancelled:
-        raise asyncio.CancelledError
 
 
 def _joined(damage: dict[int, int]) -> list[tuple[int, int]]:

@@ -22,6 +22,13 @@ class Hole(NamedTuple):
     end: int
 
 
+class OpenBatch(NamedTuple):
+    """An atomic batch whose last records are not there: its first offset, and where its first record is."""
+
+    offset: int
+    position: int
+
+
 @dataclass(slots=True)
 class Scan:
     """What a pass over a segment file found, and its position while it runs."""
@@ -34,8 +41,11 @@ class Scan:
     last_timestamp: int = 0
     last_epoch: int = 0
     last_crc: int = 0
+    count: int = 0
     position: int = 0
     index: MemoryIndex = field(default_factory=MemoryIndex)
+    open_batch: OpenBatch | None = None
+    """At the end of what was scanned."""
     bad: list[tuple[int, int]] = field(default_factory=list)
     """Stretches that hold no valid record, as (start, end)."""
     bad_from: list[int] = field(default_factory=list)
@@ -60,6 +70,7 @@ class Scan:
             self.first_timestamp,
             self.last_timestamp,
             self.last_epoch,
+            self.count,
         )
 
     def segment(self, disk: Disk, folder: str) -> Segment:
@@ -84,20 +95,34 @@ class Scan:
             data = chunk.data
             _, self.first_offset, self.first_timestamp = kernels.seek_record(data, 0, len(data), 0, 0)
         self.index.add(chunk.data, chunk.position)
+        self.count += chunk.count
         self.end, self.position = chunk.next_offset, chunk.end
         self.last_timestamp, self.last_epoch = chunk.last_timestamp, chunk.last_epoch
         self.last_crc = int.from_bytes(chunk.data[-CRC_BYTES:], "little")
+        position, offset, _ = kernels.open_batch(chunk.data, 0, len(chunk.data))
+        if offset < 0:
+            self.open_batch = None
+        elif self.open_batch is None or self.open_batch.offset != offset:
+            self.open_batch = OpenBatch(offset, chunk.position + position)
 
 
-async def scan_segment(disk: Disk, path: str, base: int, size: int, limit: int | None = None) -> Scan:
+async def scan_segment(
+    disk: Disk,
+    path: str,
+    base: int,
+    size: int,
+    limit: int | None = None,
+    read_bytes: int | None = None,
+) -> Scan:
     """Verify every record of the file. From offset `limit` on everything counts as bad: the next file has it."""
 
     async def read(position: int, length: int, fresh: bool = False) -> bytes:
         return await disk.read(path, position, length, fresh)
 
+    piece = read_bytes or limits.RECOVERY_READ_BYTES
     scan = Scan(base, size, end=base)
     while scan.position < size:
-        chunk = await read_chunk(read, scan.position, limits.RECOVERY_READ_BYTES, size, scan.end, {})
+        chunk = await read_chunk(read, scan.position, piece, size, scan.end, {})
         beyond = chunk is not None and limit is not None and chunk.next_offset > limit
         if chunk is not None and limit is not None and beyond:
             chunk = chunk.before(limit)

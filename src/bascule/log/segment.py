@@ -39,6 +39,8 @@ class Mark(NamedTuple):
     last_epoch: int
     last_crc: int = 0
     """Of the last record; 0 if it is not known, because the segment was not scanned."""
+    records: int = 0
+    """How many; fewer than offsets where some are lost, or were removed by compaction, also where they came from."""
 
 
 def segment_path(folder: str, base: int) -> str:
@@ -62,10 +64,12 @@ class Segment:
         "exists",
         "first_offset",
         "first_timestamp",
+        "holes",
         "index",
         "index_verified",
         "missing",
         "promised",
+        "records_end",
         "retired",
         "synced",
     )
@@ -82,10 +86,18 @@ class Segment:
         self.index: MemoryIndex | FileIndex = MemoryIndex()
         self.index_verified = True
         self.damage: dict[int, int] = {}
+        self.holes = 0
+        """How many of its offsets are missing, as its manifest says."""
+        self.records_end: int | None = None
+        """Where its last record ends, if the manifest says that the segment ends later."""
         # None if nothing waits: a log may have ten thousand segments, of which one grows.
         self._tail: list[bytes] | None = None
         self._tail_starts: list[int] | None = None
         self._taken = 0  # how many buffers of the tail the running round writes
+
+    @property
+    def folder(self) -> str:
+        return self._folder
 
     @property
     def path(self) -> str:
@@ -109,7 +121,7 @@ class Segment:
         segment = cls(disk, folder, footer.base)
         segment.exists = True
         segment.first_offset, segment.first_timestamp = footer.first_offset, footer.first_timestamp
-        mark = Mark(footer.size, footer.end, footer.last_timestamp, footer.last_epoch, last_crc)
+        mark = Mark(footer.size, footer.end, footer.last_timestamp, footer.last_epoch, last_crc, footer.records)
         segment.appended = segment.promised = segment.synced = mark
         segment.index, segment.index_verified = index, verified
         return segment
@@ -119,6 +131,19 @@ class Segment:
         self._disk = disk
         if isinstance(self.index, FileIndex):
             self.index.belongs_to(disk)
+
+    def has_holes(self, end: int, records: int) -> None:
+        """Its manifest says where it ends, and how many records it has."""
+        assert self.records_end is None, "it has one manifest"
+        assert self.appended.end <= end, "no record is past the end"
+        self.records_end = self.appended.end
+        self.appended = self.promised = self.synced = self.appended._replace(end=end)
+        self.holes = end - self.base - records
+
+    @property
+    def records(self) -> int:
+        """How many it has."""
+        return self.appended.records
 
     @property
     def empty(self) -> bool:
@@ -135,7 +160,7 @@ class Segment:
 
     # --- growing ------------------------------------------------------------------------------------------
 
-    def append(self, records: bytes, end: int, last_timestamp: int) -> None:
+    def append(self, records: bytes, count: int, end: int, last_timestamp: int) -> None:
         assert isinstance(self.index, MemoryIndex), "a sealed segment does not grow"
         size = self.appended.size
         if size == 0:
@@ -148,16 +173,16 @@ class Segment:
             self._tail_starts.append(size)
         epoch = int.from_bytes(records[-_EPOCH_AND_CRC_BYTES:-CRC_BYTES], "little")
         crc = int.from_bytes(records[-CRC_BYTES:], "little")
-        self.appended = Mark(size + len(records), end, last_timestamp, epoch, crc)
+        self.appended = Mark(size + len(records), end, last_timestamp, epoch, crc, self.appended.records + count)
 
     def take(self, new_folder: bool, promise: Promise | None = None) -> Write | None:
-        """What waits for the disk, for one round; `settle` follows."""
+        """What waits for the disk, for one round; `finish` follows."""
         if not self._tail:
             return None
         self._taken = len(self._tail)
         return Write(self.path, self.promised.size, self._tail[:], not self.exists, new_folder, promise)
 
-    def settle(self, mark: Mark, synced: bool) -> None:
+    def finish(self, mark: Mark, synced: bool) -> None:
         """The round that took everything up to `mark` is on the disk."""
         self.exists = True
         self.promised = mark
@@ -186,11 +211,12 @@ class Segment:
         return Footer(
             self.base,
             self.first_offset,
-            mark.end,
+            mark.end if self.records_end is None else self.records_end,
             mark.size,
             self.first_timestamp,
             mark.last_timestamp,
             mark.last_epoch,
+            mark.records,
         )
 
     def index_write(self) -> Write:

@@ -9,7 +9,7 @@ are in `waiters`.
 """
 
 import asyncio
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
@@ -31,6 +31,8 @@ class SegmentList(Sequence[Segment]):
         self.store_index = store_index
         self.floor = 0
         """Records below have expired: they are not served, and their segments are removed."""
+        self.lost_end = 0
+        """Of records that were lost before it was opened (`lost`)."""
         self.stored = NEW
         """What is stored about the start."""
         self.end = self.promised_end = self.visible_end = 0
@@ -69,6 +71,10 @@ class SegmentList(Sequence[Segment]):
         if not self._segments:
             return None
         return self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
+
+    def number_of(self, offset: int) -> int:
+        """Of the first segment with this base, or a later one."""
+        return bisect_left(self._bases, offset)
 
     def after(self, segment: Segment) -> Segment | None:
         number = bisect_right(self._bases, segment.base)
@@ -114,6 +120,12 @@ class SegmentList(Sequence[Segment]):
                 return True
         return False
 
+    def is_compacted_below(self, end: int) -> bool:
+        """Whether records with such offsets may have been removed by compaction, here or where they came from, and not
+        lost."""
+        compacted = (each for each in self._segments if each.records < each.appended.end - each.base)
+        return any(each.base < end and (each.holes or not each.damage) for each in compacted)
+
     def note_damage(self, segment: Segment) -> None:
         if segment.damage and not segment.retired:
             self.damaged[segment] = None
@@ -146,6 +158,18 @@ class SegmentList(Sequence[Segment]):
             self._segments[number] = fresh
         self.damaged.pop(segment, None)
         self.note_damage(fresh)
+
+    def join(self, old: list[Segment], fresh: Segment) -> None:
+        """Put `fresh` in the place of these adjacent ones."""
+        first = bisect_right(self._bases, old[0].base) - 1
+        end = first + len(old)
+        assert self._segments[first:end] == old, "they are segments of this log, in its order"
+        assert fresh.base == old[0].base, "the first offset stays"
+        for segment in old:
+            segment.retired = True
+            self.damaged.pop(segment, None)
+        self._segments[first:end] = [fresh]
+        self._bases[first:end] = [fresh.base]
 
     def drop_all(self) -> None:
         for segment in self._segments:

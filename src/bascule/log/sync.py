@@ -1,7 +1,7 @@
 """Group commit: one disk round at a time for everything that every partition appended meanwhile.
 
-Theory of operation: a log that got records enlists. If no round runs one starts at the next turn of the event loop;
-otherwise the log waits for the next. A round takes the waiting records of every enlisted log, writes all of them at
+Theory of operation: a log that got records is enqueued. If no round runs one starts at the next turn of the event loop;
+otherwise the log waits for the next. A round takes the waiting records of every queued log, writes all of them at
 once, and reports the result to each log. So the longer a sync takes the more it covers, and its cost is shared. A
 second round beside the first was tried, in lock step and with random arrivals at 1 to 200 partitions: no gain beyond
 noise. The results of a round with many logs are reported in slices, in order, and other tasks run in between; the next
@@ -53,14 +53,14 @@ class Member(Protocol):
     """A log, as the scheduler sees it."""
 
     def take(self) -> list[Write]:
-        """Everything that waits; `settle` follows with one result for each."""
+        """Everything that waits; `finish` follows with one result for each."""
 
-    def settle(self, errors: list[OSError | None]) -> None: ...
+    def finish(self, errors: list[OSError | None]) -> None: ...
 
     def take_unsynced(self) -> list[Write]:
-        """Empty writes to the files that were promised without a sync; `settle_synced` follows."""
+        """Empty writes to the files that were promised without a sync; `finish_synced` follows."""
 
-    def settle_synced(self, errors: list[OSError | None]) -> None: ...
+    def finish_synced(self, errors: list[OSError | None]) -> None: ...
 
     def fail(self, error: AssertionError) -> None:
         """One of these has failed by a bug: nothing is written any more, and what is on its way does not count."""
@@ -93,6 +93,7 @@ class SyncScheduler:
         self._reports = reports
         self._on_fatal = on_fatal
         self._pressed = False
+        self._relieved: list[asyncio.Future[None]] = []
         self.synced_folders: dict[str, None] = {}
         """Folders that were there when this process started, and that it has synced."""
         self.stored: dict[Member, None] = {}
@@ -101,7 +102,7 @@ class SyncScheduler:
         self.last_round_ns = 0
         self._disk = disk
         self._clock = clock
-        self._enlisted: dict[Member, None] = {}
+        self._queued: dict[Member, None] = {}
         self._unsynced: dict[Member, None] = {}
         self._round: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -110,8 +111,9 @@ class SyncScheduler:
     # --- what logs call -----------------------------------------------------------------------------------
 
     def reserve(self, count: int) -> None:
-        """Count that many waiting bytes until `release`; raises LogError if the disk is too far behind."""
-        if self.waiting_bytes + count > limits.MAX_UNSYNCED_BYTES:
+        """Count that many waiting bytes until `release`; raises LogError if the disk is too far behind. It is not if
+        nothing waits, however large an append is: one that is never taken would be sent again for ever."""
+        if self.waiting_bytes and self.waiting_bytes + count > limits.MAX_UNSYNCED_BYTES:
             raise LogError(
                 f"{self.waiting_bytes} bytes wait for the disk already, and {limits.MAX_UNSYNCED_BYTES} is the most: "
                 "publishers are faster than the disk; slow them down or use a faster disk"
@@ -128,16 +130,28 @@ class SyncScheduler:
     def _press(self, pressed: bool) -> None:
         self._pressed = pressed
         self._on_pressure(pressed)
+        if not pressed:
+            waiting, self._relieved = self._relieved, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
 
-    def enlist(self, log: Member) -> None:
+    async def room(self) -> None:
+        """Returns when publishers need not pause. Whoever appends next, in the same turn of the event loop, is not
+        followed by others that were told the same."""
+        while self._pressed:
+            self._relieved.append(asyncio.get_running_loop().create_future())
+            await self._relieved[-1]
+
+    def enqueue(self, log: Member) -> None:
         """`log` has something waiting."""
-        self._enlisted[log] = None
+        self._queued[log] = None
         if self._round is None:
             self._round = asyncio.get_running_loop().create_task(self._run_rounds())
 
     def leave(self, log: Member) -> None:
         """`log` is closed or deleted, and has nothing waiting."""
-        self._enlisted.pop(log, None)
+        self._queued.pop(log, None)
         self._unsynced.pop(log, None)
         self.stored.pop(log, None)
 
@@ -156,7 +170,7 @@ class SyncScheduler:
 
     async def _run_rounds(self) -> None:
         try:
-            while self._enlisted:
+            while self._queued:
                 await self._run_round()
         except Exception as error:
             self._end(error)
@@ -169,7 +183,7 @@ class SyncScheduler:
 
     async def _run_round(self) -> None:
         began_ns = self._clock.monotonic_ns()
-        logs, self._enlisted = list(self._enlisted), {}
+        logs, self._queued = list(self._queued), {}
         parts = [(log, self._taken(log, log.take)) for log in logs]
         writes = [write for _, taken in parts for write in taken]
         if writes:
@@ -231,7 +245,7 @@ class SyncScheduler:
             answer = errors[first : first + len(taken)]
             first += len(taken)
             try:
-                log.settle_synced(answer) if synced else log.settle(answer)
+                log.finish_synced(answer) if synced else log.finish(answer)
             except Exception as error:  # one partition's bug must not keep the others from their promises
                 log.fail(_bug(error))
         self._reports.push()

@@ -44,14 +44,15 @@ class Known(NamedTuple):
     """False after a power loss or a reboot: more may have been promised than is on record."""
 
 
-def judge(known: Known, end: int, torn: bool, empty: bool) -> Tail:
-    """For a log that ends there after its recovery, whose tail was `torn`, and that has no files if `empty`."""
+def judge(known: Known, end: int, torn: bool) -> Tail:
+    """For a log that ends there after its recovery, and whose tail was `torn`. One without any file is no exception:
+    its folder may be gone."""
     if end < known.promised:
         return Tail.SHORT
     if known.clean is not None:
         return Tail.SURE  # torn bytes were behind the recorded end
-    if known.suspect or not (known.complete or empty):
+    if known.suspect or not known.complete:
         return Tail.SUSPECT
-    if known.exact or empty:
+    if known.exact:
         return Tail.SURE  # as above
     return Tail.SUSPECT if torn else Tail.LIKELY

@@ -16,7 +16,7 @@ from bascule.log.reader import healed_or_lost
 from bascule.log.segments import SegmentList
 
 
-class Division(NamedTuple):
+class Boundary(NamedTuple):
     """Where a time divides a log."""
 
     last_earlier: int | None
@@ -28,33 +28,33 @@ class Division(NamedTuple):
 async def offset_at_or_after(segments: SegmentList, timestamp: int) -> int:
     """The first record written at that time or later; the log end if there is none. Unavailable if that is not known
     now."""
-    return (await _healed_division(segments, timestamp)).first_later
+    return (await _healed_boundary(segments, timestamp)).first_later
 
 
 async def offset_at_or_before(segments: SegmentList, timestamp: int) -> int | None:
     """The last record written at that time or earlier; None if there is none. Unavailable as above."""
-    return (await _healed_division(segments, timestamp + 1)).last_earlier
+    return (await _healed_boundary(segments, timestamp + 1)).last_earlier
 
 
 async def end_before(segments: SegmentList, timestamp: int) -> int:
     """The offset after the last record that is known to be earlier: damaged records after it may not be. Never waits
     for other replicas."""
-    last = (await _division(segments, timestamp)).last_earlier
+    last = (await _boundary(segments, timestamp)).last_earlier
     return segments.start if last is None else last + 1
 
 
-async def _healed_division(segments: SegmentList, timestamp: int) -> Division:
+async def _healed_boundary(segments: SegmentList, timestamp: int) -> Boundary:
     while True:
-        division = await _division(segments, timestamp)
-        if not await _any_healed(segments, division):
-            return division
+        boundary = await _boundary(segments, timestamp)
+        if not await _any_healed(segments, boundary):
+            return boundary
 
 
-async def _any_healed(segments: SegmentList, division: Division) -> bool:
+async def _any_healed(segments: SegmentList, boundary: Boundary) -> bool:
     """Whether records between the two were healed; returns when all that are still missing are lost."""
-    start = segments.floor if division.last_earlier is None else division.last_earlier + 1
+    start = segments.floor if boundary.last_earlier is None else boundary.last_earlier + 1
     segment = segments.at(start)
-    while segment is not None and start < division.first_later and segment.base < division.first_later:
+    while segment is not None and start < boundary.first_later and segment.base < boundary.first_later:
         following = segments.after(segment)
         if segment.damage and await healed_or_lost(segments, segment) is Healing.HEALED:
             return True
@@ -62,17 +62,17 @@ async def _any_healed(segments: SegmentList, division: Division) -> bool:
     return False
 
 
-async def _division(segments: SegmentList, timestamp: int) -> Division:
+async def _boundary(segments: SegmentList, timestamp: int) -> Boundary:
     while True:
-        division = await _divide(segments, timestamp)
-        if division is not None:
-            return division
+        boundary = await _find_boundary(segments, timestamp)
+        if boundary is not None:
+            return boundary
 
 
-async def _divide(segments: SegmentList, timestamp: int) -> Division | None:
+async def _find_boundary(segments: SegmentList, timestamp: int) -> Boundary | None:
     """None if files were replaced or truncated meanwhile: it must be looked up again."""
     if not segments:
-        return Division(None, segments.end)
+        return Boundary(None, segments.end)
     # What is appended from now on comes after all of this.
     segment, position, first_later = segments[-1], segments[-1].appended.size, segments.end
     for each in segments[_first_not_before(segments, timestamp) :]:
@@ -90,7 +90,7 @@ async def _divide(segments: SegmentList, timestamp: int) -> Division | None:
             return None
         before = segments.before(segment)
         if last_earlier is not None or before is None:
-            return Division(last_earlier, first_later)
+            return Boundary(last_earlier, first_later)
         segment, position = before, before.appended.size
 
 

@@ -21,15 +21,23 @@ async def lacks_sectors(read: Read, start: int, end: int) -> bool:
     """Of the bad stretch from `start` to `end`, where a record began and where the next valid one begins."""
     read = steady(read)
     first_end = (start // limits.SECTOR_BYTES + 1) * limits.SECTOR_BYTES
-    first = await read_fully(read, start, first_end - start) if first_end <= end else b""
+    zeros_end = _zeros_end(end)
+    first = await read_fully(read, start, first_end - start) if first_end <= zeros_end else b""
     # The first bytes of a length are zeros by right, as far as they are zeros in the length of the whole stretch.
     if first and not any(first) and any((end - start).to_bytes(FRAME_PREFIX_BYTES, "big")[: len(first)]):
         return True
     step = max(limits.RECOVERY_READ_BYTES // limits.SECTOR_BYTES, 1) * limits.SECTOR_BYTES
-    for position in range(first_end, end, step):
-        if _has_empty_sector(await read_fully(read, position, min(step, end - position))):
+    for position in range(first_end, zeros_end, step):
+        if _has_empty_sector(await read_fully(read, position, min(step, zeros_end - position))):
             return True
     return False
+
+
+def _zeros_end(end: int) -> int:
+    """The next valid record begins with zeros: the flag, and the first bytes of its length. If no more than these are
+    in the last sector that is missing, it is valid all the same."""
+    sector_end = -(-end // limits.SECTOR_BYTES) * limits.SECTOR_BYTES
+    return sector_end if sector_end - end < FRAME_PREFIX_BYTES else end
 
 
 def _has_empty_sector(data: bytes) -> bool:

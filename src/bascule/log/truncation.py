@@ -6,41 +6,67 @@ crash in between is not taken for damage; an index is removed before its records
 
 from bascule.log.appender import Appender
 from bascule.log.endrecord import EndRecord
-from bascule.log.filecopy import rewrite
+from bascule.log.filecopy import commit_one, rewrite
 from bascule.log.index import OFFSET
 from bascule.log.lookup import seek
+from bascule.log.manifest import remove_lasting
 from bascule.log.quarantine import Quarantine
+from bascule.log.recovery import ANEW_FILE
 from bascule.log.removal import remove_files, remove_index, set_aside
 from bascule.log.scan import scan_segment
 from bascule.log.segment import Segment
 from bascule.log.segments import SegmentList
+from bascule.log.start import lower_end
 from bascule.log.stretch import end_before
+from bascule.log.swap import Swap
+from bascule.ports import Write
 
 
 class Truncation:
     """Its callers hold `SegmentList.changing`."""
 
-    def __init__(self, segments: SegmentList, appender: Appender, record: EndRecord, quarantine: Quarantine) -> None:
+    def __init__(
+        self, segments: SegmentList, appender: Appender, record: EndRecord, quarantine: Quarantine, swap: Swap
+    ) -> None:
         self._segments = segments
         self._appender = appender
         self._record = record
         self._quarantine = quarantine
+        self._swap = swap
         self._disk = segments.disk
 
     async def run(self, end: int) -> None:
         """Remove every record from offset `end` on. Raises OSError: the log then ends where the truncation got to."""
         assert self._segments.changing.locked(), "somebody else may change these files"
+        await self._swap.remove_left()
         await self._appender.flushed()
         await self._lower_record(end)
         await self._truncate_segments(end)
         self._record.truncated()
+
+    async def everything(self) -> None:
+        """Remove every record. What is left if this is interrupted goes when the log is opened, or this is tried again;
+        that holds until `everything_is_removed`."""
+        segments = self._segments
+        path = f"{segments.folder}/{ANEW_FILE}"
+        await self._disk.remove(path)
+        await commit_one(self._disk, Write(path, 0, [], create=True, new_folder=False), sync=True)
+        await self._disk.sync_folder(segments.folder)
+        await self.run(0)
+
+    async def everything_is_removed(self) -> None:
+        await self._disk.remove(f"{self._segments.folder}/{ANEW_FILE}")
+        await self._disk.sync_folder(self._segments.folder)
 
     async def _lower_record(self, end: int) -> None:
         """The record of the log's end is durable on return, before anything is truncated."""
         if await _takes_promised(self._segments, end):
             self._record.mark_suspect()
             await self._record.found(0, suspect=True)
-        await self._record.lower(_least_end(self._segments, end))
+        least = _least_end(self._segments, end)
+        await self._record.lower(least)
+        segments = self._segments
+        segments.stored = await lower_end(segments.disk, segments.folder, segments.stored, least)
 
     async def _truncate_segments(self, end: int) -> None:
         segments = self._segments
@@ -49,6 +75,7 @@ class Truncation:
             segment = segments[-1]  # one without a readable record goes too: its offsets are not known
             await self._appender.seal(segment)
             await set_aside(self._disk, self._quarantine, segment, 0)
+            await self._remove_lasting(segment)
             await remove_index(self._disk, segment)
             await self._disk.remove(segment.path)
             segments.drop_last()
@@ -62,16 +89,25 @@ class Truncation:
 
     async def _truncate_within(self, segment: Segment, end: int) -> None:
         position = await _truncation_position(self._segments, segment, end)
-        if position is None:
+        if position is None and segment.records_end is None:
             return
+        if (
+            position is None
+        ):  # in the hole at its end: it ends with its last record, for the next one goes to a new file
+            position = segment.appended.size
         await self._appender.seal(segment)  # an index written later would have the removed records
         await set_aside(self._disk, self._quarantine, segment, position)
+        await self._remove_lasting(segment)
         await remove_index(self._disk, segment)
         await self._disk.truncate(segment.path, position)
         scan = await scan_segment(self._disk, segment.path, segment.base, position)
         self._segments.drop_last()
         self._segments.add(scan.segment(self._disk, self._segments.folder))
         self._segments.note_damage(self._segments[-1])
+
+    async def _remove_lasting(self, segment: Segment) -> None:
+        if segment.holes:
+            await remove_lasting(self._disk, segment.folder, segment.base)
 
     async def drop_unpromised(self) -> None:
         """After a failed write: remove whatever it may have left in the files. Raises OSError."""

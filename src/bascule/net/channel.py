@@ -2,12 +2,19 @@
 
 A channel does not reconnect: when its connection is lost or the server sends GOAWAY it is `closed`, and its owner makes
 another. A call waits while all of the server's streams are in use.
+
+While calls are open, a server that sends nothing is probed, and the connection counts as lost if none
+comes: a frozen server or a dead link closes no connection by itself. Time is counted in ticks of the event loop, so
+that a program that blocks its own loop does not take its server for dead. The probe is an HTTP/2 PING. Servers of
+other makes may refuse those when they come too often (GOAWAY, "too_many_pings"): with `pings=False` it is a call of the
+health service, to which any answer will do.
 """
 
 import asyncio
 import errno
 import ssl
 from collections import deque
+from typing import Protocol
 
 from bascule import limits
 from bascule.errors import BasculeError, HungUp, RpcError, Status, TlsRefused, Unavailable, WrongServer
@@ -26,12 +33,19 @@ from bascule.wire.http2.events import (
 )
 from bascule.wire.http2.frames import ErrorCode, error_name
 
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+KEEPALIVE = b"are you?"
+TOO_MANY_PINGS = "too_many_pings"
+
 
 class ClientConnection(Http2Protocol):
     """The channel's end of the connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, authority: str, secure: bool, pings: bool) -> None:
         super().__init__(client=True, read_buffer=ReadBuffer())
+        self.authority = authority
+        self.secure = secure
+        self.pings = pings
         self.calls: dict[int, ClientCall] = {}
         self.waiting: deque[ClientCall] = deque()
         self.ready: asyncio.Future[None] = self.loop.create_future()
@@ -40,12 +54,67 @@ class ClientConnection(Http2Protocol):
         """Why no more calls can be made; empty while they can. `ready` is done when either is known."""
         self.is_nats = False
         """What answers is a NATS server: it greets before it is spoken to."""
+        self.silent = False
+        """It was given up because the server did not answer."""
+        self.too_many_pings = False
+        """The server ended it, because it takes no PINGs."""
+        self._watch: asyncio.TimerHandle | None = None
+        self._heard = False
+        self._silent_ticks = 0
+        self._unwritten = 0
+
+    # --- keep-alive -----------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """A call begins."""
+        if self._watch is None and not self.lost:
+            self._silent_ticks = 0
+            self._watch = self.loop.call_later(limits.GRPC_KEEPALIVE_TICK_S, self._tick)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard = True
+        super().buffer_updated(nbytes)
+
+    def _tick(self) -> None:
+        self._watch = None
+        if self.lost or not (self.calls or self.waiting):
+            return
+        self._silent_ticks = 0 if self._heard or self._takes_bytes() else self._silent_ticks + 1
+        self._heard = False
+        if self._silent_ticks >= limits.GRPC_KEEPALIVE_DEAD_TICKS:
+            self.silent = True
+            seconds = limits.GRPC_KEEPALIVE_DEAD_TICKS * limits.GRPC_KEEPALIVE_TICK_S
+            self._no_more(f"the server has not answered for {seconds:g} seconds")
+            self._fail_open_calls()
+            self.abort()
+            return
+        if self._silent_ticks == limits.GRPC_KEEPALIVE_PING_TICKS:
+            self._probe()
+        self._watch = self.loop.call_later(limits.GRPC_KEEPALIVE_TICK_S, self._tick)
+
+    def _takes_bytes(self) -> bool:
+        """Over a slow link much that was written before is sent before a PING."""
+        before = self._unwritten
+        self._unwritten = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        return self._unwritten < before
+
+    def _probe(self) -> None:
+        if self.pings:
+            self.connection.ping(KEEPALIVE)
+            self.flush_soon()
+        elif self.connection.can_open:
+            call = ClientCall(self, HEALTH_CHECK, None)
+            call.open()
+            call.write(grpc.frame(b""))
+            call.half_close()
+
+    # --- events ---------------------------------------------------------------------------------------------
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, DataReceived):
             call = self.calls.get(event.stream_id)
             if call is not None:
-                call.inbound.put(event.data, event.flow)
+                call.on_data(event.data, event.flow)
                 if event.end_stream:
                     call.on_end_without_status()
         elif isinstance(event, HeadersReceived):
@@ -63,6 +132,7 @@ class ClientConnection(Http2Protocol):
                 self.ready.set_result(None)
             self.open_waiting()
         elif isinstance(event, GoAwayReceived):
+            self.too_many_pings = event.reason == TOO_MANY_PINGS
             self._no_more(f"the server sent GOAWAY: {event.reason or error_name(event.code)}")
         elif isinstance(event, ConnectionFailed):
             self._no_more(f"the server violated HTTP/2: {event.error}")
@@ -78,6 +148,8 @@ class ClientConnection(Http2Protocol):
             call.wake_sender()
 
     def on_lost(self, error: Exception | None) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
         self._no_more(f"the connection was lost{f': {error}' if error is not None else ''}")
         self._fail_open_calls()
         if not self.gone.done():
@@ -119,10 +191,8 @@ def _reason(error: OSError) -> str:
 
 
 class Channel:
-    def __init__(self, connection: ClientConnection, authority: str, secure: bool, max_message: int) -> None:
+    def __init__(self, connection: ClientConnection, max_message: int) -> None:
         self.connection = connection
-        self.authority = authority
-        self.secure = secure
         self._max_message = max_message
 
     @classmethod
@@ -134,6 +204,7 @@ class Channel:
         tls: ssl.SSLContext | None = None,
         timeout: float = limits.CLIENT_CONNECT_TIMEOUT_S,
         max_message: int = limits.GRPC_MAX_MESSAGE_BYTES,
+        pings: bool = True,
     ) -> "Channel":
         """A connection whose server has answered in HTTP/2. Raises Unavailable with the reason; HungUp, TlsRefused or
         WrongServer if a server was there and refused us, or is none of gRPC."""
@@ -145,11 +216,15 @@ class Channel:
                 loop = asyncio.get_running_loop()
                 server_name = host if tls is not None else None
                 _, connection = await loop.create_connection(
-                    ClientConnection, host, port, ssl=tls, server_hostname=server_name
+                    lambda: ClientConnection(authority, tls is not None, pings),
+                    host,
+                    port,
+                    ssl=tls,
+                    server_hostname=server_name,
                 )
                 await connection.ready
             if not connection.reason:
-                return cls(connection, authority, tls is not None, max_message)
+                return cls(connection, max_message)
             kind = WrongServer if connection.is_nats else HungUp if tls is not None else Unavailable
             problem = f"{connection.reason}; {WHY_CERTIFICATE if tls is not None else WHY_PLAIN}"
             problem = NATS_THERE if connection.is_nats else problem
@@ -175,16 +250,27 @@ class Channel:
         """No further calls can be made here."""
         return bool(self.connection.reason) or self.connection.lost or self.connection.connection.going_away
 
+    @property
+    def calls(self) -> int:
+        """Open, or waiting for a free stream."""
+        return len(self.connection.calls) + len(self.connection.waiting)
+
+    @property
+    def has_room(self) -> bool:
+        """A call would begin at once."""
+        return self.connection.connection.can_open and not self.connection.waiting
+
     def stream(self, path: str, *, timeout: float | None = None) -> "ClientCall":
         """A call with any number of messages either way. It is under way when this returns."""
         connection = self.connection
-        call = ClientCall(self, path, timeout)
+        call = ClientCall(connection, path, timeout)
         if self.closed:
             call.end(Status.UNAVAILABLE, connection.reason or "the channel is closed")
         elif connection.connection.can_open and not connection.waiting:
             call.open()
         elif len(connection.waiting) < limits.GRPC_MAX_WAITING_CALLS:
             connection.waiting.append(call)
+            connection.watch()
         else:
             call.end(Status.RESOURCE_EXHAUSTED, "too many calls wait for a free stream on this channel")
         return call
@@ -245,8 +331,21 @@ def _single_message(frames: bytes) -> bytes:
     return frames[grpc.PREFIX_BYTES :]
 
 
+class Listener(Protocol):
+    """Of a call whose events are handled where they happen, without a task that waits for them."""
+
+    def on_data(self, data: bytes) -> None:
+        """Framed bytes, perhaps ending in the middle of a message. The server may send as many more."""
+
+    def on_drained(self) -> None:
+        """The transport has taken all that was written."""
+
+    def on_end(self, error: RpcError | None) -> None:
+        """The call has ended, without an error if it ended OK."""
+
+
 class ClientCall:
-    def __init__(self, channel: Channel, path: str, timeout: float | None) -> None:
+    def __init__(self, protocol: ClientConnection, path: str, timeout: float | None) -> None:
         self.path = path
         self.headers: Headers = []
         """What the server sent before its first message."""
@@ -255,13 +354,13 @@ class ClientCall:
         self.message = ""
         self.refused = False
         """The server did not process it: making the call again is safe."""
-        self.inbound = Inbound(channel.connection, 0)
-        self._channel = channel
-        self._protocol = channel.connection
-        self._connection = channel.connection.connection
+        self.inbound = Inbound(protocol, 0)
+        self._protocol = protocol
+        self._connection = protocol.connection
         self._stream_id = 0
         self._early: list[bytes] = []
         self._half_closed = False
+        self._listener: Listener | None = None
         self._send_waiter: asyncio.Future[None] | None = None
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -274,10 +373,11 @@ class ClientCall:
     def open(self) -> None:
         """A stream is free: begin."""
         remaining = None if self._deadline is None else self._deadline - self._protocol.loop.time()
-        channel = self._channel
+        protocol = self._protocol
         self._stream_id = self._connection.open_stream(
-            grpc.request_headers(self.path, channel.authority, channel.secure, remaining)
+            grpc.request_headers(self.path, protocol.authority, protocol.secure, remaining)
         )
+        protocol.watch()
         self.inbound.stream_id = self._stream_id
         self._protocol.calls[self._stream_id] = self
         for frames in self._early:
@@ -304,11 +404,30 @@ class ClientCall:
             self._protocol.waiting.remove(self)
         self.inbound.end()
         self.wake_sender()
+        if self._listener is not None:
+            self._listener.on_end(self._error())
         self._protocol.open_waiting()
 
     def cancel(self) -> None:
         """Give up; harmless when the call has ended."""
         self.end(Status.CANCELLED, "the call was cancelled on this side")
+
+    def _error(self) -> RpcError | None:
+        return None if self.status is Status.OK else RpcError(self.status or Status.UNKNOWN, self.message)
+
+    def listen(self, listener: Listener) -> None:
+        """Instead of `receive`, and before anything has arrived."""
+        self._listener = listener
+        if self.status is not None:
+            listener.on_end(self._error())
+
+    def on_data(self, data: bytes, flow: int) -> None:
+        if self._listener is None:
+            self.inbound.put(data, flow)
+            return
+        if data:
+            self._listener.on_data(data)
+        self._protocol.grant(self._stream_id, flow)
 
     def _deadline_passed(self) -> None:
         self.end(Status.DEADLINE_EXCEEDED, f"{self.path}: the deadline passed")
@@ -340,11 +459,29 @@ class ClientCall:
         else:
             self._early.append(frames)
 
+    def write_now(self, frames: bytes) -> None:
+        """The same, and the transport has them when this returns, if it takes them now."""
+        if self.status is None and not self._half_closed and self._stream_id:
+            self._connection.send_data(self._stream_id, frames)
+            self._protocol.flush_now()
+        else:
+            self.write(frames)
+
     async def send(self, frames: bytes) -> None:
         """Framed messages, and wait until the transport has them all, within the server's windows. When the call
         has ended this returns at once: `receive` says how."""
         self.write(frames)
-        while self.status is None and (self._early or self._connection.queued_bytes(self._stream_id)):
+        await self.drained()
+
+    @property
+    def queued_bytes(self) -> int:
+        """Written, and not handed to the transport yet."""
+        if self.status is not None:
+            return 0
+        return sum(map(len, self._early)) if self._early else self._connection.queued_bytes(self._stream_id)
+
+    async def drained(self) -> None:
+        while self.queued_bytes:
             if self._send_waiter is None or self._send_waiter.done():
                 self._send_waiter = self._protocol.loop.create_future()
             await self._send_waiter
@@ -352,6 +489,8 @@ class ClientCall:
     def wake_sender(self) -> None:
         if self._send_waiter is not None and not self._send_waiter.done():
             self._send_waiter.set_result(None)
+        if self._listener is not None and self.status is None and not self.queued_bytes:
+            self._listener.on_drained()
 
     def half_close(self) -> None:
         """No more messages from this side."""
@@ -370,6 +509,6 @@ class ClientCall:
         await self.inbound.wait()
         if not self.inbound.empty:
             return self.inbound.take()
-        if self.status is not Status.OK:
-            raise RpcError(self.status or Status.UNKNOWN, self.message)
+        if (error := self._error()) is not None:
+            raise error
         return None

@@ -219,7 +219,7 @@ class EmbeddedNats:
                     "stop that one, choose another port (`bascule up --nats-port`, or nats.embedded.config), "
                     "or let `bascule server` use what runs there (nats.servers)"
                 )
-        said = " / ".join(lines[-5:]) or "it said nothing"
+        said = " / ".join(lines[-5:]) or "no output"
         which = f" (nats.embedded.config {self._config_path})" if self._config_path else ""
         return f"the embedded NATS server{which} {what}: {said}"
 

@@ -16,7 +16,7 @@ from functools import partial
 from bascule import limits
 from bascule.errors import BasculeError, RpcError, StartError, Status
 from bascule.net.call import Call, Handler
-from bascule.net.http2 import Http2Protocol, ReadBuffer
+from bascule.net.http2 import Http2Protocol, ReadBuffer, Turns
 from bascule.net.listen import bind
 from bascule.net.secured import Handshakes, SecuredConnection
 from bascule.wire import grpc
@@ -45,7 +45,7 @@ class ServerConnection(Http2Protocol):
     """One client's connection and the calls on it."""
 
     def __init__(self, server: "GrpcServer") -> None:
-        super().__init__(client=False, read_buffer=server.read_buffer)
+        super().__init__(client=False, read_buffer=server.read_buffer, turns=server.turns)
         self.peer = "unknown"
         self.peer_common_name: str | None = None
         self.max_message = server.max_message
@@ -190,6 +190,7 @@ class GrpcServer:
         self.max_message = max_message
         self._max_connections = limits.MAX_CONNECTIONS if max_connections is None else max_connections
         self.read_buffer = ReadBuffer()
+        self.turns = Turns()
         self.tasks: set[asyncio.Task[None]] = set()
         self._methods = dict(methods)
         self._connections: dict[ServerConnection, None] = {}

@@ -4,6 +4,9 @@ Reading: all connections of one owner share a read buffer. That is safe because 
 and reports it without other reads in between; the rest of an incomplete frame is copied out of it. So an idle
 connection holds no buffer at all.
 
+A read may have very many requests, and what each of them costs would add up: a server begins a bounded number of them,
+and the rest is held, and nothing more is read of that connection, until it is its turn again (`Turns`).
+
 Writing: output is queued, and a flush is requested; the flush runs once in a turn of the loop and makes one write.
 While the transport is full, nothing is taken from the queues, so control frames still overtake data that has not been
 written.
@@ -13,15 +16,43 @@ does not finish the handshake, or does not close its side in time.
 """
 
 import asyncio
+import logging
 import socket
 from abc import ABC, abstractmethod
 from typing import cast
 
 from bascule import limits
 from bascule.errors import Http2Error
-from bascule.wire.http2.connection import Connection
+from bascule.wire.http2.connection import ALL, Connection
 from bascule.wire.http2.events import Event
 from bascule.wire.http2.frames import ErrorCode
+
+log = logging.getLogger("bascule.grpc")
+
+
+class Turns:
+    """Connections with more requests than are begun at once: some of them go on in each turn of the event loop. Others
+    have their answers meanwhile."""
+
+    def __init__(self) -> None:
+        self._due: dict[Http2Protocol, None] = {}
+
+    def wait(self, connection: "Http2Protocol") -> None:
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._some)
+        self._due[connection] = None
+
+    def _some(self) -> None:
+        for connection in list(self._due)[: limits.HTTP2_CROWDED_A_TURN]:
+            del self._due[connection]
+            try:
+                if connection.go_on():
+                    self._due[connection] = None  # behind the others
+            except Exception:  # of one connection: the others wait for their turn
+                log.exception("a connection ends")
+                connection.abort()
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._some)
 
 
 class ReadBuffer:
@@ -51,12 +82,14 @@ def tune(sock: socket.socket) -> None:
 class Http2Protocol(asyncio.BufferedProtocol, ABC):
     """What server and client connections share. Subclasses handle the events."""
 
-    def __init__(self, client: bool, read_buffer: ReadBuffer) -> None:
+    def __init__(self, client: bool, read_buffer: ReadBuffer, turns: Turns | None = None) -> None:
+        """Without `turns` everything that was read is taken in at once."""
         self.loop = asyncio.get_running_loop()
         self.connection = Connection(client)
         self.lost = False
         self.transport: asyncio.Transport | None = None
         self._read_buffer = read_buffer
+        self._turns = turns
         self._rest = b""
         self._flush_asked = False
         self._paused = False
@@ -104,7 +137,8 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
         connection = self.connection
         end = len(self._rest) + nbytes
         data = self._read_buffer.data
-        consumed, events = connection.receive(data, 0, end, self.loop.time())
+        most = ALL if self._turns is None else limits.HTTP2_REQUESTS_A_TURN
+        consumed, events = connection.receive(data, 0, end, self.loop.time(), most)
         self._rest = bytes(self._read_buffer.view[consumed:end]) if consumed < end else b""
         is_http2 = connection.settings_received if connection.client else connection.preface_seen
         if connection.error is not None and not is_http2:
@@ -112,10 +146,25 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
         if self._handshake_timer is not None and connection.settings_received:
             self._handshake_timer.cancel()
             self._handshake_timer = None
+        self._take_in(events)
+        if connection.held and self._turns is not None and self.transport is not None:
+            self.transport.pause_reading()
+            self._turns.wait(self)
+
+    def _take_in(self, events: list[Event]) -> None:
         for event in events:
             self.on_event(event)
-        if connection.has_output or connection.finished:
+        if self.connection.has_output or self.connection.finished:
             self.flush_soon()
+
+    def go_on(self) -> bool:
+        """It is its turn, with what is held. Whether there is more."""
+        if self.lost or self._closing or self.transport is None:
+            return False
+        self._take_in(self.connection.go_on(self.loop.time(), limits.HTTP2_REQUESTS_A_TURN))
+        if not self.connection.held:
+            self.transport.resume_reading()
+        return self.connection.held
 
     def eof_received(self) -> bool:
         return False
@@ -137,6 +186,10 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
 
     def _flush(self) -> None:
         self._flush_asked = False
+        self.flush_now()
+
+    def flush_now(self) -> None:
+        """For output that waits for no other: a turn of the loop less."""
         if self.lost or self._paused or self._closing:
             return
         connection = self.connection

@@ -155,9 +155,8 @@ class SecuredConnection(asyncio.BufferedProtocol):
         self._send_outgoing()
         self._inside = self._handshakes.inside()
         self._inside.connection_made(SecuredTransport(self, self.transport, self._tls))
+        self.transport.resume_reading()
         self._take(memoryview(b""))  # data that came with the last message of the handshake
-        if self.transport is not None:
-            self.transport.resume_reading()
 
     def give_up(self, reason: str) -> None:
         log.debug("a TLS handshake is given up: %s", reason)
@@ -269,6 +268,12 @@ class SecuredTransport(asyncio.Transport):
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._peercert if name == "peercert" else self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._connection.encrypt(bytes(data))

@@ -1,12 +1,26 @@
-"""TLS contexts for the gRPC port and for channels: TLS 1.2 or newer, ALPN `h2`.
+"""TLS contexts for the gRPC port, for channels and for NATS: TLS 1.2 or newer, ALPN `h2`.
 
 An error in a file is one line that names the setting, the file and what to do.
 """
 
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 from bascule.errors import ConfigError
+
+
+class Names(NamedTuple):
+    """How the user calls the files that an error is about."""
+
+    cert: str = "tls.cert"
+    key: str = "tls.key"
+    ca: str = "tls.ca"
+
+
+CHANNEL_NAMES = Names()
+NATS_NAMES = Names("nats.tls.cert", "nats.tls.key", "nats.tls.ca")
+_SERVER_NAMES = Names(ca="tls.client.auth.ca")
 
 
 def _readable(setting: str, path: str) -> None:
@@ -19,24 +33,25 @@ def _readable(setting: str, path: str) -> None:
         ) from None
 
 
-def _load_pair(context: ssl.SSLContext, cert: str, key: str) -> None:
-    _readable("tls.cert", cert)
-    _readable("tls.key", key)
+def _load_pair(context: ssl.SSLContext, cert: str, key: str, names: Names) -> None:
+    _readable(names.cert, cert)
+    _readable(names.key, key)
+
+    def no_password() -> str:
+        raise ConfigError(f"{names.key} {key} is encrypted with a passphrase; give an unencrypted key file")
+
     try:
-        context.load_cert_chain(cert, key, password=_no_password)
+        context.load_cert_chain(cert, key, password=no_password)
     except ssl.SSLError as error:
         reason = error.reason or str(error)
         if reason == "KEY_VALUES_MISMATCH":
             problem = "the key does not belong to the certificate; give the pair that was issued together"
         else:
             problem = (
-                f"not a usable PEM pair ({reason}); the certificate comes first in tls.cert, unencrypted key in tls.key"
+                f"not a usable PEM pair ({reason}); the certificate comes first in {names.cert}, an unencrypted key in "
+                f"{names.key}"
             )
-        raise ConfigError(f"tls.cert {cert}, tls.key {key}: {problem}") from None
-
-
-def _no_password() -> str:
-    raise ConfigError("tls.key is encrypted with a passphrase; a broker needs an unencrypted key file")
+        raise ConfigError(f"{names.cert} {cert}, {names.key} {key}: {problem}") from None
 
 
 def _load_ca(context: ssl.SSLContext, setting: str, ca: str) -> None:
@@ -55,22 +70,24 @@ def server_context(cert: str, key: str, client_ca: str | None = None) -> ssl.SSL
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.set_alpn_protocols(["h2"])
-    _load_pair(context, cert, key)
+    _load_pair(context, cert, key, _SERVER_NAMES)
     if client_ca is not None:
-        _load_ca(context, "tls.client.auth.ca", client_ca)
+        _load_ca(context, _SERVER_NAMES.ca, client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
-def client_context(ca: str | None, cert: str | None = None, key: str | None = None) -> ssl.SSLContext:
-    """For a channel. Without `ca` the system's authorities are trusted."""
+def client_context(
+    ca: str | None, cert: str | None = None, key: str | None = None, *, names: Names = CHANNEL_NAMES
+) -> ssl.SSLContext:
+    """For a channel, or for NATS. Without `ca` the system's authorities are trusted."""
     context = ssl.create_default_context() if ca is None else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
     if ca is not None:
-        _load_ca(context, "tls.ca", ca)
+        _load_ca(context, names.ca, ca)
     if (cert is None) != (key is None):
-        raise ConfigError("tls.cert and tls.key belong together: give both or neither")
+        raise ConfigError(f"{names.cert} and {names.key} belong together: give both or neither")
     if cert is not None and key is not None:
-        _load_pair(context, cert, key)
+        _load_pair(context, cert, key, names)
     return context
