@@ -228,7 +228,7 @@ class AdminApi:
                 f"this is broker {broker} itself, which would end before it could answer: ask another broker"
                 + (f", as with --server {others[0]}" if others else "")
             )
-        lost = plans.removal_losses(self._cluster.metadata, broker) if request.force else []
+        lost = await self._removal_losses(broker) if request.force else []
         deadline = _deadline(call)
         while True:
             await self._ask(pb.REMOVE_BROKER, pb.AdminOp(broker=broker, force=request.force), call)
@@ -240,6 +240,10 @@ class AdminApi:
         members = plans.Members(self._cluster.servers, alive=self._alive)
         waiting = plans.removal_waits(self._cluster.metadata, members, broker)
         return admin.RemoveBrokerResponse(done=False, waiting=_refs(waiting))
+
+    async def _removal_losses(self, broker: str) -> list[plans.Named]:
+        metadata, waiting = self._cluster.metadata, await self._status.waiting()
+        return [*plans.removal_losses(metadata, broker), *plans.awaited(metadata, broker, waiting)]
 
     def _is_gone(self, broker: str) -> bool:
         log = self._cluster.raft.raft.log

@@ -4,6 +4,10 @@ The leader of the cursor's partition answers, and nobody else. It stores a curso
 call that timed out is never stored after one that came later, and acks it when the whole in-sync set has it. Before it
 answers what a cursor is, it makes sure that it leads still, and that everything its predecessors had committed is
 committed again: no answer is older than one that was given, or than a value that was acked.
+
+A cursor is a position in the stream that had its name when it was set. Once that stream was deleted and made again, the
+cursor counts as never set: the same offsets are other messages, and whoever went on there would leave messages out.
+Cursors may be set for streams that do not exist; these hold for whatever stream is made.
 """
 
 import asyncio
@@ -50,7 +54,7 @@ class _Led(NamedTuple):
     log: CursorLog
 
 
-class _Turn:
+class _Setters:
     """Calls that set the same cursor."""
 
     def __init__(self) -> None:
@@ -76,7 +80,7 @@ class Cursors:
         self._sender = sender
         self._budget = Budget(limits.CURSOR_INDEX_ENTRIES)
         self._led: dict[int, _Led] = {}
-        self._turns: dict[bytes, _Turn] = {}
+        self._setters: dict[bytes, _Setters] = {}
         """By key of the cursors that are being set."""
 
     async def set_cursor(self, request: api.SetCursorRequest, call: Call) -> api.SetCursorResponse:
@@ -97,10 +101,11 @@ class Cursors:
         return api.FetchCursorResponse(offset=NEVER_SET if offset is None else offset)
 
     async def _store(self, replica: Replica, number: int, cursor: CursorName, offset: int) -> None:
+        creation = await self._creation_of(cursor)
         if replica.leading is None:
             raise _elsewhere(number)
         stored = api.PublishRequest(
-            stream=CURSORS, partition=number, key=cursor.key, value=cursor.value(offset), ackPolicy=api.ALL
+            stream=CURSORS, partition=number, key=cursor.key, value=cursor.value(offset, creation), ackPolicy=api.ALL
         )
         try:
             await self._sender.store(replica.leading, stored)
@@ -114,7 +119,19 @@ class Cursors:
         if not await confirm_leads(self._cluster, replica):
             raise _elsewhere(number)
         await replica.established(SESSION_S)
-        return await self._log_of(replica, number).find(cursor)
+        found = await self._log_of(replica, number).find(cursor)
+        stream = self._cluster.metadata.stream(cursor.stream)  # not older than the question: `confirm_leads`
+        if found is None or not found.holds_for(stream.creation_index if stream is not None else None):
+            return None
+        return found.offset
+
+    async def _creation_of(self, cursor: CursorName) -> int:
+        """0 if there is no such stream, by metadata that is not older than the call: a cursor with the number of an
+        earlier stream of that name would count as never set, and hide the one before it; one without a number would
+        outlive the stream."""
+        await self._cluster.current(SESSION_S)
+        stream = self._cluster.metadata.stream(cursor.stream)
+        return stream.creation_index if stream is not None else 0
 
     # --- where it is -----------------------------------------------------------------------------------------
 
@@ -166,19 +183,19 @@ class Cursors:
     @asynccontextmanager
     async def _serialized(self, key: bytes) -> AsyncIterator[None]:
         """One call after the other sets a cursor."""
-        turn = self._turns.get(key)
-        if turn is None:
-            if len(self._turns) >= limits.CURSORS_SET_AT_ONCE:
+        setters = self._setters.get(key)
+        if setters is None:
+            if len(self._setters) >= limits.CURSORS_SET_AT_ONCE:
                 raise Unavailable("too many cursors are being set on this broker; try again")
-            turn = self._turns[key] = _Turn()
-        turn.calls += 1
+            setters = self._setters[key] = _Setters()
+        setters.calls += 1
         try:
-            async with turn.lock:
+            async with setters.lock:
                 yield
         finally:
-            turn.calls -= 1
-            if not turn.calls:
-                del self._turns[key]
+            setters.calls -= 1
+            if not setters.calls:
+                del self._setters[key]
 
 
 def _elsewhere(number: int) -> FailedPrecondition:

@@ -18,7 +18,7 @@ from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import internal_pb2 as pb
 
 KNOWN_S = 2.0
-"""How long an answer waits for the leader to know: until then that may still serve what is deleted."""
+"""How long an answer waits for the live replicas to know: until then they may still serve what is deleted."""
 POLL_S = 0.02
 
 
@@ -29,7 +29,7 @@ class RecordDeletion:
         self._brokers = brokers
 
     def register(self, service: Service) -> None:
-        service.unary(
+        service.changing(
             "DeleteRecords",
             admin.DeleteRecordsRequest,
             self.delete_records,
@@ -85,13 +85,23 @@ class RecordDeletion:
             raise Unavailable(f"partition {number} has another leader meanwhile, and nothing was deleted: ask again")
 
     async def _known(self, stream: str, number: int, before: int) -> None:
+        """Returns when every live replica begins there, or when that takes too long: one that is not reached learns of
+        it with the metadata."""
         until = asyncio.get_running_loop().time() + KNOWN_S
-        while asyncio.get_running_loop().time() < until:
-            item = self._cluster.metadata.partition(stream, number)
-            found = await self._brokers.positions(item.leader, stream, [number]) if item and item.leader else None
-            if found is None or any(each.leads and each.start >= before for each in found.positions):
-                return
-            await asyncio.sleep(POLL_S)
+        item = self._cluster.metadata.partition(stream, number)
+        alive = {self._cluster.broker_id, *(peer.id for peer in self._cluster.peers.alive())}
+        waits_for = [each for each in item.replicas if each in alive] if item is not None else []
+        while waits_for and asyncio.get_running_loop().time() < until:
+            asked = [self._brokers.positions(each, stream, [number]) for each in waits_for]
+            found = dict(zip(waits_for, await asyncio.gather(*asked), strict=True))
+            waits_for = [each for each in waits_for if not _begins_at(found[each], before)]
+            if waits_for:
+                await asyncio.sleep(POLL_S)
+
+
+def _begins_at(answer: pb.PositionsResponse | None, start: int) -> bool:
+    """One that has no replica open serves nothing, either."""
+    return answer is not None and all(each.start >= start for each in answer.positions)
 
 
 def _check(item: Partition, before: int, committed_end: int) -> None:

@@ -26,6 +26,7 @@ from bascule.limits import (
     METADATA_TAKE_S,
 )
 from bascule.node.partition.replica import Replica
+from bascule.node.partition.summary import LogSummary
 from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Call
 from bascule.wire.grpc import frame_head
@@ -39,7 +40,8 @@ _STREAM, _PARTITION = 0x12, 0x22
 """Tags: of a map entry, of a stream in the response, and of a partition in a stream."""
 
 Positions = tuple[int, int, int, int] | None
-"""Of the replica here: high watermark, log end, and when the first and the latest message arrived."""
+"""Of the replica here, also while it is paused: high watermark, log end, and when the first and the latest message
+arrived."""
 
 
 class Answer:
@@ -48,7 +50,7 @@ class Answer:
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.size = 0
-        self.takers = 0
+        self.receivers = 0
         self._open: list[bytes] = []
         self._open_bytes = 0
 
@@ -70,7 +72,9 @@ class Answer:
 
 
 class Descriptions:
-    def __init__(self, metadata: Callable[[], Metadata], find: Callable[[Key], Replica | None], jobs: Jobs) -> None:
+    def __init__(
+        self, metadata: Callable[[], Metadata], find: Callable[[Key], Replica | LogSummary | None], jobs: Jobs
+    ) -> None:
         self._metadata = metadata
         self._find = find
         self._asked: dict[tuple[str, ...], asyncio.Future[Answer]] = {}
@@ -78,7 +82,7 @@ class Descriptions:
         self._describing = False
         self._cached: dict[str, _Cached] = {}
         self._slice = 0
-        self._takers: dict[object, tuple[Answer, asyncio.Timeout]] = {}
+        self._receivers: dict[object, tuple[Answer, asyncio.Timeout]] = {}
         self._held_bytes = 0
 
     async def of(self, names: tuple[str, ...]) -> Answer:
@@ -103,32 +107,32 @@ class Descriptions:
 
     async def send(self, call: Call, head: bytes, answer: Answer) -> None:
         """One response message: `head`, then the streams, piece by piece as the client reads them."""
-        taker = object()
+        receiver = object()
         try:
-            async with asyncio.timeout(METADATA_TAKE_S) as patience:
-                self._hold(taker, answer, patience)
+            async with asyncio.timeout(METADATA_TAKE_S) as deadline:
+                self._hold(receiver, answer, deadline)
                 call.write(frame_head(len(head) + answer.size) + head)
                 for piece in answer.pieces:
                     await call.send(piece)
         except TimeoutError:
             raise ResourceExhausted("the answer was not read in time, and other calls wait: ask again") from None
         finally:
-            self._release(taker)
+            self._release(receiver)
 
-    def _hold(self, taker: object, answer: Answer, patience: asyncio.Timeout) -> None:
-        self._takers[taker] = (answer, patience)
-        self._held_bytes += 0 if answer.takers else answer.size
-        answer.takers += 1
-        while self._held_bytes > METADATA_HELD_BYTES and len(self._takers) > 1:
-            slowest = next(iter(self._takers))
-            self._takers[slowest][1].reschedule(asyncio.get_running_loop().time())
+    def _hold(self, receiver: object, answer: Answer, deadline: asyncio.Timeout) -> None:
+        self._receivers[receiver] = (answer, deadline)
+        self._held_bytes += 0 if answer.receivers else answer.size
+        answer.receivers += 1
+        while self._held_bytes > METADATA_HELD_BYTES and len(self._receivers) > 1:
+            slowest = next(iter(self._receivers))
+            self._receivers[slowest][1].reschedule(asyncio.get_running_loop().time())
             self._release(slowest)
 
-    def _release(self, taker: object) -> None:
-        answer, _ = self._takers.pop(taker, (None, None))
+    def _release(self, receiver: object) -> None:
+        answer, _ = self._receivers.pop(receiver, (None, None))
         if answer is not None:
-            answer.takers -= 1
-            self._held_bytes -= 0 if answer.takers else answer.size
+            answer.receivers -= 1
+            self._held_bytes -= 0 if answer.receivers else answer.size
         assert self._held_bytes >= 0, "an answer was released twice"
 
     # --- rounds -----------------------------------------------------------------------------------------------
@@ -190,12 +194,13 @@ class Descriptions:
     def _entries(self, cached: "_Cached", creation_index: int, items: Iterable[Partition]) -> Iterable[bytes]:
         find, entry = self._find, cached.entry
         for item in items:
-            replica = find((creation_index, item.id))
-            yield entry(item, None if replica is None else positions_of(replica))
+            known = find((creation_index, item.id))
+            yield entry(item, None if known is None else positions_of(known))
 
 
-def positions_of(replica: Replica) -> Positions:
-    return replica.hw_end, replica.log.end, replica.first_received, replica.latest_received
+def positions_of(known: Replica | LogSummary) -> Positions:
+    end = known.end if isinstance(known, LogSummary) else known.log.end
+    return known.hw_end, end, known.first_received, known.latest_received
 
 
 class _Cached:

@@ -1,5 +1,5 @@
-"""The gate in front of the API: every call of a method of `proto.API`, `bascule.v1.Admin` and `bascule.v1.Log` passes
-here, in two steps.
+"""The gate in front of the API: every call of a method of `proto.API`, `bascule.v1.Admin`, `bascule.v1.Log` and
+`bascule.v1.Producers` passes here, in two steps.
 
 1. `Gate.arrived`, before anything of the request is read. The call is counted, and is refused while this broker cannot
    answer it: while it stops, and, for what is answered out of the metadata, until it has caught up with its cluster.
@@ -7,28 +7,32 @@ here, in two steps.
    stream, a subject, a consumer group, a broker, the cluster), the decoded request, and the call. A call that streams
    its requests has none yet.
 
-A check of every call is one more line in one of the two: authorization in `Gate.admit`, where the method is the action,
-`about` the resource, and `call.peer_common_name` the client, as its certificate names it.
+A check of every call belongs in one of the two: authorization in `Gate.admit`, where the method is the action, `about`
+the resource, and `call.peer_common_name` the client, as its certificate names it. What a call reaches besides, such as
+the other streams on a subject, is in docs/architecture.md.
 
-A method is registered in its `Service`: with `unary` (one request, one response), `sending` (one request, it sends its
+A method is registered in its `Service`: with `unary` (one request, one response), `changing` (the same, for a change of
+the metadata, of which a connection has a bounded number under way), `sending` (one request, it sends its
 responses itself) or `streaming` (it reads its requests itself, too).
 
 PublishAsync passes once per call, before any of its messages is read. No Python runs per message then: the kernel
 `route_publishes` checks messages against a table of routes (`node/partition/routes.py`). Those without a route, or with
 a flag, are singled out, and each of them passes `Gate.admit_message`. Where `Gate.checks_each_message` says so, the
-call is given an empty table, and all its messages are singled out. Authorization of messages is one line in each of
-the two. What the broker itself publishes (cursors, the activity stream) goes through `MessageSender`, past the gate.
+call is given an empty table, and all its messages are singled out. Authorization of messages belongs in these two.
+What the broker itself publishes (cursors, the activity stream) goes through `MessageSender`, past the gate.
 """
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from enum import Enum
 from typing import NamedTuple
 
 from google.protobuf.message import Message
 
 from bascule.errors import Unavailable
-from bascule.limits import GRPC_SMALL_REQUEST_BYTES
+from bascule.limits import CONNECTION_CHANGES, GRPC_SMALL_REQUEST_BYTES
 from bascule.net.grpc import Handler
 from bascule.node.api.requests import Request, receive
 from bascule.node.membership.cluster import Cluster
@@ -83,16 +87,39 @@ def about_broker(name: str) -> About:
     return About(Kind.BROKER, (name,))
 
 
+class _Share:
+    """The changes of the metadata that one connection asks for."""
+
+    def __init__(self) -> None:
+        self.room = asyncio.Semaphore(CONNECTION_CHANGES)
+        self.calls = 0
+
+
 class Gate:
     def __init__(self, manager: ReplicaManager, cluster: Cluster, metrics: Metrics) -> None:
         self._manager = manager
         self._cluster = cluster
         self._calls = metrics.counter("bascule_calls_total", "Calls of clients and administrators", label="method")
         self._stopping = False
+        self._changing: dict[str, _Share] = {}
+        """By connection."""
 
     def close(self) -> None:
         """The broker stops, and takes no more calls."""
         self._stopping = True
+
+    @asynccontextmanager
+    async def changing(self, call: Call) -> AsyncIterator[None]:
+        """A change of the metadata, of which a connection has a bounded number under way."""
+        share = self._changing.setdefault(call.peer, _Share())
+        share.calls += 1
+        try:
+            async with share.room:
+                yield
+        finally:
+            share.calls -= 1
+            if not share.calls:
+                del self._changing[call.peer]
 
     def arrived(self, method: str, needs_metadata: bool) -> None:
         self._calls.add(method)
@@ -148,10 +175,30 @@ class Service:
     ) -> None:
         """One request of at most so many bytes, and one response."""
 
-        async def respond(request: Request, call: Call) -> None:
+        async def handle(call: Call) -> None:
+            request = await self._admitted(call, method, request_type, about, most, needs_metadata)
             call.write(frame((await answer(request, call)).SerializeToString()))
 
-        self.sending(method, request_type, respond, about, most=most, needs_metadata=needs_metadata)
+        self._add(method, handle)
+
+    def changing(
+        self,
+        method: str,
+        request_type: type[Request],
+        answer: Callable[[Request, Call], Awaitable[Message]],
+        about: Callable[[Request], About],
+        *,
+        needs_metadata: bool = False,
+    ) -> None:
+        """The same, of a change of the metadata."""
+
+        async def handle(call: Call) -> None:
+            request = await self._admitted(call, method, request_type, about, GRPC_SMALL_REQUEST_BYTES, needs_metadata)
+            async with self._gate.changing(call):
+                response = await answer(request, call)
+            call.write(frame(response.SerializeToString()))
+
+        self._add(method, handle)
 
     def sending(
         self,
@@ -166,10 +213,7 @@ class Service:
         """One request; `serve` sends the responses."""
 
         async def handle(call: Call) -> None:
-            self._gate.arrived(method, needs_metadata)
-            request = await receive(call, request_type, most)
-            self._gate.admit(method, about(request), request, call)
-            await serve(request, call)
+            await serve(await self._admitted(call, method, request_type, about, most, needs_metadata), call)
 
         self._add(method, handle)
 
@@ -184,6 +228,20 @@ class Service:
             await serve(call)
 
         self._add(method, handle)
+
+    async def _admitted(
+        self,
+        call: Call,
+        method: str,
+        request_type: type[Request],
+        about: Callable[[Request], About],
+        most: int,
+        needs_metadata: bool,
+    ) -> Request:
+        self._gate.arrived(method, needs_metadata)
+        request = await receive(call, request_type, most)
+        self._gate.admit(method, about(request), request, call)
+        return request
 
     def _add(self, method: str, handler: Handler) -> None:
         path = f"/{self._name}/{method}"

@@ -32,14 +32,14 @@ class GroupsApi:
         self._expiry = expiry
 
     def register(self, service: Service) -> None:
-        service.unary(
+        service.changing(
             "JoinConsumerGroup",
             api.JoinConsumerGroupRequest,
             self.join,
             lambda request: about_group(request.groupId),
             needs_metadata=True,
         )
-        service.unary(
+        service.changing(
             "LeaveConsumerGroup",
             api.LeaveConsumerGroupRequest,
             self.leave,
@@ -53,7 +53,7 @@ class GroupsApi:
             lambda request: about_group(request.groupId),
             needs_metadata=True,
         )
-        service.unary(
+        service.changing(
             "ReportConsumerGroupCoordinator",
             api.ReportConsumerGroupCoordinatorRequest,
             self.report_coordinator,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.peers import SESSION_S
 from bascule.node.partition.manager import ReplicaManager
+from bascule.node.partition.refusals import still_leads
 from bascule.node.partition.replica import Replica
 
 RESUMED_S = 5.0
@@ -30,6 +31,4 @@ async def confirm_leads(cluster: Cluster, replica: Replica) -> bool:
     if leading is None:
         return False
     await cluster.current(SESSION_S)
-    known = cluster.metadata.partition(replica.stream.name, replica.partition.id)
-    same = known is not None and (known.leader, known.leader_epoch) == (cluster.broker_id, leading.epoch)
-    return same and replica.leading is leading
+    return replica.leading is leading and still_leads(cluster, replica)

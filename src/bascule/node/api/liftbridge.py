@@ -20,8 +20,11 @@ from bascule.node.api.descriptions import Descriptions, describe_partition, posi
 from bascule.node.api.gate import ALL_STREAMS, ITS_MESSAGES, Gate, Service, about_stream, about_subject
 from bascule.node.api.groups import GroupsApi
 from bascule.node.api.leadership import confirm_leads
+from bascule.node.api.partitionend import PartitionEnds
 from bascule.node.api.publish import Publisher
 from bascule.node.api.subscribe import subscribe
+from bascule.node.api.unread import UnreadRecords
+from bascule.node.controller.brokeradmin import BrokerAdmin
 from bascule.node.membership.cluster import Cluster
 from bascule.node.membership.controllerclient import DEFAULT_TIMEOUT_S, POLL_S, ControllerClient
 from bascule.node.membership.newstream import NewStream
@@ -47,6 +50,8 @@ class Api:
         client: ControllerClient,
         sender: MessageSender,
         groups: GroupsApi,
+        unread: UnreadRecords,
+        brokers: BrokerAdmin,
         address: Address,
     ) -> None:
         self._gate = gate
@@ -56,28 +61,30 @@ class Api:
         self._cluster = cluster
         self._client = client
         self._groups = groups
+        self._unread = unread
+        self._ends = PartitionEnds(cluster, replicas, brokers)
         self._address = address
         self._publisher = Publisher(gate, environment, sender)
         self._cursors = Cursors(environment, replicas, cluster, manager, client.resume_stream, sender)
-        self._descriptions = Descriptions(lambda: cluster.metadata, replicas.get, environment.jobs)
+        self._descriptions = Descriptions(lambda: cluster.metadata, replicas.described, environment.jobs)
 
     def methods(self) -> Mapping[str, Handler]:
         """Each by its path, behind the gate. What is answered out of the metadata needs a broker that has caught up."""
         service, publisher = Service("proto.API", self._gate), self._publisher
-        service.unary(
+        service.changing(
             "CreateStream", api.CreateStreamRequest, self.create_stream, lambda request: about_stream(request.name)
         )
-        service.unary(
+        service.changing(
             "DeleteStream", api.DeleteStreamRequest, self.delete_stream, lambda request: about_stream(request.name)
         )
-        service.unary(
+        service.changing(
             "PauseStream",
             api.PauseStreamRequest,
             self.pause_stream,
             lambda request: about_stream(request.name),
             needs_metadata=True,
         )
-        service.unary(
+        service.changing(
             "SetStreamReadonly",
             api.SetStreamReadonlyRequest,
             self.set_stream_readonly,
@@ -264,7 +271,8 @@ class Api:
     # --- reading ------------------------------------------------------------------------------------------------
 
     async def subscribe(self, request: api.SubscribeRequest, call: Call) -> None:
-        await subscribe(self._replicas, self._cluster, self._manager, self._client.resume_stream, request, call)
+        resume = self._client.resume_stream
+        await subscribe(self._replicas, self._ends, self._manager, resume, self._unread, request, call)
 
 
 @contextmanager

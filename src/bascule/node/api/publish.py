@@ -4,15 +4,19 @@ A publish always goes through NATS, because other streams may listen on the subj
 but a publish that names a stream is answered by that stream (`routes.py`). PublishAsync works per read: one
 kernel call turns all requests that arrived into one NATS write; requests that need another answer (unknown stream,
 readonly, too large, NATS not connected, a client whose messages are checked) are returned to Python and answered one by
-one.
+one. Those of a paused partition wait until it is resumed, and so do the next reads of their call: the messages of a
+publisher to a partition keep their order. No other call waits.
 """
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 
 from google.protobuf.message import DecodeError
 
+from bascule.core.metadata.commands import PartitionName
 from bascule.errors import (
     BasculeError,
     BusUnavailable,
@@ -21,10 +25,10 @@ from bascule.errors import (
     NotSent,
     PermissionDenied,
     ResourceExhausted,
+    Unavailable,
 )
 from bascule.limits import (
     GRPC_MAX_MESSAGE_BYTES,
-    MAX_CORRELATION_ID_BYTES,
     MAX_SUBJECT_BYTES,
     PUBLISH_OUTSTANDING_ACKS,
     PUBLISH_SINGLY,
@@ -35,12 +39,13 @@ from bascule.node.api.requests import check_fields
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.routes import Table
 from bascule.node.partition.sender import (
-    LONG_CORRELATION_ID,
-    RESUME_TIMEOUT_S,
     Code,
     MessageSender,
     RefusedError,
+    long_correlation_id,
     message_of,
+    not_resumed,
+    too_many_resumed,
 )
 from bascule.ports import Call
 from bascule.wire.envelope import MsgType
@@ -57,6 +62,9 @@ CLOSE_WAIT_S = 5.0
 """How long a half-closed PublishAsync waits for outstanding acks, as the Go server does."""
 STALLED_ACKS_S = 5.0
 """Acks that are missing for this long will not arrive (a lost NATS connection): the call goes on without them."""
+
+Waiting = dict[PartitionName, list[bytes]]
+"""Requests of one call that wait until their partition is resumed, in their order."""
 
 _MALFORMED, _TOO_LARGE, _COMPRESSED = 1, 2, 3
 
@@ -79,7 +87,7 @@ class Publisher:
         try:
             subject, suffix = await self._sender.resumed_route_of(request, call.time_remaining())
         except RefusedError as refused:
-            raise self._counted(refused.error) from None
+            raise self._counted_refusal(refused) from None
         message = message_of(request, subject)
         ack = await self._publish_and_wait(subject, suffix, message, call)
         if ack is None:
@@ -107,8 +115,8 @@ class Publisher:
             correlationId=request.correlationId,
             ackPolicy=request.ackPolicy,
         )
-        if len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES:
-            raise self._counted(InvalidArgument(LONG_CORRELATION_ID))
+        if (long := long_correlation_id(request.correlationId)) is not None:
+            raise self._counted(long)
         ack = await self._publish_and_wait(subject, b"", message, call)
         return api.PublishToSubjectResponse(ack=ack)
 
@@ -162,6 +170,12 @@ class Publisher:
         self._refused.add("not_sent" if isinstance(refusal, NotSent) else refusal.status.name.lower())
         return refusal
 
+    def _counted_refusal(self, refused: RefusedError) -> BasculeError:
+        if refused.code != Code.READONLY:
+            return self._counted(refused.error)
+        self._refused.add("readonly")  # as a leader counts what comes by NATS
+        return refused.error
+
     # --- streaming ----------------------------------------------------------------------------------------------
 
     async def publish_async(self, call: Call) -> None:
@@ -201,37 +215,87 @@ class Publisher:
         return data[consumed:], exceptions, _problem(problem, data, consumed) if problem else None
 
     async def _publish_each(self, session: "_Session", inbox: bytes, requests: list[bytes]) -> None:
+        waiting: Waiting = {}
+        await self._some_a_turn(session, requests, lambda data: self._decode_singly(session, inbox, data, waiting))
+        if waiting:
+            await self._publish_resumed(session, inbox, waiting)
+
+    async def _some_a_turn(self, session: "_Session", requests: list[bytes], answer: Callable[[bytes], None]) -> None:
         """One by one, a bounded number per turn of the event loop over all calls: a read may have 200,000 of them."""
         for first in range(0, len(requests), PUBLISH_SINGLY):
             async with self._singly:
                 for request in requests[first : first + PUBLISH_SINGLY]:
-                    await self._decode_singly(session, inbox, request)
+                    answer(request)
                 session.send_refusals()
                 await asyncio.sleep(0)
             await session.room()
 
-    async def _decode_singly(self, session: "_Session", inbox: bytes, data: bytes) -> None:
+    def _decode_singly(self, session: "_Session", inbox: bytes, data: bytes, waiting: Waiting) -> None:
         try:
             check_fields(data)
         except InvalidArgument as error:  # its correlation id is not decoded
             session.refuse(api.PublishRequest(), Code.BAD_REQUEST, str(self._counted(error)))
             return
-        await self._publish_singly(session, inbox, api.PublishRequest.FromString(data))
-
-    async def _publish_singly(self, session: "_Session", inbox: bytes, request: api.PublishRequest) -> None:
-        try:
+        request = api.PublishRequest.FromString(data)
+        with self._refusing(session, request):
             self._gate.admit_message(request, session.call)
-            subject, suffix = await self._sender.resumed_route_of(request, RESUME_TIMEOUT_S)
-            message = message_of(request, subject)
-            message.ackInbox = (inbox + suffix).decode()
-            self._send(subject, message)
-            session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
+            name = (request.stream, request.partition)
+            if name not in waiting:
+                subject, suffix = self._sender.route_of(request)
+                if not self._sender.is_paused(request):
+                    self._publish_singly(session, inbox, request, subject, suffix)
+                    return
+            waiting.setdefault(name, []).append(data)
+
+    async def _publish_resumed(self, session: "_Session", inbox: bytes, waiting: Waiting) -> None:
+        """Each partition's messages in their order, once it is resumed; if that fails all of them are refused."""
+        work = self._sender.resume(waiting)
+        pending = set(work)
+        while pending:
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in [each for each in work if each.done()]:
+                answer = partial(self._answer_resumed, session, inbox, _failure(task))
+                for name in work.pop(task):
+                    await self._some_a_turn(session, waiting.pop(name), answer)
+        for left in waiting.values():
+            await self._some_a_turn(session, left, partial(self._answer_resumed, session, inbox, too_many_resumed()))
+
+    def _answer_resumed(self, session: "_Session", inbox: bytes, failure: BasculeError | None, data: bytes) -> None:
+        request = api.PublishRequest.FromString(data)
+        with self._refusing(session, request):
+            if failure is not None:
+                raise RefusedError(Code.INTERNAL, failure)
+            self._publish_singly(session, inbox, request, *self._sender.route_of(request))
+
+    def _publish_singly(
+        self, session: "_Session", inbox: bytes, request: api.PublishRequest, subject: bytes, suffix: bytes
+    ) -> None:
+        message = message_of(request, subject)
+        message.ackInbox = (inbox + suffix).decode()
+        self._send(subject, message)
+        session.outstanding += request.ackPolicy in (api.LEADER, api.ALL)
+
+    @contextmanager
+    def _refusing(self, session: "_Session", request: api.PublishRequest) -> Iterator[None]:
+        try:
+            yield
         except PermissionDenied as error:
             session.refuse(request, Code.PERMISSION_DENIED, str(self._counted(error)))
         except RefusedError as refused:
-            session.refuse(request, refused.code, str(self._counted(refused.error)))
-        except BasculeError as error:  # not sent, and counted as such
+            session.refuse(request, refused.code, str(self._counted_refusal(refused)))
+        except NotSent as error:  # counted by `_send`
             session.refuse(request, Code.INTERNAL, str(error))
+        except BasculeError as error:  # of the gate
+            session.refuse(request, Code.INTERNAL, str(self._counted(error)))
+
+
+def _failure(resumption: asyncio.Task[None]) -> BasculeError | None:
+    if resumption.cancelled():
+        return not_resumed(Unavailable("this broker stops"))
+    error = resumption.exception()
+    if error is None or isinstance(error, BasculeError):
+        return error
+    raise error
 
 
 class _Session:

@@ -22,28 +22,28 @@ class StreamAdmin:
         self._status = status
 
     def register(self, service: Service) -> None:
-        service.unary(
+        service.changing(
             "ResumeStream",
             admin.ResumeStreamRequest,
             self.resume_stream,
             lambda request: about_stream(request.stream),
             needs_metadata=True,
         )
-        service.unary(
+        service.changing(
             "AlterStream",
             admin.AlterStreamRequest,
             self.alter_stream,
             lambda request: about_stream(request.stream),
             needs_metadata=True,
         )
-        service.unary(
+        service.changing(
             "SetHold",
             admin.SetHoldRequest,
             self.set_hold,
             lambda request: about_stream(request.stream),
             needs_metadata=True,
         )
-        service.unary(
+        service.changing(
             "RemoveHold",
             admin.RemoveHoldRequest,
             self.remove_hold,

@@ -2,6 +2,10 @@
 
 Start and stop offsets are determined once, at the start; after that a subscription is a loop: read whole records below
 the high watermark, send them, wait. The bytes sent are those on disk: no message is decoded or built here.
+
+Clients take it for final that a subscription has come to its end. So the end is never that of a log which may lack what
+is committed: the leader tells it (`partitionend`). A subscription goes on when its broker leads no more, unless it
+waits for an offset that was not committed by then: another leader may have another message there, or none.
 """
 
 import asyncio
@@ -19,9 +23,12 @@ from bascule.errors import (
 from bascule.limits import SUBSCRIBER_READ_BYTES
 from bascule.log.commitlog import CommitLog
 from bascule.log.reader import Reader
-from bascule.node.api.leadership import Resume, confirm_leads, resume_here
-from bascule.node.membership.cluster import Cluster
+from bascule.node.api.leadership import Resume, resume_here
+from bascule.node.api.partitionend import LeaderEnd, PartitionEnds
+from bascule.node.api.unread import UnreadRecords
 from bascule.node.membership.peers import SESSION_S
+from bascule.node.partition.groups import Ended
+from bascule.node.partition.leading import Leading
 from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.replica import Replica
 from bascule.node.partition.replicas import Replicas
@@ -30,6 +37,8 @@ from bascule.wire.pb import api_pb2 as api
 
 HANDSHAKE = bytes(5)
 """An empty framed Message: "you are subscribed". Clients drop it."""
+END_AGAIN_S = 1.0
+"""How often a subscription that may be over asks whether it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +47,23 @@ class Span:
 
     start: int
     stop_end: int | None
+    names_start: bool
+    """The client has named the offset; else it was the newest one, or one by its time."""
+    names_stop: bool
+
+    def stands(self, position: int, hw_end: int) -> bool:
+        """Whether it means the same with another leader, which may have other messages above the high watermark. With
+        an offset that the client has named it is as the client says."""
+        starts = self.names_start or position <= hw_end
+        return starts and (self.names_stop or self.stop_end is None or self.stop_end <= hw_end)
 
 
 async def subscribe(
     replicas: Replicas,
-    cluster: Cluster,
+    ends: PartitionEnds,
     manager: ReplicaManager,
     resume: Resume,
+    unread: UnreadRecords,
     request: api.SubscribeRequest,
     call: Call,
 ) -> None:
@@ -59,13 +78,19 @@ async def subscribe(
         raise FailedPrecondition("Server not partition leader")
     if replica.leading is None and request.consumer.groupId:
         raise InvalidArgument("Consumer groups not compatible with ReadISRReplica")
-    if replica.leading is not None and not await _may_start(cluster, replica, request):
+    _check_positions(request)
+    newest = await _newest(ends, replica, request)
+    led = replica.leading
+    if replica.leading is None and request.consumer.groupId:  # no more: members are told only when a leadership ends
         raise FailedPrecondition("Server not partition leader")
-    with replica.subscribed(), replica.group_members.join(request.consumer) as replaced:
+    with replica.subscribed(), replica.group_members.join(request.consumer) as ended:
         if request.reverse:
-            await _serve_reverse(replica, replicas.start(replica), request, call, replaced)
+            await _serve_reverse(replica, replicas.start(replica), unread, request, call, ended)
         else:
-            await _serve(replica, replicas.start(replica), request, call, replaced)
+            span = await _span(replica, newest, replicas.start(replica), request)
+            await _serve(replica, led, span, ends, unread, call, ended)
+        if (error := ended.result()) is not None:
+            raise error
 
 
 async def _resume_or_refuse(
@@ -74,6 +99,7 @@ async def _resume_or_refuse(
     """Returns if the partition is resumed, or another broker is to say what is to be said."""
     if not replicas.is_assigned_here(request.stream, request.partition, request.readISRReplica):
         raise FailedPrecondition("Server not partition leader")
+    _check_positions(request)
     if request.resume:
         try:
             await resume_here(manager, resume, request.stream, request.partition, call.time_remaining())
@@ -87,64 +113,122 @@ async def _resume_or_refuse(
     raise Internal("Failed to create stream reader: segment has been closed")
 
 
-async def _may_start(cluster: Cluster, replica: Replica, request: api.SubscribeRequest) -> bool:
-    """If the request depends on the newest offset or on the time, an old leader must not answer: it would end too
-    early, or begin too early for a client that has seen more."""
-    start = request.startOffset if request.startPosition == api.OFFSET else 0
-    timeless = request.startPosition in (api.OFFSET, api.EARLIEST) and not request.reverse and start <= replica.log.end
-    if timeless and request.stopPosition in (api.STOP_ON_CANCEL, api.STOP_OFFSET):
-        return True
-    if not await confirm_leads(cluster, replica):
-        return False
+def _check_positions(request: api.SubscribeRequest) -> None:
+    """Before anything is done for the request: it resumes no partition, and takes none over from another member."""
+    if request.startPosition not in api.StartPosition.values():
+        raise InvalidArgument(f"Unknown StartPosition {request.startPosition}")
+    if request.stopPosition not in api.StopPosition.values():
+        raise InvalidArgument(f"Unknown StopPosition {request.stopPosition}")
+
+
+async def _newest(ends: PartitionEnds, replica: Replica, request: api.SubscribeRequest) -> LeaderEnd:
+    """Where the partition ends, for what depends on the newest offset or on the time: an old leader, and a replica that
+    lags, would end too early, or begin too early for a client that has seen more."""
+    if not _depends_on_the_end(replica, request):
+        return LeaderEnd(replica.log.end, replica.log.visible_end, established=False, readonly=False)
+    if replica.leading is None:
+        found = await ends.caught_up(replica)
+        return found._replace(end=found.end if found.is_last else found.hw_end)
+    confirmed = await ends.of(replica)
+    if confirmed is None:
+        raise FailedPrecondition("Server not partition leader")
     if request.reverse:  # it starts at the newest committed record; forwards the reader waits for the newest one
         await replica.established(SESSION_S)
-    return True
+    return confirmed
+
+
+def _depends_on_the_end(replica: Replica, request: api.SubscribeRequest) -> bool:
+    start = request.startOffset if request.startPosition == api.OFFSET else 0
+    if request.reverse or request.startPosition not in (api.OFFSET, api.EARLIEST) or start > replica.log.end:
+        return True
+    if request.stopPosition == api.STOP_ON_CANCEL:
+        return replica.partition.readonly
+    return request.stopPosition != api.STOP_OFFSET
 
 
 async def _serve(
-    replica: Replica, oldest: int, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
+    replica: Replica,
+    led: Leading | None,
+    span: Span,
+    ends: PartitionEnds,
+    unread: UnreadRecords,
+    call: Call,
+    ended: Ended,
 ) -> None:
-    span = await _span(replica, oldest, request)
+    """`led`: the leadership in which its span was determined."""
     reader = replica.log.reader(span.start)
-    replaced.add_done_callback(lambda _: replica.log.waiters.wake())
+    ended.add_done_callback(lambda _: replica.log.waiters.wake())
     await call.send(HANDSHAKE)
-    while not replaced.done():
-        records = None if replica.paused else await reader.read(SUBSCRIBER_READ_BYTES, span.stop_end)
-        if records:
-            await call.send(records)
-        elif span.stop_end is not None and reader.next_offset >= span.stop_end:
+    while not ended.done():
+        if led is not None and replica.leading is not led:
+            led = None
+            if not replica.paused and not span.stands(reader.next_offset, replica.log.visible_end):
+                raise Unavailable(f"the leader of {replica.name} has changed: subscribe to it again")
+        if not replica.paused and await _sent_more(reader, span.stop_end, unread, call):
+            continue
+        if span.stop_end is not None and reader.next_offset >= span.stop_end:
             raise ResourceExhausted("Stop offset reached")
-        elif replica.partition.readonly and reader.next_offset >= replica.log.end:
+        if replica.partition.readonly and await _is_over(ends, replica, reader):
             raise ResourceExhausted("End of readonly partition")
-        else:
-            await _more(replica, reader)
+        await _more(replica, reader)
+
+
+async def _is_over(ends: PartitionEnds, replica: Replica, reader: Reader) -> bool:
+    """Whether a read-only partition has nothing more, not even what is not committed yet."""
+    if replica.paused or reader.next_offset < replica.log.end:
+        return False
+    found = await ends.of(replica)
+    return found is not None and found.is_last and reader.next_offset >= found.end
+
+
+async def _sent_more(reader: Reader, stop_end: int | None, unread: UnreadRecords, call: Call) -> bool:
+    with await unread.share(SUBSCRIBER_READ_BYTES) as share:
+        records = await reader.read(share.nbytes, stop_end)
+        if records:
+            share.has_read(records)
+            await call.send(records)
+    return bool(records)
 
 
 async def _serve_reverse(
-    replica: Replica, oldest: int, request: api.SubscribeRequest, call: Call, replaced: "asyncio.Future[None]"
+    replica: Replica,
+    oldest: int,
+    unread: UnreadRecords,
+    request: api.SubscribeRequest,
+    call: Call,
+    ended: Ended,
 ) -> None:
     """From the newest to the oldest; a stop position is then the oldest message requested."""
     log = replica.log
     if log.visible_end <= oldest:
         raise Internal("Failed to create stream reader: segment not found")
-    start = min(await _start(log, request), log.visible_end - 1)
-    stop = await _stop(log, request)
+    start = min(await _start(log, log.end, request), log.visible_end - 1)
+    stop = await _stop(log, log.end, oldest, request)
     if stop is not None and stop > start:
         raise InvalidArgument(f"Stop offset is after start offset: {stop} > {start}")
     reader = log.reverse_reader(start, oldest=max(oldest, 0 if stop is None else stop))
     await call.send(HANDSHAKE)
-    while not replaced.done():
+    while not ended.done():
         if replica.paused:
             raise FailedPrecondition("commit log was closed")
-        records = await reader.read(SUBSCRIBER_READ_BYTES)
-        if not records:
-            raise ResourceExhausted("Stop offset reached")
-        await call.send(records)
+        with await unread.share(SUBSCRIBER_READ_BYTES) as share:
+            records = await reader.read(share.nbytes)
+            if not records:
+                raise ResourceExhausted("Stop offset reached")
+            share.has_read(records)
+            await call.send(records)
 
 
 async def _more(replica: Replica, reader: Reader) -> None:
-    """Returns when there may be more to read; raises if the log is deleted or closed."""
-    match await reader.wait():
+    """Returns when there may be more to read, or to ask; raises if the log is deleted or closed."""
+    if replica.paused:  # nothing more is read, and its log is being closed, which a slow disk may hold up
+        await replica.log.waiters.wait()
+    try:
+        async with asyncio.timeout(END_AGAIN_S if replica.partition.readonly else None):
+            woken = await reader.wait()
+    except TimeoutError:
+        return
+    match woken:
         case "deleted":
             raise NotFound("commit log was deleted")
         case "closed" if replica.paused:
@@ -153,56 +237,54 @@ async def _more(replica: Replica, reader: Reader) -> None:
             raise Unavailable("commit log was closed")
 
 
-async def _span(replica: Replica, oldest: int, request: api.SubscribeRequest) -> Span:
-    log = replica.log
-    start = await _start(log, request)
-    stop = await _stop(log, request)
-    if request.stopPosition == api.STOP_ON_CANCEL and replica.partition.readonly:
-        stop = log.end - 1
+async def _span(replica: Replica, newest: LeaderEnd, oldest: int, request: api.SubscribeRequest) -> Span:
+    log, end = replica.log, newest.end
+    start = await _start(log, end, request)
+    stop = await _stop(log, end, oldest, request)
+    if request.stopPosition == api.STOP_ON_CANCEL and newest.is_last and end > oldest:
+        stop = end - 1  # an empty one has no last message: its subscribers end as those who have read everything
+    names_start = request.startPosition in (api.OFFSET, api.EARLIEST) and start <= end
+    names_stop = request.stopPosition == api.STOP_OFFSET
+    # Below the oldest record: the oldest. Past the end: the log end. In between exactly the requested offset, committed
+    # or not: a client that resumes after a failover must not receive messages that it already has.
+    first = max(oldest, min(start, end))
     if stop is None:
-        return Span(_reachable(log, oldest, start), None)
+        return Span(first, None, names_start, names_stop)
     if stop < start:
         raise InvalidArgument(f"Stop offset is before start offset: {stop} < {start}")
-    return Span(_reachable(log, oldest, start), stop + 1)
+    return Span(first, stop + 1, names_start, names_stop)
 
 
-def _reachable(log: CommitLog, oldest: int, start: int) -> int:
-    """Below the oldest record: the oldest. Past the end: the log end. In between exactly the requested offset,
-    committed or not: a client that resumes after a failover must not receive messages that it already has."""
-    return max(oldest, min(start, log.end))
-
-
-async def _start(log: CommitLog, request: api.SubscribeRequest) -> int:
+async def _start(log: CommitLog, end: int, request: api.SubscribeRequest) -> int:
     match request.startPosition:
         case api.NEW_ONLY:
-            return log.end
+            return end
         case api.OFFSET:
             return max(0, request.startOffset)
         case api.EARLIEST:
             return log.start
         case api.LATEST:
-            return max(0, log.end - 1)
-        case api.TIMESTAMP:
+            return max(0, end - 1)
+        case _:
+            assert request.startPosition == api.TIMESTAMP, "positions are checked first"
             return await log.offset_at_or_after(request.startTimestamp)
-        case unknown:
-            raise InvalidArgument(f"Unknown StartPosition {unknown}")
 
 
-async def _stop(log: CommitLog, request: api.SubscribeRequest) -> int | None:
-    """The last offset requested, None for no end."""
+async def _stop(log: CommitLog, end: int, oldest: int, request: api.SubscribeRequest) -> int | None:
+    """The last offset requested, None for no end. The log may have records below the `oldest`: they have expired, and
+    are in a segment that stays."""
     match request.stopPosition:
         case api.STOP_ON_CANCEL:
             return None
         case api.STOP_OFFSET:
             return None if request.stopOffset == -1 else request.stopOffset
         case api.STOP_LATEST:
-            if log.end <= log.start:
+            if end <= oldest:
                 raise ResourceExhausted("Stream is empty")
-            return log.end - 1
-        case api.STOP_TIMESTAMP:
+            return end - 1
+        case _:
+            assert request.stopPosition == api.STOP_TIMESTAMP, "positions are checked first"
             stop = await log.offset_at_or_before(request.stopTimestamp)
-            if stop is None:
+            if stop is None or stop < oldest:
                 raise Internal("Failed to lookup offset for timestamp: timestamp is before the beginning of the log")
             return stop
-        case unknown:
-            raise InvalidArgument(f"Unknown StopPosition {unknown}")

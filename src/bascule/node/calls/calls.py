@@ -1,11 +1,17 @@
 """Calls between brokers, over one connection to NATS.
 
-*Receiving.* A handler is registered for a subject: a kind of message (`messages`), and the function that takes it. All
-checks are made here, once, before the function is called: that the envelope is of a kind that is expected on that
-subject, its checksum, that it decodes, and that a request has a reply subject. The subject names the cluster of a
-message (`subjects`). A message that fails a check is ignored, and counted by kind. Each kind is logged at most once in
-ten seconds, with the number, for anyone who reaches the NATS server can send anything. A function that fails is a bug:
-it is logged with its traceback, and the next message is handled.
+*Receiving.* Whoever subscribes to a subject takes its batches apart with `received`, which checks every message: that
+its envelope is of a kind that is expected on that subject, its checksum, and that a request has a reply subject. The
+subject names the cluster of a message (`subjects`). Each message is then decoded and handled within `with`, so that one
+that fails takes no other of its batch with it:
+
+    for message in calls.received(batch, HEARTBEAT):
+        with message as payload:
+            self._note(HEARTBEAT.decode(payload))
+
+A message that fails a check, or whose handling raises PeerError, is ignored, and counted by kind. Each kind is logged
+at most once in ten seconds, with the number, for anyone who reaches the NATS server can send anything. Any other
+exception is a bug: it is logged with its traceback.
 
 *Asking.* A request is sent with an inbox of its own and has a timeout; of several answers the first that decodes
 counts. The caller decides whether to retry.
@@ -16,17 +22,16 @@ carries other messages too.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, TypeVar
 
 from bascule.errors import BusUnavailable, DeadlineExceeded, PeerError, Unavailable
-from bascule.node.calls.messages import Decoded, Message, Method
+from bascule.node.calls.messages import Kind, Message, Method
 from bascule.node.calls.subjects import Subjects
 from bascule.node.runtime.countedlog import CountedLog
-from bascule.node.runtime.jobs import Tasks
 from bascule.node.runtime.metrics import Metrics
-from bascule.ports import Bus, Random, Subscription
+from bascule.ports import Bus, OnBatch, Random, Subscription
 from bascule.wire.envelope import CRC_HEADER_BYTES, decode_checked, encode
 from bascule.wire.nats import NatsMessage, messages, pub
 from bascule.wire.subjects import usable_subject
@@ -37,25 +42,9 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 A = TypeVar("A")
 
-Later = Coroutine[object, object, A | None]
-
 _TYPE_AT = 7
 """Where in an envelope its type is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handler(Generic[T]):
-    message: Decoded[T]
-    take: Callable[[T, NatsMessage], None]
-    """Gets the decoded message, and the raw one for its subject and reply subject. Raises PeerError if it is
-    invalid."""
-    answers: bool = False
-    """The message is ignored without a valid reply subject."""
-
-
-class Batched(Protocol):
-    def batch_taken(self) -> None:
-        """All messages of one batch have been."""
+BAD_ENVELOPE = "its envelope or its checksum is wrong"
 
 
 class Ignored:
@@ -72,6 +61,32 @@ class Ignored:
         if log is None:
             log = self._logs[name] = CountedLog(logger, self.counter, name)
         log.count(f"{name} that cannot be decoded is ignored: {reason}")
+
+
+class Received:
+    """A message that has passed the checks of `Calls.received`, and the context in which it is handled."""
+
+    __slots__ = ("_ignored", "_payload", "kind", "reply", "subject")
+
+    def __init__(self, kind: Kind, message: NatsMessage, payload: memoryview, ignored: Ignored) -> None:
+        self.kind = kind
+        self.subject = message.subject
+        self.reply = message.reply
+        self._payload = payload
+        self._ignored = ignored
+
+    def __enter__(self) -> memoryview:
+        """What is in its envelope."""
+        return self._payload
+
+    def __exit__(
+        self, type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if isinstance(error, PeerError):
+            self._ignored.count(self.kind.name, error)
+        elif isinstance(error, Exception):
+            logger.error("%s could not be handled, and is dropped; report this", self.kind.name, exc_info=error)
+        return isinstance(error, Exception)
 
 
 class Calls:
@@ -99,47 +114,36 @@ class Calls:
 
     # --- receiving -------------------------------------------------------------------------------------------
 
-    def handle(self, subject: bytes, *handlers: Handler[Any], after: Batched | None = None) -> Subscription:
-        """Subscribe these handlers to this subject, one per kind of message. `after` is told after each batch."""
-        return self._bus.subscribe(subject, Listener(handlers, after, self.ignored).on_batch)
+    def subscribe(self, subject: bytes, on_batch: OnBatch) -> Subscription:
+        """`on_batch` takes the batch apart with `received`."""
+        return self._bus.subscribe(subject, on_batch)
 
-    def answering(self, method: Method[Q, A], answer: Callable[[Q], A | None]) -> Handler[Q]:
-        """A handler for requests that are answered at once, or, with None, not at all."""
-
-        def take(question: Q, message: NatsMessage) -> None:
-            answered = answer(question)
-            if answered is not None:
-                self.tell(message.reply, method.answer, answered)
-
-        return Handler(method.question, take, answers=True)
-
-    def answering_later(
-        self, method: Method[Q, A], answer: Callable[[Q], Later[A]], tasks: Tasks, admits: Callable[[Q], bool]
-    ) -> Handler[Q]:
-        """The same for answers that take a while. Requests that are not admitted, or exceed the bound of `tasks`, are
-        dropped: the caller retries."""
-
-        async def work(question: Q, reply: bytes) -> None:
-            answered = await answer(question)  # created here: a cancelled task leaves no coroutine behind
-            if answered is not None:
-                self.tell(reply, method.answer, answered)
-
-        def take(question: Q, message: NatsMessage) -> None:
-            if not tasks.full and admits(question):
-                tasks.start(work(question, message.reply))
-
-        return Handler(method.question, take, answers=True)
+    def received(self, batch: bytes, *kinds: Kind) -> Iterator[Received]:
+        """The messages of a batch that are of one of these kinds and pass all checks."""
+        assert _differ(kinds), "kinds of message on one subject are told apart by their types"
+        for message in messages(batch):
+            kind = kinds[0] if len(kinds) == 1 else _kind_of(message.payload, kinds)
+            if kind is None:
+                self.ignored.count(", or ".join(each.name for each in kinds), "no such envelope")
+            elif (payload := _opened(message.payload, kind)) is None:
+                self.ignored.count(kind.name, BAD_ENVELOPE)
+            elif kind.asks and not usable_subject(message.reply):
+                self.ignored.count(kind.name, "it has no valid reply subject")
+            else:
+                yield Received(kind, message, payload, self.ignored)
 
     # --- sending ---------------------------------------------------------------------------------------------
 
     def send(self, subject: bytes, message: Message[T], value: T, reply: bytes = b"") -> bool:
         """False if it is larger than NATS takes. Raises BusUnavailable."""
-        payload = message.encode(value)
-        if message.type is not None:
-            payload = encode(message.type, payload, crc=True)
+        return self.send_encoded(subject, message, message.encode(value), reply)
+
+    def send_encoded(self, subject: bytes, kind: Kind, payload: bytes, reply: bytes = b"") -> bool:
+        if kind.type is not None:
+            payload = encode(kind.type, payload, crc=True)
         if len(payload) > self._bus.max_payload:
             self._too_large.count(
-                f"{message.name} of {len(payload)} bytes cannot be sent: NATS takes at most {self._bus.max_payload}; "
+                f"{kind.name} of {len(payload)} bytes cannot be sent: NATS takes at most {self._bus.max_payload}; "
                 "raise max_payload of the NATS servers"
             )
             return False
@@ -187,52 +191,24 @@ class Calls:
             kind, arrived = self._waiting.get(message.subject[len(self._inbox) :], (None, None))
             if kind is None or arrived is None or arrived.done():
                 continue  # late, or a second answer
-            try:
-                arrived.set_result(kind.decode(_opened(message.payload, kind)))
-            except PeerError as error:
-                self.ignored.count(kind.name, error)
-
-
-class Listener:
-    """One subscription. It is synchronous, one call for each batch: replication receives through it."""
-
-    def __init__(self, handlers: tuple[Handler[Any], ...], after: Batched | None, ignored: Ignored) -> None:
-        types = [handler.message.type for handler in handlers]
-        assert len(set(types)) == len(types), "two handlers for one kind of message"
-        assert None not in types or len(types) == 1, "a message without an envelope needs a subject of its own"
-        self._by_type: dict[int | None, Handler[Any]] = dict(zip(types, handlers, strict=True))
-        self._bare = self._by_type.get(None)
-        self._names = ", or ".join(handler.message.name for handler in handlers)
-        self._after = after
-        self._ignored = ignored
-
-    def on_batch(self, batch: bytes, count: int) -> None:
-        for message in messages(batch):
-            data = message.payload
-            handler = self._bare
-            if handler is None and len(data) >= CRC_HEADER_BYTES:
-                handler = self._by_type.get(data[_TYPE_AT])
-            if handler is None:
-                self._ignored.count(self._names, "no such envelope")
+            payload = _opened(message.payload, kind)
+            if payload is None:
+                self.ignored.count(kind.name, BAD_ENVELOPE)
                 continue
-            kind = handler.message
-            try:
-                value = kind.decode(_opened(data, kind))
-                if handler.answers and not usable_subject(message.reply):
-                    raise PeerError("it has no valid reply subject")
-                handler.take(value, message)
-            except PeerError as error:
-                self._ignored.count(kind.name, error)
-            except Exception:
-                logger.exception("%s could not be handled, and is dropped; report this", kind.name)
-        if self._after is not None:
-            self._after.batch_taken()
+            with Received(kind, message, payload, self.ignored):
+                arrived.set_result(kind.decode(payload))
 
 
-def _opened(data: bytes, kind: Decoded[T]) -> memoryview:
-    if kind.type is None:
-        return memoryview(data)
-    payload = decode_checked(data, kind.type)
-    if payload is None:
-        raise PeerError("its envelope or its checksum is wrong")
-    return payload
+def _differ(kinds: tuple[Kind, ...]) -> bool:
+    return len(kinds) == 1 or len({kind.type for kind in kinds} - {None}) == len(kinds)
+
+
+def _kind_of(data: bytes, kinds: tuple[Kind, ...]) -> Kind | None:
+    if len(data) < CRC_HEADER_BYTES:
+        return None
+    return next((kind for kind in kinds if kind.type == data[_TYPE_AT]), None)
+
+
+def _opened(data: bytes, kind: Kind) -> memoryview | None:
+    """What is in the envelope; None if that or its checksum is wrong."""
+    return memoryview(data) if kind.type is None else decode_checked(data, kind.type)

@@ -1,12 +1,15 @@
-"""Messages between brokers: every kind is declared here, once, with its type in the envelope, its encoder and its
-decoder. A method is a request and its answer.
+"""Messages between brokers: every kind is declared here, once, with its type in the envelope. A method is a request and
+its answer. Several kinds may have the same type, but not on one subject: there the type tells them apart.
+
+A `Message` has its encoder and decoder here, too. Raft and replication have a codec in `wire/` and call it where they
+send and receive, so that who follows a message through the code finds it by its name.
 
 Every message has a checksum: a flipped bit must not become another request, such as the deletion of another stream. It
 is in the envelope, or in the message itself if it has no envelope (Raft).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from google.protobuf import message as protobuf
@@ -16,10 +19,7 @@ from bascule.errors import PeerError
 from bascule.wire.envelope import MsgType
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.pendingacks import decode_gone, encode_gone
-from bascule.wire.raft import decode_message, encode_message
-from bascule.wire.raft_messages import Message as RaftMessage
 from bascule.wire.repair import LogAnswer, Question, decode_answer, decode_question, encode_answer, encode_question
-from bascule.wire.replication import FetchPart, FetchRequest, decode_part, decode_request
 
 T = TypeVar("T")
 Q = TypeVar("Q")
@@ -28,21 +28,19 @@ P = TypeVar("P", bound=protobuf.Message)
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded(Generic[T]):
-    """A kind of message that can be received."""
-
+class Kind:
     name: str
     """For the log: "a heartbeat"."""
     type: MsgType | None
     """The type in its envelope; None if it has no envelope."""
-    decode: Callable[[memoryview], T]
-    """Raises PeerError, and no other exception, for any bytes."""
+    asks: bool = field(default=False, kw_only=True)
+    """Each of them wants an answer: one without a valid reply subject is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
-class Message(Decoded[T]):
-    """A kind that can be sent, too. Replication does not use this to send: it writes its messages in pieces."""
-
+class Message(Kind, Generic[T]):
+    decode: Callable[[memoryview], T]
+    """Raises PeerError, and no other exception, for any bytes."""
     encode: Callable[[T], bytes]
 
 
@@ -52,14 +50,14 @@ class Method(Generic[Q, A]):
     answer: Message[A]
 
 
-def _protobuf(name: str, type: MsgType, of: type[P]) -> Message[P]:
+def _protobuf(name: str, type: MsgType, of: type[P], *, asks: bool = False) -> Message[P]:
     def decode(payload: memoryview) -> P:
         try:
             return of.FromString(bytes(payload))
         except DecodeError as error:
             raise PeerError(str(error)) from error
 
-    return Message(name, type, decode, of.SerializeToString)
+    return Message(name, type, decode, of.SerializeToString, asks=asks)
 
 
 def _ended_calls(payload: memoryview) -> list[bytes]:
@@ -79,28 +77,29 @@ FOUNDING = _protobuf("a message of a broker in no cluster", MsgType.RAFT_JOIN_RE
 HEARTBEAT = _protobuf("a heartbeat", MsgType.SERVER_INFO_RESPONSE, pb.ServerInfoResponse)
 HEARTBEATS_WANTED = _protobuf("a request for heartbeats", MsgType.SERVER_INFO_REQUEST, pb.ServerInfoRequest)
 JOIN = Method(
-    _protobuf("a request to join", MsgType.RAFT_JOIN_REQUEST, pb.RaftJoinRequest),
+    _protobuf("a request to join", MsgType.RAFT_JOIN_REQUEST, pb.RaftJoinRequest, asks=True),
     _protobuf("an answer to a request to join", MsgType.RAFT_JOIN_RESPONSE, pb.RaftJoinResponse),
 )
 
 # --- the metadata --------------------------------------------------------------------------------------------------
 
-RAFT: Message[RaftMessage] = Message("a message to Raft", None, _from_bytes(decode_message), encode_message)
+RAFT = Kind("a message to Raft", None)
 CHANGE = Method(
-    _protobuf("a change of the metadata", MsgType.PROPAGATED_REQUEST, pb.PropagatedRequest),
+    _protobuf("a change of the metadata", MsgType.PROPAGATED_REQUEST, pb.PropagatedRequest, asks=True),
     _protobuf("an answer of the controller", MsgType.PROPAGATED_RESPONSE, pb.PropagatedResponse),
 )
 STREAM_STATUS = Method(
-    _protobuf("a question about a stream", MsgType.PARTITION_STATUS_REQUEST, pb.PartitionStatusRequest),
+    _protobuf("a question about a stream", MsgType.PARTITION_STATUS_REQUEST, pb.PartitionStatusRequest, asks=True),
     _protobuf("an answer about a stream", MsgType.PARTITION_STATUS_RESPONSE, pb.PartitionStatusResponse),
 )
 
 # --- administrators ------------------------------------------------------------------------------------------------
 
 POSITIONS = Method(
-    _protobuf("a question about positions", MsgType.PARTITION_STATUS_REQUEST, pb.PositionsRequest),
+    _protobuf("a question about positions", MsgType.PARTITION_STATUS_REQUEST, pb.PositionsRequest, asks=True),
     _protobuf("an answer about positions", MsgType.PARTITION_STATUS_RESPONSE, pb.PositionsResponse),
 )
+# Not every order wants an answer: who was removed is only told so.
 ORDER = Method(
     _protobuf("an order of an administrator", MsgType.PROPAGATED_REQUEST, pb.PropagatedRequest),
     _protobuf("an answer to an administrator", MsgType.PROPAGATED_RESPONSE, pb.PropagatedResponse),
@@ -108,14 +107,15 @@ ORDER = Method(
 
 # --- partitions ----------------------------------------------------------------------------------------------------
 
-FETCH_REQUEST: Decoded[FetchRequest] = Decoded("a fetch request", MsgType.REPLICATION_REQUEST, decode_request)
-FETCH_PART: Decoded[FetchPart] = Decoded("a part of a fetch response", MsgType.REPLICATION_RESPONSE, decode_part)
+FETCH_REQUEST = Kind("a fetch request", MsgType.REPLICATION_REQUEST)
+FETCH_PART = Kind("a part of a fetch response", MsgType.REPLICATION_RESPONSE)
 OTHER_LOG: Method[Question, LogAnswer] = Method(
     Message(
         "a question of another replica",
         MsgType.LEADER_EPOCH_OFFSET_REQUEST,
         _from_bytes(decode_question),
         encode_question,
+        asks=True,
     ),
     Message(
         "an answer of another replica", MsgType.LEADER_EPOCH_OFFSET_RESPONSE, _from_bytes(decode_answer), encode_answer

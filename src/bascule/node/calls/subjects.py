@@ -21,7 +21,7 @@ def own_stream(namespace: str, name: str) -> str:
 
 
 def own_prefix(namespace: str) -> bytes:
-    """Subjects with this prefix belong to the cluster: no stream may listen there, so nothing there is stored."""
+    """Subjects with this prefix belong to the cluster: only its own streams store what is sent there."""
     return f"{namespace}.".encode()
 
 

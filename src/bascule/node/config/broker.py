@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from bascule.core.merging import MergeBounds, merge_bounds
 from bascule.core.metadata.streams import CURSORS, Stream, StreamConfig
 from bascule.core.retention import UNLIMITED, RetentionLimits
+from bascule.limits import MIB
 from bascule.log.appender import LogConfig
 from bascule.log.sync import SyncMode
 from bascule.node.config.tree import Config
@@ -25,6 +27,12 @@ class StreamDefaults:
     auto_pause_disable_if_subscribers: bool = False
     retention: RetentionLimits = UNLIMITED
     cleaner_interval_ns: int = 300_000_000_000
+    flatbuffers_draft: bool = False
+    compact_enabled: bool = False
+    compact_min_lag_ns: int = 0
+    tombstone_delay_ns: int = 86_400_000_000_000
+    key_map_bytes: int = 32 * MIB
+    """Of the map of keys of a compaction, of which a broker has one."""
 
     def log_config(self, config: StreamConfig) -> LogConfig:
         return LogConfig(
@@ -51,8 +59,23 @@ class StreamDefaults:
             defaults.max_age_ns if own[2] is None else own[2] * _MS,
         )
 
+    def merge_bounds_of(self, stream: Stream) -> MergeBounds:
+        return merge_bounds(self.log_config(stream.config).segment_max_bytes, self.retention_of(stream))
+
     def cleaner_interval_ns_of(self, config: StreamConfig) -> int:
         return self.cleaner_interval_ns if config.cleaner_interval is None else config.cleaner_interval * _MS
+
+    def compacts(self, config: StreamConfig) -> bool:
+        return self.compact_enabled if config.compact_enabled is None else config.compact_enabled
+
+    def compact_min_lag_ns_of(self, config: StreamConfig) -> int:
+        """Records that are younger are not compacted."""
+        return self.compact_min_lag_ns if config.compact_min_lag is None else config.compact_min_lag * _MS
+
+    def tombstone_delay_ns_of(self, config: StreamConfig) -> int:
+        """Tombstones that are younger stay."""
+        own = config.compact_tombstone_delay
+        return self.tombstone_delay_ns if own is None else own * _MS
 
     def min_isr_of(self, config: StreamConfig) -> int:
         return self.min_isr if config.min_isr is None else config.min_isr
@@ -60,6 +83,9 @@ class StreamDefaults:
     def optimistic_concurrency_of(self, config: StreamConfig) -> bool:
         own = config.optimistic_concurrency_control
         return self.optimistic_concurrency if own is None else own
+
+    def flatbuffers_draft_of(self, config: StreamConfig) -> bool:
+        return self.flatbuffers_draft if config.flatbuffers_draft is None else config.flatbuffers_draft
 
     def auto_pause_ns_of(self, config: StreamConfig) -> int:
         """After how long an idle partition is paused; 0 is never."""
@@ -138,6 +164,7 @@ class BrokerSettings:
                 segment_max_age_ns=config.streams.segment_max_age_ns,
                 min_isr=clustering.min_insync_replicas,
                 optimistic_concurrency=config.streams.concurrency_control,
+                flatbuffers_draft=config.streams.flatbuffers_draft,
                 max_message_bytes=clustering.replication_max_bytes,
                 max_lag_ns=clustering.replica_max_lag_time_ns,
                 auto_pause_ns=config.streams.auto_pause_time_ns,
@@ -147,6 +174,10 @@ class BrokerSettings:
                     config.streams.retention_max_age_ns,
                 ),
                 cleaner_interval_ns=config.streams.cleaner_interval_ns,
+                compact_enabled=config.streams.compact_enabled,
+                compact_min_lag_ns=config.streams.compact_min_lag_ns,
+                tombstone_delay_ns=config.streams.compact_tombstone_delay_ns,
+                key_map_bytes=config.streams.compact_key_map_bytes,
                 auto_pause_disable_if_subscribers=config.streams.auto_pause_disable_if_subscribers,
             ),
             cursors=CursorSettings(

@@ -13,7 +13,7 @@ import difflib
 from dataclasses import dataclass
 from enum import Enum
 
-from bascule.limits import MAX_PARTITIONS, MIB
+from bascule.limits import LEAST_KEY_MAP_BYTES, MAX_PARTITIONS, MIB, RAFT_MAX_SERVERS
 
 INT64_MAX = (1 << 63) - 1
 ENV_PREFIX = "LIFTBRIDGE_"
@@ -82,7 +82,7 @@ class Setting:
 
 S = Setting
 _OURS = "new here"
-_NOT_SENT = "accepted and ignored: Bascule sends nothing to anybody"
+_NOT_SENT = "Bascule sends nothing to anybody"
 
 SETTINGS: tuple[Setting, ...] = (
     S("listen", Kind.ADDRESS, "", "Address to bind. Without a host part it is ignored: use `port`."),
@@ -202,8 +202,18 @@ SETTINGS: tuple[Setting, ...] = (
         "(relaxed: up to T of acked data is lost with the power); `os`, whenever the system does.",
         differs=f"{_OURS}; the Go server works as with `os`",
     ),
-    S("streams.retention.max.bytes", Kind.INT, "0", "Bytes a partition keeps. 0: no limit."),
-    S("streams.retention.max.messages", Kind.INT, "0", "Messages a partition keeps. 0: no limit."),
+    S(
+        "streams.retention.max.bytes",
+        Kind.INT,
+        "0",
+        "Most bytes a partition keeps, counted in whole segments. 0: no limit.",
+    ),
+    S(
+        "streams.retention.max.messages",
+        Kind.INT,
+        "0",
+        "Most messages a partition keeps, counted in whole segments. 0: no limit.",
+    ),
     S(
         "streams.retention.max.age",
         Kind.DURATION,
@@ -229,8 +239,31 @@ SETTINGS: tuple[Setting, ...] = (
         "streams.compact.max.goroutines",
         Kind.INT,
         "10",
-        "Most partitions compacted at the same time.",
+        "Accepted, without effect: a broker compacts one partition at a time.",
         minimum=1,
+        differs="there, the goroutines that scan a partition",
+    ),
+    S(
+        "streams.compact.min.lag",
+        Kind.DURATION,
+        "0",
+        "Messages that are younger are not compacted.",
+        differs="new here",
+    ),
+    S(
+        "streams.compact.tombstone.delay",
+        Kind.DURATION,
+        "24h",
+        "How long a tombstone stays at least when what it deletes is gone, from the logs of all replicas.",
+        differs="new here",
+    ),
+    S(
+        "streams.compact.key.map.bytes",
+        Kind.INT,
+        str(32 * MIB),
+        "Memory of the keys that one pass of a compaction knows, 32 bytes each; more keys take more passes.",
+        minimum=LEAST_KEY_MAP_BYTES,
+        differs="new here",
     ),
     S(
         "streams.auto.pause.time",
@@ -250,6 +283,14 @@ SETTINGS: tuple[Setting, ...] = (
         "false",
         "Optimistic concurrency: a message that names an expected offset is stored only there.",
         differs="there it has no effect unless a stream asks for it",
+    ),
+    S(
+        "streams.flatbuffers.draft",
+        Kind.BOOL,
+        "false",
+        "Understand `Publish` envelopes of the FlatBuffers draft, where they are none of the protocol: see "
+        "[the decision](decisions/flatbuffers-draft.md).",
+        differs=_OURS,
     ),
     S(
         "streams.encryption",
@@ -316,7 +357,8 @@ SETTINGS: tuple[Setting, ...] = (
         "clustering.replica.max.lag.time",
         Kind.DURATION,
         "15s",
-        "A follower that has not caught up for this long leaves the in-sync set. An idle one reports thrice in it.",
+        "A follower that has not synced what its leader had this long ago leaves the in-sync set. An idle follower "
+        "reports every 0.8 s, or three times within this time if that is more often.",
         minimum=1,
     ),
     S(
@@ -331,22 +373,32 @@ SETTINGS: tuple[Setting, ...] = (
         "clustering.replica.max.idle.wait",
         Kind.DURATION,
         "10s",
-        "Longest time between two fetches of an idle follower; keep it below `clustering.replica.max.lag.time`.",
+        "Longest time between two fetches of an idle follower.",
         minimum=1,
         differs="no effect: leaders send without being asked",
     ),
-    S("clustering.replica.fetch.timeout", Kind.DURATION, "3s", "How long a fetch may take.", minimum=1),
+    S(
+        "clustering.replica.fetch.timeout",
+        Kind.DURATION,
+        "3s",
+        "After how long without an answer a follower asks its leader again; 1.5 s at most, whatever is set.",
+        minimum=1,
+    ),
     S(
         "clustering.min.insync.replicas",
         Kind.INT,
         "1",
-        "In-sync replicas that must have a message before it is committed, if the stream does not say. 0 is 1.",
+        "In-sync replicas that must have a message before it is committed, for streams that do not say. A default, not "
+        "a minimum; stored with each stream when it is created. 0 is 1.",
+        maximum=RAFT_MAX_SERVERS,
     ),
     S(
         "clustering.min.replication.factor",
         Kind.INT,
         "0",
-        "Streams with fewer replicas are refused. 0: clients choose freely.",
+        "Streams are created with at least so many replicas, whatever the client asks for; refused if there are fewer "
+        "brokers. 0: clients choose freely.",
+        maximum=RAFT_MAX_SERVERS,
         differs=_OURS,
     ),
     S(
@@ -391,6 +443,7 @@ SETTINGS: tuple[Setting, ...] = (
         "-1",
         "Replicas of each cursors partition. -1: every broker.",
         minimum=-1,
+        maximum=RAFT_MAX_SERVERS,
     ),
     S("cursors.stream.auto.pause.time", Kind.DURATION, "1m", "Pause an idle cursors partition. 0: never."),
     S(
@@ -407,8 +460,8 @@ SETTINGS: tuple[Setting, ...] = (
         "A group coordinator silent for this long is reported by its consumers.",
         minimum=1,
     ),
-    S("telemetry.enabled", Kind.BOOL, "true", "Nothing.", differs=_NOT_SENT),
-    S("telemetry.interval.seconds", Kind.INT, "86400", "Nothing.", differs=_NOT_SENT),
+    S("telemetry.enabled", Kind.BOOL, "true", "Accepted and ignored.", differs=_NOT_SENT),
+    S("telemetry.interval.seconds", Kind.INT, "86400", "Accepted and ignored.", differs=_NOT_SENT),
 )
 
 BY_KEY: dict[str, Setting] = {setting.key: setting for setting in SETTINGS}

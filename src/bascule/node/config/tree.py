@@ -85,9 +85,13 @@ class StreamsConfig:
     """0 if segments never grow too old."""
     compact_enabled: bool
     compact_max_goroutines: int
+    compact_min_lag_ns: int
+    compact_tombstone_delay_ns: int
+    compact_key_map_bytes: int
     auto_pause_time_ns: int
     auto_pause_disable_if_subscribers: bool
     concurrency_control: bool
+    flatbuffers_draft: bool
     encryption: bool
 
 
@@ -238,7 +242,7 @@ def load(
     warnings += more
     warnings += _plain_durations(given, values)
     warnings += _warnings_about(values, given, key)
-    _settle(values, given, environ)
+    _derive(values, given, environ)
     _check(values)
     tree: dict[str, dict[str, Any]] = {section: {} for section in ("", *SECTIONS)}
     for setting in SETTINGS:
@@ -258,7 +262,7 @@ def _read_overrides(overrides: Mapping[str, object]) -> dict[str, Raw]:
     return given
 
 
-def _settle(values: dict[str, Any], given: Mapping[str, Raw], environ: Mapping[str, str]) -> None:
+def _derive(values: dict[str, Any], given: Mapping[str, Raw], environ: Mapping[str, str]) -> None:
     """Settings that depend on others, or on the user."""
     for setting in SETTINGS:
         if setting.kind is Kind.PATH:
@@ -325,11 +329,6 @@ def _warnings_about(values: Mapping[str, Any], given: Mapping[str, Raw], key: by
         warnings.append("listen has no host and is ignored: set port, or a listen such as 0.0.0.0:9292")
     if values["nats.embedded.config"] and "nats.embedded" in given and not values["nats.embedded"]:
         warnings.append("nats.embedded is false, so nats.embedded.config has no effect: remove one of them")
-    if values["clustering.replica.max.idle.wait"] >= values["clustering.replica.max.lag.time"]:
-        warnings.append(
-            "clustering.replica.max.idle.wait should be shorter than clustering.replica.max.lag.time: idle "
-            "followers will leave the in-sync set"
-        )
     if key and len(key) not in _ENCRYPTION_KEY_BYTES:
         warnings.append(f"{ENCRYPTION_KEY} has {len(key)} bytes and must have 16 or 32: encryption will fail")
     if values["streams.encryption"] and not key:

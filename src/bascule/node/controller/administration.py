@@ -52,7 +52,7 @@ class Administration:
         self._live = live
         self._brokers = brokers
         self._defaults = defaults
-        self._handing_on = jobs.tasks("the handing on of what draining brokers lead", 1)
+        self._moving = jobs.tasks("the moving of what draining brokers lead", 1)
         self._looked_at: Seen = NOTHING
         self._reported_for: Seen = NOTHING
         self._report_after = 0.0
@@ -136,7 +136,8 @@ class Administration:
         broker = server[0]
         if not force and broker not in self.members.alive:
             # No broker can copy from it: refuse if it has the only copy, before anything is changed.
-            plans.refuse_losses(broker, plans.removal_losses(self._metadata, broker))
+            awaited = plans.awaited(self._metadata, broker, await self._waiting())
+            plans.refuse_losses(broker, [*plans.removal_losses(self._metadata, broker), *awaited])
         if broker not in self._metadata.brokers.removing:
             logger.warning("broker %s is being removed: its replicas move to other brokers", broker)
             await self._proposals.propose(lambda: plans.begin_removal(self._metadata, self.members, broker))
@@ -150,6 +151,11 @@ class Administration:
         await self._proposals.propose(lambda: plans.removal(self._metadata, self.members, *server, losses))
         logger.warning("broker %s is removed", broker)
         return True
+
+    async def _waiting(self) -> plans.Waiting:
+        """The partitions without a leader yet, as the brokers that are to lead them say."""
+        asked = await asyncio.gather(*map(self._brokers.waiting, self.members.alive))
+        return {key: missing for each in asked for key, missing in each.items()}
 
     # --- electing --------------------------------------------------------------------------------------------
 
@@ -190,12 +196,12 @@ class Administration:
         if seen != self._reported_for and now >= self._report_after:
             self._reported_for, self._report_after = seen, now + REPORT_EVERY_S
             self._report()
-        if seen != self._looked_at and not self._handing_on.full:
+        if seen != self._looked_at and not self._moving.full:
             self._looked_at = seen
             if due := plans.due(metadata, members.absent):
-                self._handing_on.start(self._hand_on(due))
+                self._moving.start(self._move_leaderships(due))
 
-    async def _hand_on(self, brokers: list[str]) -> None:
+    async def _move_leaderships(self, brokers: list[str]) -> None:
         for broker in brokers:
             command = DrainBroker(broker, self.members.absent)
             try:

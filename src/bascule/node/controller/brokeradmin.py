@@ -7,9 +7,10 @@ import itertools
 import logging
 from collections.abc import Iterable
 
+from bascule.core.metadata.streams import Partition, Stream
 from bascule.errors import BasculeError, FailedPrecondition, PeerError, Status, by_status
 from bascule.limits import ADMIN_NAMED_PARTITIONS
-from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import ORDER, POSITIONS
 from bascule.node.config.broker import BrokerSettings
 from bascule.node.membership.metadata import MetadataStore
@@ -17,9 +18,9 @@ from bascule.node.membership.raft import RaftDriver
 from bascule.node.partition.cleaner import expired_end
 from bascule.node.partition.replica import Replica
 from bascule.node.partition.replicas import Replicas
+from bascule.node.partition.summary import LogSummary
 from bascule.node.runtime.ports import Process
 from bascule.ports import Clock
-from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_subject
 
@@ -56,8 +57,7 @@ class BrokerAdmin:
         self._process = process
 
     def listen(self) -> None:
-        positions = self._calls.answering(POSITIONS, self._positions)
-        self._calls.handle(self._subject(self._own), positions, Handler(ORDER.question, self._on_order))
+        self._calls.subscribe(self._subject(self._own), self._on_batch)
 
     # --- asking ----------------------------------------------------------------------------------------------
 
@@ -89,18 +89,27 @@ class BrokerAdmin:
 
     # --- answering -------------------------------------------------------------------------------------------
 
-    def _on_order(self, request: pb.PropagatedRequest, message: NatsMessage) -> None:
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in self._calls.received(batch, POSITIONS.question, ORDER.question):
+            with message as payload:
+                if message.kind is POSITIONS.question:
+                    question = POSITIONS.question.decode(payload)
+                    self._calls.tell(message.reply, POSITIONS.answer, self._positions(question))
+                else:
+                    self._on_order(ORDER.question.decode(payload), message.reply)
+
+    def _on_order(self, request: pb.PropagatedRequest, reply: bytes) -> None:
         if request.op == pb.WAS_REMOVED:
             self._was_removed(request.adminOp)
             return
-        if request.op != pb.STOP_BROKER or not usable_subject(message.reply):
+        if request.op != pb.STOP_BROKER or not usable_subject(reply):
             raise PeerError(f"operation {request.op} is unknown, or has no valid reply subject")
         response = pb.PropagatedResponse(op=request.op)
         try:
             self._stop()
         except BasculeError as error:
             response.error.code, response.error.msg = error.status, str(error)
-        self._calls.tell(message.reply, ORDER.answer, response)
+        self._calls.tell(reply, ORDER.answer, response)
 
     async def waiting(self, broker: str) -> dict[tuple[str, int], tuple[str, ...]]:
         """The partitions of which that broker is the leader but does not lead yet, each with the brokers that have to
@@ -112,17 +121,25 @@ class BrokerAdmin:
     def _positions(self, request: pb.PositionsRequest) -> pb.PositionsResponse:
         response = pb.PositionsResponse(sync=str(self._mode))
         if request.stream:
-            asked = [self._replicas.find(request.stream, number) for number in request.partitions]
+            self._add_positions(request, response)
         else:
             waiting = (replica for replica in self._replicas.values() if replica.repair.waits_for)
-            asked = list(itertools.islice(waiting, ADMIN_NAMED_PARTITIONS))
-        response.positions.extend(_position(replica) for replica in asked if replica is not None)
-        if request.expired:
-            for position in response.positions:
-                replica = self._replicas.find(request.stream, position.partition)
-                if replica is not None and position.leads:
-                    position.expiredEnd = expired_end(replica, self._defaults, self._clock.time_ns())
+            asked = itertools.islice(waiting, ADMIN_NAMED_PARTITIONS)
+            response.positions.extend(_position(each.stream, each.partition, each.summary, each) for each in asked)
         return response
+
+    def _add_positions(self, request: pb.PositionsRequest, response: pb.PositionsResponse) -> None:
+        stream = self._store.metadata.stream(request.stream)
+        for number in request.partitions if stream is not None else ():
+            assert stream is not None, "its partitions are asked for"
+            item, summary = stream.partition(number), self._replicas.summary(stream, number)
+            if item is None or summary is None:
+                continue
+            replica = self._replicas.find(request.stream, number)
+            position = _position(stream, item, summary, replica)
+            if replica is not None and position.leads and request.expired:
+                position.expiredEnd = expired_end(replica, self._defaults, self._clock.time_ns(), rolled=True)
+            response.positions.append(position)
 
     def _stop(self) -> None:
         own = self._own
@@ -145,20 +162,25 @@ class BrokerAdmin:
             )
 
 
-def _position(replica: Replica) -> pb.PartitionPosition:
-    segments = replica.log.segments
+def _position(stream: Stream, item: Partition, known: LogSummary, replica: Replica | None) -> pb.PartitionPosition:
+    """Without `replica` the partition is paused, and this is how its log was closed. One that ends before the partition
+    begins serves nothing below that all the same."""
+    leading = None if replica is None else replica.leading
     return pb.PartitionPosition(
-        stream=replica.stream.name,
-        partition=replica.partition.id,
-        end=replica.log.end,
-        hwEnd=replica.hw_end,
-        lastEpoch=replica.epochs.last_epoch,
-        leads=replica.leading is not None,
-        waitsFor=replica.repair.waits_for,
-        start=segments.start,
-        bytes=segments.bytes_from(0),
-        segments=len(segments),
-        firstTimestamp=segments.first_timestamp,
-        lastTimestamp=segments.last_record.last_timestamp,
-        heldBytes=[segments.bytes_from(hold.offset) for hold in replica.partition.holds],
+        stream=stream.name,
+        partition=item.id,
+        end=known.end,
+        hwEnd=known.hw_end,
+        lastEpoch=known.last_epoch,
+        leads=leading is not None,
+        leaderEpoch=0 if leading is None else leading.epoch,
+        established=leading is not None and leading.established,
+        readonly=leading is not None and leading.readonly,
+        waitsFor=() if replica is None else replica.repair.waits_for,
+        start=known.start if known.end >= item.start else item.start,
+        bytes=known.bytes_from(0),
+        segments=len(known.bases),
+        firstTimestamp=known.first_timestamp,
+        lastTimestamp=known.last_timestamp,
+        heldBytes=[known.bytes_from(hold.offset) for hold in item.holds],
     )

@@ -9,26 +9,23 @@ import logging
 from collections.abc import Callable
 
 from bascule.errors import BasculeError, Status
-from bascule.limits import CHANGES_AT_ONCE, RAFT_MAX_SERVERS
+from bascule.limits import CHANGES_AT_ONCE
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import CHANGE, JOIN
-from bascule.node.calls.subjects import succeeds
 from bascule.node.controller.administration import Administration
 from bascule.node.controller.executor import Executor
 from bascule.node.controller.fencing import Fencing
 from bascule.node.controller.joining import Joining
 from bascule.node.controller.livebrokers import LiveBrokers
+from bascule.node.controller.otherclusters import OtherClusters
 from bascule.node.controller.proposals import Proposals
 from bascule.node.controller.voters import Voters
 from bascule.node.membership.peers import HEARTBEAT_S, Peer
 from bascule.node.runtime.jobs import Jobs, Timer
-from bascule.ports import Clock, Subscription
+from bascule.ports import Subscription
 from bascule.wire.pb import internal_pb2 as pb
 
 logger = logging.getLogger(__name__)
-
-UNKNOWN_BROKER_S = 2.0
-"""A broker that is alone in its cluster ends after it has received heartbeats of another cluster for so long."""
 
 
 class Controller:
@@ -41,10 +38,9 @@ class Controller:
         fencing: Fencing,
         joining: Joining,
         voters: Voters,
+        other_clusters: OtherClusters,
         calls: Calls,
-        clock: Clock,
         on_role: Callable[[int, bool], None],
-        on_fatal: Callable[[str], None],
         jobs: Jobs,
     ) -> None:
         """`on_role` is called with the Raft term and whether this broker leads it, when that or the leader changes."""
@@ -56,13 +52,10 @@ class Controller:
         self._fencing = fencing
         self.joining = joining
         self._voters = voters
+        self.other_clusters = other_clusters
         self._calls = calls
-        self._clock = clock
         self._subjects = calls.subjects
         self._on_role = on_role
-        self._on_fatal = on_fatal
-        self._unknown_brokers: dict[str, int] = {}
-        """Other clusters, and when their first heartbeat was received."""
         self._subscriptions: list[Subscription] = []
         self._jobs = jobs
         self._timer: Timer | None = None
@@ -85,8 +78,8 @@ class Controller:
         self.live.begin()
         calls, subjects = self._calls, self._subjects
         self._subscriptions = [
-            calls.handle(subjects.join, calls.answering(JOIN, self.joining.answer)),
-            calls.handle(subjects.changes, calls.answering_later(CHANGE, self._carry_out, self._requests, _any)),
+            calls.subscribe(subjects.join, self._on_joining),
+            calls.subscribe(subjects.changes, self._on_changes),
         ]
         without = "dead brokers keep their leaderships; restart this broker, and another one becomes the controller"
         self._timer = self._jobs.every("the watch of the controller", HEARTBEAT_S, self._tick, without)
@@ -114,39 +107,6 @@ class Controller:
             logger.warning("broker %s has restarted (another boot id): its leaderships go to others first", peer.id)
             self._fencing.begin(peer.id)
 
-    def on_unknown_broker(self, peer: Peer) -> None:
-        """A heartbeat of another cluster in this namespace, perhaps under the id of a member. Otherwise it is ignored.
-        If one of the two clusters has a single broker, that broker ends: most likely it lost its disk and founded a
-        cluster by mistake. If both have one, the one with fewer partitions and commands ends."""
-        if not self.active:
-            return
-        now = self._clock.monotonic_ns()
-        news = peer.cluster not in self._unknown_brokers
-        first = self._unknown_brokers.setdefault(peer.cluster, now)
-        if len(self._unknown_brokers) > RAFT_MAX_SERVERS:
-            del self._unknown_brokers[next(iter(self._unknown_brokers))]
-        text = (
-            f"broker {peer.id} of another cluster ({peer.cluster}, brokers: {peer.members}) uses namespace "
-            f"{self._subjects.namespace} too"
-        )
-        if news:
-            logger.error("%s; its messages are ignored. This is cluster %s", text, self._subjects.cluster)
-        theirs = (peer.members, peer.partition_count, peer.commit, peer.cluster)
-        ours = (
-            1,
-            self.proposals.store.counts(self._raft.raft.id)[0],
-            self._raft.raft.log.commit,
-            self._subjects.cluster,
-        )
-        recovered = succeeds(self._subjects.cluster, peer.cluster)
-        if not self.live.others and not recovered and ours < theirs and now - first >= int(UNKNOWN_BROKER_S * 1e9):
-            self._on_fatal(
-                f"{text}, and this broker is alone in cluster {self._subjects.cluster}. If it belongs to the other one "
-                "(it lost its disk and founded this one by mistake), empty its data folder and restart it: it joins. "
-                "Messages that were stored here since are lost with the folder, so look at it first. Otherwise set "
-                "another clustering.namespace"
-            )
-
     def _tick(self) -> None:
         self._fencing.fence_expired()
         self._fencing.rescue()
@@ -156,7 +116,22 @@ class Controller:
 
     # --- requests --------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, request: pb.PropagatedRequest) -> pb.PropagatedResponse:
+    def _on_joining(self, batch: bytes, count: int) -> None:
+        for message in self._calls.received(batch, JOIN.question):
+            with message as payload:
+                answer = self.joining.answer(JOIN.question.decode(payload))
+                if answer is not None:
+                    self._calls.tell(message.reply, JOIN.answer, answer)
+
+    def _on_changes(self, batch: bytes, count: int) -> None:
+        """What exceeds the bound is dropped: the caller asks again."""
+        for message in self._calls.received(batch, CHANGE.question):
+            with message as payload:
+                request = CHANGE.question.decode(payload)
+                if not self._requests.full:
+                    self._requests.start(self._carry_out(request, message.reply))
+
+    async def _carry_out(self, request: pb.PropagatedRequest, reply: bytes) -> None:
         response = pb.PropagatedResponse(op=request.op)
         try:
             response.index = await self.executor.carry_out(request)
@@ -166,8 +141,4 @@ class Controller:
         except Exception as error:
             logger.exception("a request of another broker failed")
             response.error.code, response.error.msg = Status.INTERNAL, str(error)
-        return response
-
-
-def _any(request: pb.PropagatedRequest) -> bool:
-    return True
+        self._calls.tell(reply, CHANGE.answer, response)

@@ -8,7 +8,8 @@ If a client gives up, the change goes on: a stream must never be created or dele
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -22,17 +23,31 @@ from bascule.core.metadata.commands import (
     DeleteStream,
     ExpandIsr,
     GiveWay,
+    InitProducer,
     PauseStream,
     ResumeStream,
     SetHold,
     SetStreamReadonly,
     ShrinkIsr,
 )
+from bascule.core.metadata.isr import giving_way
 from bascule.core.metadata.operations import Operation
+from bascule.core.metadata.pausing import is_resumed
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
-from bascule.errors import FailedPrecondition, Internal, InvalidArgument, Outdated, Unavailable
+from bascule.errors import (
+    AlreadyExists,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    NotFound,
+    Outdated,
+    ResourceExhausted,
+    Status,
+    Unavailable,
+    by_status,
+)
 from bascule.limits import CHANGES_AT_ONCE, REMEMBERED_OPERATIONS
 from bascule.node.controller.administration import Administration
 from bascule.node.controller.coordinatorreports import CoordinatorReports
@@ -44,7 +59,10 @@ from bascule.node.membership.controllerclient import NOTHING_CHANGED, UNDECIDED
 from bascule.node.membership.newstream import NewStream
 from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Clock
+from bascule.types import Epoch
 from bascule.wire.pb import internal_pb2 as pb
+
+logger = logging.getLogger(__name__)
 
 
 class Executor:
@@ -77,6 +95,9 @@ class Executor:
         self._under_way: dict[str, asyncio.Task[int]] = {}
         self._done: dict[str, int] = {}
         """By id, the operations that this broker has carried out in its present term."""
+        self._refused: dict[str, tuple[Status, str]] = {}
+        """By id, the newest operations that cannot be carried out as asked. Whoever asked may have waited for too long,
+        and asks again: to find that out anew, for many, could take as long each time."""
         self._term = self._oldest = 0
 
     @property
@@ -94,17 +115,22 @@ class Executor:
         """Returns the index of the command that made the change. Repeated requests of one operation share one run."""
         id = self._id_of(request)
         task = self._under_way.get(id)
-        if self._raft.trouble and _handling(request.op).by is Asker.CLIENT:
+        if self._raft.trouble and _rule(request.op).by is Requester.CLIENT:
             # The disk may fail for days: the client gets the reason now, not a timeout.
             raise Internal(f"{NOTHING_CHANGED if task is None else UNDECIDED}: {self._raft.trouble}")
         if task is None:
-            if not _handling(request.op).repeatable and (made := self._made(id, request.operation.since)):
+            if refused := self._refused.get(id):
+                raise by_status(*refused)
+            if not _rule(request.op).repeatable and (made := self._made(id, request.operation.since)):
                 return made
             if self._tasks.full:
                 raise Unavailable("the controller carries out too many changes already; ask again")
             task = self._under_way[id] = self._tasks.start(self._execute(request))
             task.add_done_callback(lambda done: self._ended(id, request.op, done))
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            del task  # its exception has this frame: they would refer to each other
 
     def _id_of(self, request: pb.PropagatedRequest) -> str:
         """What is under way is not begun again. A leader asks for a change of its in-sync set once more when no answer
@@ -128,7 +154,12 @@ class Executor:
 
     def _ended(self, id: str, op: pb.Op, task: "asyncio.Task[int]") -> None:
         del self._under_way[id]
-        if task.cancelled() or task.exception() is not None or _handling(op).repeatable:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, REFUSALS) and op not in SHARED:
+            self._refused[id] = (error.status, str(error))
+            if len(self._refused) > REMEMBERED_OPERATIONS:
+                del self._refused[next(iter(self._refused))]
+        if task.cancelled() or error is not None or _rule(op).repeatable:
             return  # callers that still wait get the exception
         self._done[id] = task.result()
         if len(self._done) > REMEMBERED_OPERATIONS:
@@ -138,25 +169,58 @@ class Executor:
     # --- each operation --------------------------------------------------------------------------------------
 
     async def _execute(self, request: pb.PropagatedRequest) -> int:
-        return await _handling(request.op).how(self, request)
+        if _rule(request.op).by is Requester.NOBODY:
+            raise InvalidArgument(f"operation {request.op} is not known to this broker")
+        match request.op:
+            case pb.BARRIER:
+                return await self._barrier(request)
+            case pb.CREATE_STREAM:
+                return await self._create(request)
+            case pb.DELETE_STREAM:
+                return await self._delete(request)
+            case pb.PAUSE_STREAM | pb.SET_STREAM_READONLY:
+                return await self._restrict(request)
+            case pb.RESUME_STREAM:
+                return await self._resume(request)
+            case pb.ALTER_STREAM:
+                return await self._alter(request)
+            case pb.SET_HOLD:
+                return await self._set_hold(request)
+            case pb.INIT_PRODUCER:
+                return await self._init_producer(request)
+            case pb.REPORT_CONSUMER_GROUP_COORDINATOR:
+                return await self._reports.take(request.reportConsumerGroupCoordinatorOp)
+            case pb.GIVE_WAY:
+                return await self._give_way(request)
+            case pb.DRAIN_BROKER | pb.UNDRAIN_BROKER | pb.REMOVE_BROKER | pb.ELECT_LEADER:
+                return await self._administration.execute(request)
+            case _:
+                return await self._as_requested(request)
 
     async def _as_requested(self, request: pb.PropagatedRequest) -> int:
         """The request is the command (`core.metadata.codec`)."""
         command = asked(request)
-        if isinstance(command, ExpandIsr | GiveWay) and not self._live.stays(command.replica):
-            raise FailedPrecondition(f"{command.replica} is not alive, or about to stop")
+        if isinstance(command, ExpandIsr):
+            self._check_stays(command.replica)
         if isinstance(command, ShrinkIsr | ExpandIsr):
             return await self._proposals.commit(command)
         return await self._proposals.propose(lambda: command)
 
-    async def _administer(self, request: pb.PropagatedRequest) -> int:
-        return await self._administration.execute(request)
+    def _check_stays(self, broker: str) -> None:
+        if not self._live.stays(broker):
+            raise FailedPrecondition(f"{broker} is not alive, or about to stop")
 
-    async def _report_coordinator(self, request: pb.PropagatedRequest) -> int:
-        return await self._reports.take(request.reportConsumerGroupCoordinatorOp)
+    async def _give_way(self, request: pb.PropagatedRequest) -> int:
+        wanted, whole = cast(GiveWay, asked(request)), request.giveWayOp.whole
 
-    async def _refuse(self, request: pb.PropagatedRequest) -> int:
-        raise InvalidArgument(f"operation {request.op} is not known to this broker")
+        def command() -> Command:
+            self._check_stays(wanted.replica)
+            self._metadata.check(wanted)
+            item = self._metadata.partition(wanted.stream, wanted.partition)
+            assert item is not None, f"{wanted.stream} was checked"
+            return giving_way(item, wanted, whole)
+
+        return await self._proposals.propose(command, only=wanted.replica)
 
     async def _barrier(self, request: pb.PropagatedRequest) -> int:
         if asker := request.brokerOp.broker:
@@ -170,7 +234,8 @@ class Executor:
         new.check()
         index = await self._proposals.propose(lambda: CreateStream(self._place(new), operation))
         if (stream := self._metadata.stream(new.name)) and stream.creation_index == index:
-            await self._status.started((item.leader for item in stream), index)
+            _warn_if_it_never_commits(stream)
+            await self._status.started(stream, index)
         return index
 
     def _place(self, new: NewStream) -> Stream:
@@ -237,81 +302,116 @@ class Executor:
         index = await self._proposals.propose(lambda: command)
         if stream := self._metadata.stream(command.name):
             await self._until_carried_out(stream, index)
-            await self._status.started((item.leader for item in stream if not item.paused), stream.creation_index)
+            await self._status.started((item for item in stream if not item.paused), stream.creation_index)
         return index
 
     async def _resume(self, request: pb.PropagatedRequest) -> int:
-        """Returns when the leaders of the stream lead: a message that is published then is not lost."""
+        """Returns when the leaders of what is resumed lead: a message that is published then is not lost. Those of
+        partitions that were named and not paused, too: somebody else may just have resumed them."""
         command = cast(ResumeStream, asked(request))
         index = await self._proposals.propose(lambda: replace(command, at=self._clock.time_ns()))
         if stream := self._metadata.stream(command.name):
-            await self._status.started((item.leader for item in stream if not item.paused), stream.creation_index)
+            resumed = [item for item in stream if is_resumed(item, command, Epoch(index))]
+            await self._status.started(resumed, stream.creation_index, all_of_stream=False)
         return index
 
     async def _set_hold(self, request: pb.PropagatedRequest) -> int:
+        """Returns when no replica compacts what is held, by what its broker knows: each knows of the hold, or its lease
+        is over. A hold that is raised holds less than before: nobody is waited for."""
         hold = cast(SetHold, asked(request))
-        return await self._proposals.propose(lambda: replace(hold, at=self._clock.time_ns()))
+        before = self._held_from(hold)
+        index = await self._proposals.propose(lambda: replace(hold, at=self._clock.time_ns()))
+        item = self._metadata.partition(hold.stream, hold.partition)
+        if item is not None and (before is None or before >= hold.offset):
+            await self._until_carried_out([item], index)
+        return index
+
+    def _held_from(self, hold: SetHold) -> int | None:
+        item = self._metadata.partition(hold.stream, hold.partition)
+        holds = () if item is None else item.holds
+        return next((each.offset for each in holds if each.name == hold.name), None)
+
+    async def _init_producer(self, request: pb.PropagatedRequest) -> int:
+        command = cast(InitProducer, asked(request))
+        return await self._proposals.commit(replace(command, at=self._clock.time_ns()))
 
 
-SHARED = (pb.SHRINK_ISR, pb.EXPAND_ISR, pb.GIVE_WAY, pb.CHANGE_LEADER, pb.RAISE_STARTS)
+REFUSALS = (InvalidArgument, NotFound, AlreadyExists, FailedPrecondition, ResourceExhausted)
+"""An operation cannot be carried out as asked; whoever wants it all the same asks anew."""
+
+SHARED = (pb.SHRINK_ISR, pb.EXPAND_ISR, pb.GIVE_WAY, pb.CHANGE_LEADER, pb.RAISE_STARTS, pb.TELL_CLEARED)
 """Operations that name the only state in which they apply: two equal requests ask for the same change."""
 
 
-class Asker(Enum):
-    """Who requests an operation. While the controller's disk fails a client is told so at once; brokers and
-    administrators of brokers ask again until it works, or their time is over."""
+class Requester(Enum):
+    """Who requests an operation. While the controller's disk fails a client is told so at once, also one that
+    administers streams; brokers and administrators of brokers ask again until it works, or their time is over."""
 
     CLIENT = "client"
     BROKER = "broker"
-    ADMINISTRATOR = "administrator"
+    BROKER_ADMINISTRATOR = "administrator of brokers"
     NOBODY = "nobody"
 
 
-class Handling(NamedTuple):
-    """How the controller handles a requested operation."""
-
-    how: Callable[[Executor, pb.PropagatedRequest], Awaitable[int]]
-    by: Asker
+class Rule(NamedTuple):
+    by: Requester
     repeatable: bool = False
     """A late copy is harmless: it changes nothing, or names the only state in which it applies. Every other operation
     is carried out once, by its id."""
 
 
-_NEVER = Handling(Executor._refuse, Asker.NOBODY)
+_NEVER = Rule(Requester.NOBODY)
 """The controller proposes such a command by itself, or nobody does yet."""
 
-OPERATIONS: dict[pb.Op, Handling] = {
-    pb.BARRIER: Handling(Executor._barrier, Asker.BROKER, repeatable=True),
-    pb.CREATE_STREAM: Handling(Executor._create, Asker.CLIENT, repeatable=True),
-    pb.DELETE_STREAM: Handling(Executor._delete, Asker.CLIENT, repeatable=True),
-    pb.PAUSE_STREAM: Handling(Executor._restrict, Asker.CLIENT),
-    pb.RESUME_STREAM: Handling(Executor._resume, Asker.CLIENT),
-    pb.SET_STREAM_READONLY: Handling(Executor._restrict, Asker.CLIENT),
-    pb.ALTER_STREAM: Handling(Executor._alter, Asker.CLIENT),
-    pb.SET_HOLD: Handling(Executor._set_hold, Asker.CLIENT),
-    pb.REMOVE_HOLD: Handling(Executor._as_requested, Asker.CLIENT),
-    pb.JOIN_CONSUMER_GROUP: Handling(Executor._as_requested, Asker.CLIENT),
-    pb.LEAVE_CONSUMER_GROUP: Handling(Executor._as_requested, Asker.CLIENT),
-    pb.REPORT_CONSUMER_GROUP_COORDINATOR: Handling(Executor._report_coordinator, Asker.BROKER),
-    pb.SHRINK_ISR: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
-    pb.EXPAND_ISR: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
-    pb.GIVE_WAY: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
-    pb.CHANGE_LEADER: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
-    pb.RAISE_STARTS: Handling(Executor._as_requested, Asker.BROKER, repeatable=True),
-    pb.HAND_OVER: Handling(Executor._as_requested, Asker.BROKER),
-    pb.BROKER_STARTED: Handling(Executor._as_requested, Asker.BROKER),
-    pb.DRAIN_BROKER: Handling(Executor._administer, Asker.ADMINISTRATOR),
-    pb.UNDRAIN_BROKER: Handling(Executor._administer, Asker.ADMINISTRATOR),
-    pb.REMOVE_BROKER: Handling(Executor._administer, Asker.ADMINISTRATOR),
-    pb.ELECT_LEADER: Handling(Executor._administer, Asker.ADMINISTRATOR),
+OPERATIONS: dict[pb.Op, Rule] = {
+    pb.BARRIER: Rule(Requester.BROKER, repeatable=True),
+    pb.CREATE_STREAM: Rule(Requester.CLIENT, repeatable=True),
+    pb.DELETE_STREAM: Rule(Requester.CLIENT, repeatable=True),
+    pb.PAUSE_STREAM: Rule(Requester.CLIENT),
+    pb.RESUME_STREAM: Rule(Requester.CLIENT),
+    pb.SET_STREAM_READONLY: Rule(Requester.CLIENT),
+    pb.ALTER_STREAM: Rule(Requester.CLIENT),
+    pb.SET_HOLD: Rule(Requester.CLIENT),
+    pb.REMOVE_HOLD: Rule(Requester.CLIENT),
+    pb.INIT_PRODUCER: Rule(Requester.CLIENT),
+    pb.JOIN_CONSUMER_GROUP: Rule(Requester.CLIENT),
+    pb.LEAVE_CONSUMER_GROUP: Rule(Requester.CLIENT),
+    pb.REPORT_CONSUMER_GROUP_COORDINATOR: Rule(Requester.BROKER),
+    pb.SHRINK_ISR: Rule(Requester.BROKER, repeatable=True),
+    pb.EXPAND_ISR: Rule(Requester.BROKER, repeatable=True),
+    pb.GIVE_WAY: Rule(Requester.BROKER, repeatable=True),
+    pb.CHANGE_LEADER: Rule(Requester.BROKER, repeatable=True),
+    pb.RAISE_STARTS: Rule(Requester.BROKER, repeatable=True),
+    pb.TELL_CLEARED: Rule(Requester.BROKER, repeatable=True),
+    pb.HAND_OVER: Rule(Requester.BROKER),
+    pb.BROKER_STARTED: Rule(Requester.BROKER),
+    pb.DRAIN_BROKER: Rule(Requester.BROKER_ADMINISTRATOR),
+    pb.UNDRAIN_BROKER: Rule(Requester.BROKER_ADMINISTRATOR),
+    pb.REMOVE_BROKER: Rule(Requester.BROKER_ADMINISTRATOR),
+    pb.ELECT_LEADER: Rule(Requester.BROKER_ADMINISTRATOR),
     pb.BROKER_DIED: _NEVER,
     pb.DISK_LOST: _NEVER,
     pb.BEGIN_REMOVAL: _NEVER,
     pb.PUBLISH_ACTIVITY: _NEVER,
     pb.CHANGE_CONSUMER_GROUP_COORDINATOR: _NEVER,
 }
-"""Every command has a place here. An operation that has none is refused, too."""
+"""Every command has a place here; `Executor._execute` carries it out. An operation that has none is refused, too."""
 
 
-def _handling(op: pb.Op) -> Handling:
+def _rule(op: pb.Op) -> Rule:
     return OPERATIONS.get(op, _NEVER)
+
+
+def _warn_if_it_never_commits(stream: Stream) -> None:
+    """Not refused: the Go server creates such a stream, too, and a smaller min ISR can be set later."""
+    least, fewest = stream.config.min_isr or 1, min(len(item.replicas) for item in stream)
+    if fewest < least:
+        logger.warning(
+            "stream %s has %d replicas, and min ISR %d can never be met: nothing in it is committed; set a smaller one "
+            "with `bascule stream alter %s min.isr=%d`",
+            stream.name,
+            fewest,
+            least,
+            stream.name,
+            fewest,
+        )

@@ -15,8 +15,15 @@ GRACE_S = 1.5 * HEARTBEAT_S
 
 
 class LiveBrokers:
-    def __init__(self, raft: RaftDriver, clock: Clock, last_heartbeat: Callable[[str], int]) -> None:
-        """`last_heartbeat` says when this broker last received a heartbeat of another one, or started."""
+    def __init__(
+        self,
+        raft: RaftDriver,
+        clock: Clock,
+        last_heartbeat: Callable[[str], int],
+        announced_stop: Callable[[str], bool],
+    ) -> None:
+        """`last_heartbeat` says when this broker last received a heartbeat of another one, or started;
+        `announced_stop`, whether that heartbeat said that the other one is about to stop."""
         self.active = False
         """This broker is the controller."""
         self.stopping: dict[str, None] = {}
@@ -26,6 +33,7 @@ class LiveBrokers:
         self._raft = raft
         self._clock = clock
         self._last_heartbeat = last_heartbeat
+        self._announced_stop = announced_stop
         self._liveness = Liveness(int(SESSION_S * 1e9), int(GRACE_S * 1e9))
 
     @property
@@ -33,9 +41,10 @@ class LiveBrokers:
         return tuple(server for server in self._raft.membership.everyone if server != self._raft.raft.id)
 
     def begin(self) -> None:
-        """This broker has become the controller: what it knew in an earlier term does not count."""
+        """This broker has become the controller: what it knew in an earlier term does not count. A controller that
+        stops hands its role over, and may send no heartbeat to its successor any more."""
         self.active = True
-        self.stopping = {}
+        self.stopping = {broker: None for broker in self.others if self._announced_stop(broker)}
         last = {broker: self._last_heartbeat(broker) for broker in self.others}
         self._liveness.begin(last, self._clock.monotonic_ns())
 

@@ -23,17 +23,17 @@ class Proposals:
     def metadata(self) -> Metadata:
         return self.store.metadata
 
-    async def propose(self, command: Callable[[], Command]) -> int:
+    async def propose(self, command: Callable[[], Command], only: str = "") -> int:
         """Check, commit and apply a command; one at a time, so that each sees the effect of the one before. Returns the
         index of the command that made the change: an earlier one if the operation was made before. Only here a command
-        gets the list of live brokers."""
+        gets the list of live brokers, or `only` the one that may lead."""
         async with self._proposing:
             try:
                 proposed = command()
             except BasculeError:
                 await self.raft.current()  # refuse only by the newest committed state, as in `_check`
                 proposed = command()
-            return await self.commit(with_alive(proposed, self._live.staying()))
+            return await self.commit(with_alive(proposed, (only,) if only else self._live.staying()))
 
     async def submit(self, command: Command) -> None:
         """A command that is the same whatever the one before it did."""

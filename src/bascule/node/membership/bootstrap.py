@@ -16,7 +16,7 @@ promise anew. A promise to a founder that has lost its disk since (it has anothe
 every peer of the list is present and in no cluster: the founder may have founded a cluster before, and a missing peer
 may have joined it.
 
-A cluster that could not answer because of a network partition is noticed later: see `Controller.on_unknown_broker`.
+A cluster that could not answer because of a network partition is noticed later: see `node.controller.otherclusters`.
 
 Known to be imperfect: the peer that two majorities share loses its promise with its disk. If its disk is wiped while
 all brokers of the cluster are down, and the peers that never joined it form a majority with it, they found a second
@@ -29,11 +29,10 @@ from dataclasses import dataclass
 
 from bascule.errors import PeerError, StartError
 from bascule.log.checkpoint import is_damaged, read_checkpoint, write_checkpoint
-from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import FOUNDING
 from bascule.node.membership.waiting import Waiting
 from bascule.ports import Clock, Disk
-from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_id
 
@@ -135,8 +134,8 @@ class Bootstrap:
         seed."""
         self._own = await self._load()
         subscriptions = [
-            self._calls.handle(self._subjects.founding, Handler(FOUNDING, self._on_founding)),
-            self._calls.handle(self._subjects.founded, Handler(FOUNDING, self._on_founding)),
+            self._calls.subscribe(self._subjects.founding, self._on_batch),
+            self._calls.subscribe(self._subjects.founded, self._on_batch),
         ]
         waiting = self.waiting = Waiting(self._clock, "waiting to found a cluster")
         began = self._loop.time()
@@ -157,13 +156,16 @@ class Bootstrap:
 
     def answer(self) -> None:
         """This broker is in a cluster: from now on it answers brokers that are in none."""
-        self._calls.handle(self._subjects.founding, Handler(FOUNDING, self._on_asked))
+        self._calls.subscribe(self._subjects.founding, self._on_asked)
 
-    def _on_asked(self, said: pb.Bootstrap, message: NatsMessage) -> None:
+    def _on_asked(self, batch: bytes, count: int) -> None:
         """All who ask in one turn of the event loop have one answer."""
-        if not self._asked:
-            self._asked = True
-            self._loop.call_soon(self._answer)
+        for message in self._calls.received(batch, FOUNDING):
+            with message as payload:
+                FOUNDING.decode(payload)
+                if not self._asked:
+                    self._asked = True
+                    self._loop.call_soon(self._answer)
 
     def _answer(self) -> None:
         self._asked = False
@@ -248,7 +250,7 @@ class Bootstrap:
         await write_checkpoint(self._disk, PROMISE_FILE, stored.SerializeToString())
         self._own = Announcement(own.server_id, own.seed, founder, withdrawn)
         if founder != own.server_id:
-            logger.info("this broker lets %s found the cluster", founder[0])
+            logger.info("waiting for %s to found the cluster", founder[0])
 
     # --- announcements -------------------------------------------------------------------------------------------
 
@@ -264,7 +266,12 @@ class Bootstrap:
             message.promise.withdrawn = announcement.withdrawn
         self._calls.tell(subject, FOUNDING, message)
 
-    def _on_founding(self, said: pb.Bootstrap, message: NatsMessage) -> None:
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in self._calls.received(batch, FOUNDING):
+            with message as payload:
+                self._on_founding(FOUNDING.decode(payload))
+
+    def _on_founding(self, said: pb.Bootstrap) -> None:
         if not usable_id(said.id):
             raise PeerError(f"{said.id[:64]!r} is not a valid broker id")
         if said.id == self._founder.broker_id:

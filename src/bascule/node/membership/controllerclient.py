@@ -15,10 +15,12 @@ from bascule.core.metadata.commands import (
     AlterStream,
     BrokerStarted,
     ChangeLeader,
+    ClearedEnd,
     DeleteStream,
     ExpandIsr,
     GiveWay,
     HandOver,
+    InitProducer,
     JoinGroup,
     LeaveGroup,
     NewStart,
@@ -29,6 +31,7 @@ from bascule.core.metadata.commands import (
     SetHold,
     SetStreamReadonly,
     ShrinkIsr,
+    TellCleared,
 )
 from bascule.core.metadata.streams import Partition
 from bascule.errors import DeadlineExceeded, Internal, Outdated, Status, Unavailable, by_status
@@ -46,7 +49,7 @@ DEFAULT_TIMEOUT_S = 5.0
 NOTHING_CHANGED = "nothing was changed"
 ASK_EVERY_S = 0.5
 POLL_S = 0.02
-SEEN_S = 2.0
+APPLIED_S = 2.0
 ISR_TIMEOUT_S = 1.0
 """For requests that are repeated anyway: while a change of the ISR is pending, the larger set must commit."""
 
@@ -79,21 +82,20 @@ class ControllerClient:
     async def create_stream(self, new: NewStream, timeout_s: float | None) -> None:
         """Returns when its leaders lead, and this broker knows: a client uses the stream here when it is answered."""
         request = pb.PropagatedRequest(op=pb.CREATE_STREAM, createStreamOp=new.to_wire())
-        await self._seen_perhaps(await self.change(request, timeout_s), timeout_s)
+        await self._until_applied_perhaps(await self.change(request, timeout_s), timeout_s)
 
     async def delete_stream(self, name: str, timeout_s: float | None) -> None:
         """Returns when no broker takes messages for it any more, and this broker knows. That may take as long as the
         lease of a leader."""
         index = await self.change(asking(DeleteStream(name)), timeout_s, patience_s=LEASE_WAIT_S)
-        await self._seen_perhaps(index, timeout_s)
+        await self._until_applied_perhaps(index, timeout_s)
 
     async def pause_stream(
         self, name: str, partitions: tuple[int, ...], resume_all: bool, timeout_s: float | None
     ) -> None:
         """Returns when nothing is taken for these partitions any more, and this broker knows: a publish here resumes
         them."""
-        index = await self.change(asking(PauseStream(name, partitions, resume_all)), timeout_s, patience_s=LEASE_WAIT_S)
-        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        await self._applied(asking(PauseStream(name, partitions, resume_all)), timeout_s, LEASE_WAIT_S)
 
     async def pause_idle(self, stream: str, partition: Partition) -> None:
         """This broker leads it, and nobody has used it for long."""
@@ -102,32 +104,32 @@ class ControllerClient:
 
     async def resume_stream(self, name: str, partitions: tuple[int, ...], timeout_s: float | None) -> None:
         """Returns when their leaders lead, and this broker knows."""
-        await self._known(asking(ResumeStream(name, partitions)), timeout_s)
+        await self._applied(asking(ResumeStream(name, partitions)), timeout_s)
 
     async def set_readonly(
         self, name: str, partitions: tuple[int, ...], readonly: bool, timeout_s: float | None
     ) -> None:
         """Returns when nothing is taken for these partitions any more, or when it is taken again, and this broker
         knows: it answers publishes accordingly."""
-        command = SetStreamReadonly(name, partitions, readonly)
-        index = await self.change(asking(command), timeout_s, patience_s=LEASE_WAIT_S)
-        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        await self._applied(asking(SetStreamReadonly(name, partitions, readonly)), timeout_s, LEASE_WAIT_S)
 
     async def set_hold(self, hold: SetHold, timeout_s: float | None) -> None:
-        """Returns when it holds: nothing at or above it is removed any more, and this broker knows."""
-        await self._known(asking(hold), timeout_s)
+        """Returns when it holds: nothing at or above it is removed any more, on any broker, and this broker knows."""
+        await self._applied(asking(hold), timeout_s, LEASE_WAIT_S)
 
     async def remove_hold(self, stream: str, partition: int, name: str, timeout_s: float | None) -> None:
-        await self._known(asking(RemoveHold(stream, partition, name)), timeout_s)
+        await self._applied(asking(RemoveHold(stream, partition, name)), timeout_s)
+
+    async def init_producer(self, name: str, timeout_s: float | None) -> int:
+        """The index of the command by which it began, which is its epoch; returns when this broker knows."""
+        return await self._applied(asking(InitProducer(name)), timeout_s)
 
     async def join_group(self, group: str, consumer: str, streams: tuple[str, ...], timeout_s: float | None) -> int:
         """The index of the command by which it joined; returns when this broker knows."""
-        index = await self.change(asking(JoinGroup(group, consumer, streams)), timeout_s)
-        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
-        return index
+        return await self._applied(asking(JoinGroup(group, consumer, streams)), timeout_s)
 
     async def leave_group(self, group: str, consumer: str, timeout_s: float | None) -> None:
-        await self._known(asking(LeaveGroup(group, consumer)), timeout_s)
+        await self._applied(asking(LeaveGroup(group, consumer)), timeout_s)
 
     async def expire_member(self, group: str, consumer: str, epoch: int) -> None:
         """This broker, the coordinator at that epoch, has not heard of it for too long."""
@@ -147,11 +149,16 @@ class ControllerClient:
     ) -> None:
         """Records have expired in these partitions, which that broker leads. Returns when this broker knows; those of
         which it is not the leader any more stay as they are."""
-        await self._known(asking(RaiseStarts(leader, starts)), timeout_s)
+        await self._applied(asking(RaiseStarts(leader, starts)), timeout_s)
+
+    async def tell_cleared(self, ends: tuple[ClearedEnd, ...], timeout_s: float) -> None:
+        """How far logs of this broker are cleared. Returns when this broker knows; those that did not fit stay as they
+        are, and what was told shows in the metadata."""
+        await self._applied(asking(TellCleared(self._own, ends)), timeout_s)
 
     async def alter_stream(self, command: AlterStream, timeout_s: float | None) -> None:
         """Returns when its settings are in use, and this broker knows."""
-        await self._known(asking(command), timeout_s, LEASE_WAIT_S)
+        await self._applied(asking(command), timeout_s, LEASE_WAIT_S)
 
     async def barrier(self, timeout_s: float) -> None:
         """Returns when this broker has applied everything that was committed before the call. The controller then
@@ -178,9 +185,11 @@ class ControllerClient:
     async def expand_isr(self, stream: str, partition: Partition, replica: str) -> None:
         await self.change(asking(ExpandIsr(*_change(stream, partition, replica))), ISR_TIMEOUT_S)
 
-    async def give_way(self, stream: str, partition: Partition, replica: str) -> None:
-        """Hand leadership over to that replica."""
-        await self.change(asking(GiveWay(*_change(stream, partition, replica))), ISR_TIMEOUT_S)
+    async def give_way(self, stream: str, partition: Partition, replica: str, whole: bool = False) -> None:
+        """Hand leadership over to that replica. `whole`: this one has everything that it promised."""
+        request = asking(GiveWay(*_change(stream, partition, replica)))
+        request.giveWayOp.whole = whole
+        await self.change(request, ISR_TIMEOUT_S)
 
     async def change_leader(self, stream: str, partition: Partition) -> None:
         """Ask for another leader, or at least a new epoch."""
@@ -193,10 +202,11 @@ class ControllerClient:
         """Like `change`, but returns when the outcome is applied here. That wait has no limit."""
         await self._raft.applied(await self.change(request, timeout_s))
 
-    async def _known(self, request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> None:
-        """Like `apply`, with a limit."""
+    async def _applied(self, request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
+        """Like `apply`, with a limit. Returns the index, as `change` does."""
         index = await self.change(request, timeout_s, patience_s)
-        await self._seen(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        await self._until_applied(index, DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s)
+        return index
 
     async def change(self, request: pb.PropagatedRequest, timeout_s: float | None, patience_s: float = 0.0) -> int:
         """Returns the index of the command that made the change. Without a controller it raises at once, or at the
@@ -240,15 +250,15 @@ class ControllerClient:
         if not response.HasField("error"):
             return response.index
         # Apply what was committed before the refusal, perhaps by an earlier try of this: the caller sees why.
-        await self._seen(response.index, timeout_s)
+        await self._until_applied(response.index, timeout_s)
         raise by_status(Status(response.error.code), response.error.msg)
 
-    async def _seen_perhaps(self, index: int, timeout_s: float | None) -> None:
+    async def _until_applied_perhaps(self, index: int, timeout_s: float | None) -> None:
         """Waits for this broker to know of a change that is made; not for long, because its disk may be held up."""
         with suppress(DeadlineExceeded):
-            await self._seen(index, SEEN_S if timeout_s is None else min(timeout_s, SEEN_S))
+            await self._until_applied(index, APPLIED_S if timeout_s is None else min(timeout_s, APPLIED_S))
 
-    async def _seen(self, index: int, timeout_s: float) -> None:
+    async def _until_applied(self, index: int, timeout_s: float) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._raft.applied(index)

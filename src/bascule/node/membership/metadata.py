@@ -20,6 +20,7 @@ from bascule.core.metadata.state import (
     StreamDeleted,
     difference,
 )
+from bascule.core.metadata.streams import Stream
 from bascule.limits import CODEC_SLICED_BYTES, COMMAND_WEIGHT
 from bascule.wire.raft_messages import Entry, EntryKind, Snapshot
 
@@ -55,8 +56,11 @@ class Changes(Protocol):
 
 
 class MetadataStore:
-    def __init__(self, cache: MetadataCache, changes: Changes) -> None:
+    def __init__(self, cache: MetadataCache, changes: Changes, known_index: int = 0) -> None:
+        """Entries up to `known_index` were on the disk when this broker started."""
         self._cache = cache
+        self._known_index = known_index
+        self._at_start: dict[str, Stream] | None = None
         self._changes = changes
         self._outcomes: dict[int, list[Change]] = {}
         self._counted_at: tuple[Metadata, int, str] | None = None
@@ -70,12 +74,14 @@ class MetadataStore:
         """Returns how many partitions changed: after many the caller yields to the event loop."""
         if snapshot.index <= self.metadata.index:
             return 0
+        self._note_start(snapshot.index)
         restored = await in_slices(Metadata.restoring(snapshot.data))
         before, self._cache.metadata = self.metadata, restored
         return self._tell(difference(before, self.metadata))
 
     async def apply(self, entry: Entry) -> int:
         """Returns the same, plus the cost of the command itself."""
+        self._note_start(entry.index)
         if entry.kind is not EntryKind.COMMAND:
             return 0
         large = len(entry.data) >= CODEC_SLICED_BYTES
@@ -85,6 +91,15 @@ class MetadataStore:
         while len(self._outcomes) > REMEMBERED_OUTCOMES:
             del self._outcomes[next(iter(self._outcomes))]
         return COMMAND_WEIGHT + self._tell(changes)
+
+    def _note_start(self, index: int) -> None:
+        if index > self._known_index and self._at_start is None:
+            self._at_start = dict(self.metadata.streams)
+
+    def at_start(self, name: str, creation_index: int) -> Stream | None:
+        """That stream as it was when the last boot of this broker ended, as far as the broker knew it then."""
+        stream = (self._at_start or {}).get(name)
+        return stream if stream is not None and stream.creation_index == creation_index else None
 
     def outcome(self, index: int) -> list[Change]:
         """What the command at this index changed. Raises the error for its proposer if it was rejected."""

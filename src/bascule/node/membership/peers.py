@@ -8,20 +8,20 @@ boot look like two.
 
 A broker that does not receive its own heartbeats has a connection to NATS that works in one direction only: it seems
 alive and can serve nobody. It then sends heartbeats to itself only, until it receives them again; the others receive
-none and fence it.
+none and fence it. So does a broker that has stored nothing of the metadata for as long as a replica may lag: its disk
+hangs or fails, so it learns of no change, and cannot lead what it is given.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bascule.errors import PeerError
 from bascule.limits import RAFT_MAX_SERVERS
-from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import HEARTBEAT, HEARTBEATS_WANTED
 from bascule.node.membership.activeclock import TURN_S, ActiveClock
 from bascule.node.runtime.jobs import Jobs, Timer
-from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.subjects import usable_token
 
@@ -53,6 +53,10 @@ class Peer:
     commit: int = 0
     members: int = 0
     """Number of members of its cluster."""
+    knows_cleared: bool = False
+    """It knows the command TellCleared; brokers of an older release end when they meet it."""
+    stalled: bool = False
+    """It stores no metadata, and has not for too long. Never of another broker: one that is sends no heartbeats."""
 
 
 Describe = Callable[[bool], Peer]
@@ -88,6 +92,7 @@ class Peers:
         self._doubles = 0
         self._double_at = 0
         self._was_here_first = False
+        self._was_stalled = False
         self._heartbeats: Timer | None = None
 
     def start(self, on_heartbeat: Callable[[Peer], None], on_unknown_broker: Callable[[Peer], None]) -> None:
@@ -95,9 +100,7 @@ class Peers:
         ignored."""
         self._on_peer, self._on_unknown_broker = on_heartbeat, on_unknown_broker
         for subject in (self._subjects.heartbeats, self._own_subject):
-            self._calls.handle(
-                subject, Handler(HEARTBEAT, self._on_heartbeat), Handler(HEARTBEATS_WANTED, self._on_wanted)
-            )
+            self._calls.subscribe(subject, self._on_batch)
         self._own_heartbeat_at = self._started_at = self._clock.monotonic_ns()
         self._calls.tell(self._subjects.heartbeats, HEARTBEATS_WANTED, pb.ServerInfoRequest(id=self._me().id))
         self._heartbeats = self._jobs.every("heartbeats", HEARTBEAT_S, self._beat, "this broker counts as dead")
@@ -115,6 +118,15 @@ class Peers:
     def last_heartbeat(self, broker: str) -> int:
         """Its time on the monotonic clock; the time of our start if there was none."""
         return self._latest[broker][1] if broker in self._latest else self._started_at
+
+    def all_know_cleared(self, members: Iterable[str]) -> bool:
+        """Whether the last heartbeat of each of these members said so. One that sent none may have an older release."""
+        own = self._me().id
+        return all(each == own or (each in self._latest and self._latest[each][0].knows_cleared) for each in members)
+
+    def announced_stop(self, broker: str) -> bool:
+        """Whether its last heartbeat said that it is about to stop."""
+        return broker in self._latest and self._latest[broker][0].stopping
 
     @property
     def boot(self) -> str:
@@ -146,9 +158,23 @@ class Peers:
             cluster=self._subjects.cluster,
             commit=me.commit,
             members=me.members,
+            knowsCleared=True,
         )
-        # A broker that cannot receive is to be fenced: the others get no heartbeat.
-        self._calls.tell(self._own_subject if self._misses_own else self._subjects.heartbeats, HEARTBEAT, message)
+        # A broker that cannot receive, or stores nothing, is to be fenced: the others get no heartbeat.
+        self._note_stall(me.stalled)
+        fence = self._misses_own or me.stalled
+        self._calls.tell(self._own_subject if fence else self._subjects.heartbeats, HEARTBEAT, message)
+
+    def _note_stall(self, stalled: bool) -> None:
+        if stalled and not self._was_stalled:
+            logger.error(
+                "nothing of the metadata has been stored for as long as a replica may lag: the disk hangs or fails. "
+                "This broker sends no more heartbeats, so that others lead its partitions. It goes on by itself when "
+                "its disk does; look into the disk"
+            )
+        elif self._was_stalled and not stalled:
+            logger.warning("the metadata is stored again: this broker sends heartbeats again")
+        self._was_stalled = stalled
 
     def announce_stop(self) -> None:
         """Announce, now and in all later heartbeats, that this broker is about to stop."""
@@ -183,10 +209,16 @@ class Peers:
         self._clock.turned()
         self.say()
 
-    def _on_wanted(self, asked: pb.ServerInfoRequest, message: NatsMessage) -> None:
-        self.say()
+    def _on_batch(self, batch: bytes, count: int) -> None:
+        for message in self._calls.received(batch, HEARTBEAT, HEARTBEATS_WANTED):
+            with message as payload:
+                if message.kind is HEARTBEAT:
+                    self._on_heartbeat(HEARTBEAT.decode(payload))
+                else:
+                    HEARTBEATS_WANTED.decode(payload)
+                    self.say()
 
-    def _on_heartbeat(self, info: pb.ServerInfoResponse, message: NatsMessage) -> None:
+    def _on_heartbeat(self, info: pb.ServerInfoResponse) -> None:
         if not usable_token(info.id):
             raise PeerError(f"{info.id[:64]!r} is not a valid broker id")
         self._note(_peer(info), self._clock.monotonic_ns())
@@ -233,4 +265,5 @@ def _peer(info: pb.ServerInfoResponse) -> Peer:
         info.cluster,
         info.commit,
         info.members,
+        info.knowsCleared,
     )

@@ -18,10 +18,10 @@ from bascule.core.raft.ready import Ready
 from bascule.errors import BusUnavailable, InvalidArgument, LogError, PeerError, Unavailable
 from bascule.limits import APPLY_SLICE
 from bascule.log.raftlog import RaftStorage
-from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import RAFT
 from bascule.node.membership.metadata import MetadataStore, in_slices
-from bascule.wire.nats import NatsMessage
+from bascule.wire.raft import decode_message, encode_message
 from bascule.wire.raft_messages import Membership, Message, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,8 @@ class RaftDriver:
         self._reads: dict[int, asyncio.Future[int]] = {}
         self._next_read = 0
         self._known_leader: tuple[str, bool] = ("", False)
+        self._round_since: float | None = None
+        """When the round began that is carried out now."""
         self._task: asyncio.Task[None] | None = None
         self._ticker: asyncio.TimerHandle | None = None
         self._applied = asyncio.Event()
@@ -73,7 +75,7 @@ class RaftDriver:
     def start(self, on_role: Callable[[], None]) -> None:
         """`on_role` is called when this broker becomes or ceases to be the leader, or learns of another leader."""
         self._on_role = on_role
-        self._calls.handle(self._calls.subjects.raft(self.raft.id), Handler(RAFT, self._on_message))
+        self._calls.subscribe(self._calls.subjects.raft(self.raft.id), self._on_messages)
         self._task = asyncio.get_running_loop().create_task(self._run())
         self._tick()
 
@@ -95,6 +97,10 @@ class RaftDriver:
     def membership(self) -> Membership:
         return self.raft.membership
 
+    def stalled(self, limit_s: float) -> bool:
+        """Whether one round has taken longer than this: the disk stores nothing, so this broker learns of nothing."""
+        return self._round_since is not None and asyncio.get_running_loop().time() - self._round_since > limit_s
+
     @property
     def alone(self) -> bool:
         """This server is the only voter."""
@@ -103,7 +109,7 @@ class RaftDriver:
     async def propose(self, command: bytes) -> int:
         """Returns the index at which the command was applied here. Raises NotLeaderError if it was not, or cannot
         be."""
-        with self._sound():
+        with self._working():
             self.raft.bound_messages(self._calls.max_payload)
             index = self.raft.propose(command)
         if index in self._proposals:
@@ -115,12 +121,12 @@ class RaftDriver:
         return index
 
     def propose_membership(self, membership: Membership) -> None:
-        with self._sound():
+        with self._working():
             self.raft.propose_membership(membership)
         self._wake.set()
 
     def transfer(self, target: str) -> None:
-        with self._sound():
+        with self._working():
             self.raft.transfer(target)
         self._wake.set()
 
@@ -131,7 +137,7 @@ class RaftDriver:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._reads[context] = done
         try:
-            with self._sound():
+            with self._working():
                 self.raft.read(context)
             self._wake.set()
             index = await done
@@ -146,7 +152,7 @@ class RaftDriver:
             await self._applied.wait()
 
     @contextmanager
-    def _sound(self) -> Iterator[None]:
+    def _working(self) -> Iterator[None]:
         """Around calls of the machine: after a failure they raise Unavailable."""
         if self._ended:
             raise Unavailable(RAFT_FAILED)
@@ -171,11 +177,16 @@ class RaftDriver:
         alone = self.raft.is_leader and self.raft.membership.everyone == (self.raft.id,)
         self._ticker = asyncio.get_running_loop().call_later(ALONE_TICK_S if alone else TICK_S, self._tick)
 
-    def _on_message(self, received: Message, message: NatsMessage) -> None:
+    def _on_messages(self, batch: bytes, count: int) -> None:
+        for received in self._calls.received(batch, RAFT):
+            with received as payload:
+                self._on_message(decode_message(bytes(payload)))
+
+    def _on_message(self, message: Message) -> None:
         if self._ended:
             return
         try:
-            self.raft.step(received)
+            self.raft.step(message)
             self._notice_loss()
         except PeerError:
             raise  # the message is invalid
@@ -208,6 +219,7 @@ class RaftDriver:
             self._wake.clear()
             self.raft.bound_messages(self._calls.max_payload)
             while ready := self.raft.ready():
+                self._round_since = asyncio.get_running_loop().time()
                 await self._persist(ready)
                 self._send(ready)
                 await self._apply(ready)
@@ -215,6 +227,7 @@ class RaftDriver:
                 self._answer(ready)
                 self._applied.set()
                 await self._compact()
+                self._round_since = None
             self._notice_role()
 
     async def _apply(self, ready: Ready) -> None:
@@ -270,7 +283,8 @@ class RaftDriver:
     def _send(self, ready: Ready) -> None:
         for message in ready.messages:
             try:
-                self._calls.send(self._calls.subjects.raft(message.target), RAFT, message)
+                subject = self._calls.subjects.raft(message.target)
+                self._calls.send_encoded(subject, RAFT, encode_message(message))
             except BusUnavailable:
                 return  # peers retry
             except InvalidArgument as error:

@@ -2,9 +2,13 @@
 
 `assemble` builds it. What a partition may ask of its broker is not in here: see `partition.ports`."""
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from bascule.core.metadata.streams import Stream
 from bascule.core.partition.pendingacks import PendingAcksBound
+from bascule.limits import PRODUCER_REBUILDS
 from bascule.log.promised import PromisedEnds
 from bascule.log.sync import SyncScheduler
 from bascule.node.calls.subjects import own_prefix
@@ -38,9 +42,19 @@ class Environment:
     """Its counters and gauges."""
     refused: Counter
     """Messages that were published and not stored, by reason: the API counts those that it does not send to NATS, the
-    leader of a partition those that came by NATS."""
+    leader of a partition those that came by NATS, and a bulk write the batches that it refuses."""
+    duplicates: Counter
+    """Messages of idempotent producers that were stored before, and are not stored again. They are not refused: most
+    are acked with the offset that they have."""
     after_clean_shutdown: bool
     """The last boot ended with a clean shutdown: everything it had promised is synced."""
+    known_index: int
+    """The last change of the metadata that was on the disk when this broker started: a stream that was created later
+    had nothing here before."""
+    at_start: Callable[[str, int], Stream | None]
+    """A stream, by its name and creation index, as the metadata had it when the last boot ended."""
+    reading_again: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(PRODUCER_REBUILDS))
+    """How many logs are read at a time to derive something from them."""
 
     @property
     def cluster_prefix(self) -> bytes:

@@ -18,6 +18,59 @@ _TRAILER = struct.Struct("<QI")
 _READ_BYTES = 256 * 1024
 
 
+class StoredEpochs:
+    """A `DerivedState`."""
+
+    __slots__ = ("_disk", "_log", "_stored", "history")
+    what = "leader epochs"
+
+    def __init__(self, disk: Disk, log: CommitLog) -> None:
+        self.history = EpochHistory()
+        self._disk = disk
+        self._log = log
+        self._stored = 0
+
+    async def load(self) -> None:
+        self.history = await load(self._disk, self._log)
+        self._stored = self.history.last_epoch
+
+    def observe(self, records: bytes, start: int, end: int) -> None:
+        epoch, _ = _TRAILER.unpack_from(records, len(records) - _TRAILER.size)
+        self.history.begin(epoch, start)
+
+    def truncate(self, end: int) -> None:
+        self.history.truncate(end)
+
+    def raise_start(self, start: int) -> None:
+        self.history.raise_start(start)
+
+    async def expiring(self, start: int) -> bool:
+        """The start of the log has the epoch of what has expired."""
+        return True
+
+    def healed(self) -> None:
+        """A healed record has the epoch of those around it."""
+
+    def due(self, promised_end: int) -> bool:
+        if self.history.last_epoch == self._stored:
+            return False
+        epoch, _ = self.history.run_at(promised_end - 1, promised_end)
+        if epoch == self._stored:
+            return False
+        self._stored = epoch
+        return True
+
+    async def store(self) -> None:
+        await save(self._disk, self._log, self.history)
+
+    async def store_at_end(self) -> None:
+        """They are stored as soon as there is a new one."""
+
+    async def forget(self) -> None:
+        self._stored = 0
+        await forget(self._disk, self._log.folder)
+
+
 def _path(folder: str) -> str:
     return f"{folder}/{EPOCHS_FILE}"
 

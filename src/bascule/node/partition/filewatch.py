@@ -79,7 +79,7 @@ class FileWatch:
         start = len(metadata)
         for log, file_check in checks:
             end = start + len(file_check.paths)
-            if not log.presence.is_sound(file_check, seen[start:end]):
+            if not log.presence.unchanged(file_check, seen[start:end]):
                 if log.presence.busy:  # verifying it would block this pass
                     self._look_again(log)
                 else:

@@ -12,11 +12,12 @@ from typing import Protocol
 from bascule.core.partition.follower import (
     Answered,
     Append,
-    Distrust,
+    BeginAnew,
     Effect,
     Expose,
     Failed,
     Follower,
+    IgnoreResponse,
     Promised,
     Reopened,
     Truncate,
@@ -24,13 +25,16 @@ from bascule.core.partition.follower import (
 )
 from bascule.errors import LogError
 from bascule.log.segment import Segment
-from bascule.node.partition.ports import Fetching, PartitionReplica
+from bascule.node.partition.cleared import ClearedLog
+from bascule.node.partition.ports import PartitionReplica
 from bascule.node.partition.verification import Verification
+from bascule.node.replication.fetchers import Fetchers
 from bascule.wire.replication import Answer, Kind, Position
 
 logger = logging.getLogger(__name__)
 
 TRUNCATE_AGAIN_S = 5.0
+TELL_AGAIN_S = 0.1
 
 
 class FollowingReplica(PartitionReplica, Protocol):
@@ -45,6 +49,10 @@ class FollowingReplica(PartitionReplica, Protocol):
     def unhealed(self) -> list[Segment]:
         """Damaged segments that another replica may have undamaged."""
 
+    @property
+    def cleared(self) -> ClearedLog:
+        """How far its log is cleared of what tombstones delete."""
+
     def follows(self, role: "Following") -> bool:
         """Whether this is still its role."""
 
@@ -55,7 +63,7 @@ class FollowingReplica(PartitionReplica, Protocol):
 
 
 class Following:
-    def __init__(self, replica: FollowingReplica, fetchers: Fetching) -> None:
+    def __init__(self, replica: FollowingReplica, fetchers: Fetchers) -> None:
         partition, log = replica.partition, replica.log
         self.leader = partition.leader
         self.key = replica.key
@@ -96,10 +104,12 @@ class Following:
         if self._machine.truncating and not failing:
             return None
         position = self._machine.position._replace(failing=failing)
+        if self._replica.cleared.must_begin_anew:
+            return position._replace(promised_end=0)  # none of these records stays
         if self._log.damaged and (unhealed := self._replica.unhealed):
             # Damaged records are not promised, as long as another replica may have them.
-            sound_end = min(segment.base for segment in unhealed)
-            position = position._replace(promised_end=min(position.promised_end, sound_end))
+            undamaged_end = min(segment.base for segment in unhealed)
+            position = position._replace(promised_end=min(position.promised_end, undamaged_end))
         return position
 
     def answered(self, answer: Answer) -> bool:
@@ -111,9 +121,13 @@ class Following:
             return True  # they are not fetched again
 
     def _take(self, answer: Answer) -> bool:
-        effects = self._machine.step(Answered(answer))
-        self._execute(effects)
         machine = self._machine
+        machine.start = self._log.segments.floor
+        if self._replica.cleared.must_begin_anew:
+            self._execute(machine.step(BeginAnew(answer)))
+            return not answer.records
+        effects = machine.step(Answered(answer))
+        self._execute(effects)
         self._log.set_committed_end(machine.hw_end)
         if answer.kind is Kind.DATA and not (machine.truncating or machine.failed) and machine.end >= answer.leader_end:
             if self._caught_up_end is None:
@@ -169,18 +183,22 @@ class Following:
                 return  # nothing is stored or exposed under a role that has ended
             match effect:
                 case Append(records, count, next_offset, last_timestamp):
+                    end = self._log.end
                     try:
                         self._log.append(records, count, next_offset, last_timestamp)
                     except LogError:
                         assert self._machine.failed, "a log that refuses an append has reported its failure"
+                    else:
+                        self._replica.appended(records, end, next_offset)
                     assert self._machine.end == self._log.end, "a follower's end is the end of its log"
                 case Expose(hw_end):
                     assert hw_end <= self._log.promised_end, "a follower exposes only what its own log has promised"
                     self._log.set_visible_end(hw_end)
                 case Truncate(end):
                     self._caught_up_end = None
-                    self._replica.begin_truncation(self._truncate(end))
-                case Distrust(reason):
+                    anew = self._replica.cleared.must_begin_anew
+                    self._replica.begin_truncation(self._begin_anew() if anew else self._truncate(end))
+                case IgnoreResponse(reason):
                     logger.error("%s: an answer of leader %s is ignored: %s", self._replica.name, self.leader, reason)
 
     async def _truncate(self, end: int) -> None:
@@ -193,7 +211,8 @@ class Following:
         )
         while True:
             try:
-                await self._replica.truncate(end)
+                # What expires meanwhile stays: it may have been exposed, and nobody reads it any more.
+                await self._replica.truncate(min(max(end, self._log.segments.floor), self._log.end))
                 break
             except (LogError, OSError, ValueError) as error:
                 logger.error("%s cannot be truncated, and takes no records until it is: %s", self._replica.name, error)
@@ -202,6 +221,20 @@ class Following:
             await asyncio.sleep(TRUNCATE_AGAIN_S)
             if not self._replica.follows(self):
                 return  # the leader of the new epoch says where to truncate
+
+    async def _begin_anew(self) -> None:
+        """With nothing, when the metadata has it. Until then nothing is fetched."""
+        while self._replica.follows(self):
+            pause_s = TELL_AGAIN_S
+            try:
+                if await self._replica.cleared.begin_anew():
+                    break
+            except (LogError, OSError) as error:
+                logger.error("%s cannot begin anew, and takes no records until it does: %s", self._replica.name, error)
+                self._truncation_failed = True
+                self._fetchers.changed(self)
+                pause_s = TRUNCATE_AGAIN_S
+            await asyncio.sleep(pause_s)
 
     def truncated(self) -> None:
         """The truncation is done, and this is still the role."""

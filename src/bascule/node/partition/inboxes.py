@@ -16,12 +16,11 @@ from collections.abc import Callable
 
 from bascule.core.partition.pendingacks import Gone
 from bascule.limits import GONE_CALLS, GONE_CALLS_AT_ONCE
-from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import ENDED_CALLS
 from bascule.node.partition.routes import SUFFIX_MARK, Routes
 from bascule.ports import Bus, Random
 from bascule.wire.kernels import ack_responses
-from bascule.wire.nats import NatsMessage
 
 OnFrames = Callable[[bytes, int], None]
 
@@ -37,11 +36,11 @@ class Inboxes:
         self._waiting: dict[bytes, OnFrames] = {}
         self._gone: dict[bytes, None] = {}
         self._gone_round = 0
-        self._unsaid: deque[bytes] = deque(maxlen=GONE_CALLS)
+        self._ended_unsent: deque[bytes] = deque(maxlen=GONE_CALLS)
 
     def listen(self) -> None:
         self._bus.subscribe(self.prefix + b"*", self._on_batch)
-        self._calls.handle(self._calls.subjects.ended_calls, Handler(ENDED_CALLS, self._on_ended_calls))
+        self._calls.subscribe(self._calls.subjects.ended_calls, self._on_ended_calls)
 
     def open(self, on_frames: OnFrames, *, unary: bool) -> bytes:
         """A new inbox; pass it to `close` when the call ends. The caller appends the suffix of the route."""
@@ -54,12 +53,12 @@ class Inboxes:
         token = inbox[len(self.prefix) :]
         self._waiting.pop(token, None)
         if unanswered:
-            self._unsaid.append(token)
+            self._ended_unsent.append(token)
 
     def tell_gone(self) -> None:
         """Send the calls that ended unanswered since the last time to all brokers, and remember them here."""
-        while self._unsaid:
-            tokens = [self._unsaid.popleft() for _ in range(min(len(self._unsaid), GONE_CALLS_AT_ONCE))]
+        while self._ended_unsent:
+            tokens = [self._ended_unsent.popleft() for _ in range(min(len(self._ended_unsent), GONE_CALLS_AT_ONCE))]
             self._remember(tokens)
             self._calls.tell(self._calls.subjects.ended_calls, ENDED_CALLS, tokens)  # if it is lost, acks stay pending
 
@@ -67,8 +66,10 @@ class Inboxes:
     def gone(self) -> Gone:
         return Gone(self._calls.subjects.every_ack, self._gone, self._gone_round)
 
-    def _on_ended_calls(self, tokens: list[bytes], message: NatsMessage) -> None:
-        self._remember(tokens)
+    def _on_ended_calls(self, batch: bytes, count: int) -> None:
+        for message in self._calls.received(batch, ENDED_CALLS):
+            with message as payload:
+                self._remember(ENDED_CALLS.decode(payload))
 
     def _remember(self, tokens: list[bytes]) -> None:
         new = [token for token in tokens if token not in self._gone and token not in self._waiting]

@@ -26,12 +26,15 @@ from bascule.core.partition.leader import (
     Identity,
     IsrChanged,
     Leader,
+    Producer,
+    Refuse,
     Reopened,
     Replicate,
     SendAcks,
     SetBeingRemoved,
     SetReadonly,
     Tick,
+    Written,
 )
 from bascule.core.partition.pendingacks import PendingAcks
 from bascule.errors import AckError, BusUnavailable, LogError, Unavailable
@@ -40,7 +43,7 @@ from bascule.node.partition.ports import PartitionBroker, PartitionReplica
 from bascule.node.replication.reads import records_end
 from bascule.node.runtime.countedlog import CountedLog
 from bascule.ports import Subscription
-from bascule.wire.kernels import encode_acks
+from bascule.wire.kernels import ProducerTable, encode_acks
 from bascule.wire.nats import NatsMessage, messages, pack
 from bascule.wire.pendingacks import with_error
 from bascule.wire.record import ack_prefix, origin
@@ -48,13 +51,24 @@ from bascule.wire.subjects import partition_subject
 
 logger = logging.getLogger(__name__)
 
+COUNTED_ONE_BY_ONE = 64
+"""Messages of a batch at most that are looked at in Python to count what was not stored."""
+
 
 class LeadingReplica(PartitionReplica, Protocol):
+    @property
+    def producers(self) -> ProducerTable:
+        """What its log has of idempotent producers."""
+
     def received(self, now: int) -> None:
         """Messages arrived at this time."""
 
     def recall_received(self) -> None:
         """The log says when messages came before."""
+
+    @property
+    def only_replicates(self) -> bool:
+        """Its partition is paused, and open for replication: it takes no messages."""
 
 
 class Leading:
@@ -78,10 +92,14 @@ class Leading:
         self._ack_prefix = ack_prefix(replica.stream.name, replica.stream.subject)
         self._subscription: Subscription | None = None
         self._closed = False
-        self.unanswered: set[asyncio.Future[bytes]] = set()
-        """Acks of messages of this broker itself that somebody waits for: they fail when this role ends."""
+        self.unanswered: dict[asyncio.Future[bytes], None] = {}
+        """Acks that somebody on this broker waits for, of its own messages and of bulk writes: they fail when this role
+        ends."""
         self._machine = self._make_machine()
         self._known_epoch = replica.partition.epoch
+        complete = len(replica.partition.isr) == len(replica.partition.replicas)
+        self._logged_isr = replica.partition.isr if complete else ()
+        self._lagging: set[str] = set()
         self._too_large = CountedLog(logger, environment.refused, "too_large")
         self._readonly = CountedLog(logger, environment.refused, "readonly")
         self._lease = environment.lease
@@ -100,6 +118,7 @@ class Leading:
             optimistic_concurrency=defaults.optimistic_concurrency_of(stream.config),
             refused_prefix=b"" if stream.name in RESERVED_STREAMS else environment.cluster_prefix,
             max_lag_ns=defaults.max_lag_ns,
+            flatbuffers=defaults.flatbuffers_draft_of(stream.config),
         )
         in_sync = InSync(
             environment.settings.broker_id,
@@ -112,7 +131,9 @@ class Leading:
         )
         in_sync.start_watching(environment.active_clock.monotonic_ns())
         pending, log = PendingAcks(self._name, environment.pending), self._log
-        machine = Leader(identity, in_sync, log.end, log.last_timestamp, pending, log.committed_end)
+        machine = Leader(
+            identity, in_sync, log.end, log.last_timestamp, pending, log.committed_end, self._replica.producers
+        )
         machine.step(SetReadonly(partition.readonly))
         machine.step(SetBeingRemoved(self._broker.being_removed))
         return machine
@@ -126,7 +147,7 @@ class Leading:
         self.listen()
 
     def listen(self) -> None:
-        if self._subscription is None and not self._closed:
+        if self._subscription is None and not self._closed and not self._replica.only_replicates:
             group = self._replica.stream.group.encode()
             self._subscription = self._environment.ports.streams.subscribe(self._subject, self._on_batch, group)
 
@@ -140,7 +161,7 @@ class Leading:
         self._closed = True
         self.stop_listening()
         self._machine.pending.close()
-        for ack in self.unanswered:
+        for ack in list(self.unanswered):
             if not ack.done():
                 ack.set_exception(
                     Unavailable(f"{self._name} is not led by this broker any more; the message may be stored or not")
@@ -164,6 +185,10 @@ class Leading:
     def refuses(self) -> bool:
         """Its log failed, and followers may have what it lost: no writes until there is a new leader or a new epoch."""
         return self._machine.failed
+
+    @property
+    def readonly(self) -> bool:
+        return self._machine.readonly
 
     @property
     def epoch(self) -> int:
@@ -197,6 +222,9 @@ class Leading:
         except AssertionError as error:
             self._replica.assertion_failed(error)
 
+    def feeds(self, broker: str) -> bool:
+        return broker in self._machine.in_sync.followers
+
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
         """A follower has everything below `end`, and promises everything below `promised_end`."""
         try:
@@ -205,7 +233,10 @@ class Leading:
             self._replica.assertion_failed(error)
 
     def watch(self, now: int) -> None:
-        """Ask the controller to take followers that lag out of the ISR. Called once a second; mostly nothing is due."""
+        """Ask the controller to take followers that lag out of the ISR, or, if it is our own disk that holds them up,
+        for another leader. Called once a second; mostly nothing is due."""
+        if self._machine.in_sync.hangs(self._log.end, now, self._environment.settings.defaults.max_lag_ns):
+            self._broker.hand_on(self._replica)
         if self._machine.in_sync.due(now):
             try:
                 self._execute(self._machine.step(Tick(now, self._feeds.last_reports(self._replica.key, self.epoch))))
@@ -213,7 +244,7 @@ class Leading:
                 self._replica.assertion_failed(error)
 
     def log_failed(self) -> None:
-        self._feeds.went_back(self._replica)
+        self._feeds.append_failed(self._replica)
         self.step(Failed(self._log.promised_end))
 
     def reopened(self) -> None:
@@ -228,29 +259,58 @@ class Leading:
         if partition.epoch == self._known_epoch:
             return
         self._known_epoch = partition.epoch
-        was_below, before = self._machine.in_sync.below_min_isr, self._machine.in_sync.isr
         now = self._environment.active_clock.monotonic_ns()
         self.step(IsrChanged(partition.isr, partition.replicas, now, partition.eligible))
-        if partition.isr == before:
-            return
-        below = self._machine.in_sync.below_min_isr
-        logger.log(
-            logging.WARNING if below and not was_below else logging.INFO,
-            "%s: in sync are %s of %s%s%s",
-            self._name,
-            ", ".join(partition.isr),
-            ", ".join(partition.replicas),
-            f"; eligible to lead: {', '.join(partition.eligible)}" if partition.eligible else "",
-            "; below min ISR: nothing is committed until more have caught up" if below else "",
-        )
+
+    # --- what the lag watch logs, for all partitions together ------------------------------------------------
+
+    def changed_isr(self) -> str:
+        """Who is in sync and who is eligible, if the ISR is another than at the last call, or at the beginning of this
+        role not all replicas are in sync; else nothing."""
+        partition = self._replica.partition
+        if partition.isr == self._logged_isr:
+            return ""
+        self._logged_isr = partition.isr
+        eligible = f", eligible to lead: {', '.join(partition.eligible)}" if partition.eligible else ""
+        return f"{self._name} has {', '.join(partition.isr)} of {', '.join(partition.replicas)}{eligible}"
+
+    def asked_out(self) -> str:
+        """The replicas that the controller was asked, since the last call, to take out of the ISR."""
+        if not self._lagging:
+            return ""
+        names, self._lagging = sorted(self._lagging), set()
+        return f"{', '.join(names)} of {self._name}"
 
     # --- events to effects --------------------------------------------------------------------------------------
 
     def take_own(self, payload: bytes) -> None:
         """A message of this broker itself, as if NATS had delivered it now."""
         if self._closed:
-            raise Unavailable(f"{self._name} is not led by this broker any more; nothing was stored")
+            raise leads_no_more(self._name)
         self._on_batch(pack(NatsMessage(self._subject, b"", payload)), 1)
+
+    def expected(self, producer: Producer) -> int:
+        """The sequence that a producer of bulk writes goes on with."""
+        return self._machine.expected(producer, self._environment.ports.clock.time_ns())
+
+    def offset_of(self, producer: Producer, sequence: int) -> int:
+        """Of a message of such a producer that is in the log; -1 if that is not known any more."""
+        return self._machine.offset_of(producer, sequence)
+
+    def write(self, batch: Written) -> None:
+        """A batch of a bulk write is stored, whole, and acked later; InvalidArgument says why it is not. The caller has
+        found that this partition takes writes."""
+        if self._closed:
+            raise leads_no_more(self._name)
+        try:
+            now = self._begin_append()
+            duplicates = self._replica.producers.duplicates
+            effects = self._machine.written(batch, now)
+            if duplicates := self._replica.producers.duplicates - duplicates:
+                self._environment.duplicates.add(number=duplicates)
+            self._execute(effects)
+        except AssertionError as error:
+            self._replica.assertion_failed(error)
 
     def _on_batch(self, batch: bytes, count: int) -> None:
         try:
@@ -258,21 +318,40 @@ class Leading:
         except AssertionError as error:
             self._replica.assertion_failed(error)
 
-    def _take(self, batch: bytes, count: int) -> None:
+    def _begin_append(self) -> int:
+        """Messages have come, now."""
         now = self._environment.ports.clock.time_ns()
         if not self._machine.readonly:
             self._replica.received(now)
         if self._noted != self._lease.asked:
             self._note_end()
         self._feeds.prepare()  # before the append: records leave for the followers before the group commit begins
+        return now
+
+    def _take(self, batch: bytes, count: int) -> None:
+        now = self._begin_append()
+        duplicates = self._replica.producers.duplicates
         effects = self._machine.arrived(batch, now, not self._lease.over())
-        refused = count - sum([effect.count for effect in effects if isinstance(effect, Append)])
+        refused = count - sum([effect.taken for effect in effects if isinstance(effect, Append)])
+        if duplicates := self._replica.producers.duplicates - duplicates:
+            self._environment.duplicates.add(number=duplicates)
+            refused -= duplicates
         if refused:
             self._count_refused(batch, count, refused)
         self._execute(effects)
 
     def _count_refused(self, batch: bytes, count: int, refused: int) -> None:
-        """Log and count messages that are not stored: a publisher without an ack inbox receives no error."""
+        """Log and count messages that are not stored: a publisher without an ack inbox receives no error. What the
+        brokers say to each other was not published to this stream, though it may listen there: it is told apart one by
+        one, so in such a stream nothing is counted of a large batch."""
+        if self._hears_cluster:
+            if count > COUNTED_ONE_BY_ONE:
+                return
+            prefix = self._machine.identity.refused_prefix
+            own = sum([message.subject.startswith(prefix) for message in messages(batch)])
+            count, refused = count - own, refused - own
+            if not refused:
+                return
         if self._machine.readonly:
             self._readonly.count(
                 f"{self._name} is readonly: messages that arrive over NATS are dropped, {count} now", count
@@ -285,11 +364,21 @@ class Leading:
             reason = "log_failed" if self._machine.failed else "no_lease" if self._lease.over() else "not_acceptable"
             self._environment.refused.add(reason, refused - too_large)
 
+    @property
+    def _hears_cluster(self) -> bool:
+        """Whether this partition listens to subjects of the cluster itself, such as one on `>`."""
+        return bool(self._machine.identity.refused_prefix) and self._subject[:2] in (b">", b"*.")
+
     def _count_too_large(self, batch: bytes) -> int:
         """Decodes each message, which is rare: only if some were not stored, and the batch is larger than one message
         may be."""
-        most = self._machine.identity.max_message_bytes
-        sizes = [len(message.payload) for message in messages(batch) if len(message.payload) > most]
+        identity = self._machine.identity
+        most, own = identity.max_message_bytes, identity.refused_prefix
+        sizes = [
+            len(message.payload)
+            for message in messages(batch)
+            if len(message.payload) > most and not (own and message.subject.startswith(own))
+        ]
         if sizes:
             total = self._too_large.total + len(sizes)
             self._too_large.count(
@@ -322,10 +411,12 @@ class Leading:
                         self._feeds.appended(self._replica, records, first_offset, next_offset)
                 case SendAcks(pending):
                     self._send_acks(pending)
+                case Refuse():
+                    self._broker.refuse(self._replica, effect)
                 case Expose(hw_end):
                     assert hw_end <= self._log.promised_end, "a leader exposes only what its own log has promised"
                     self._log.set_visible_end(hw_end)
-                    self._feeds.has_news(self._replica)
+                    self._feeds.advanced(self._replica)
                     if self._machine.established:
                         self._established.set()
                 case DropAcks(partition, nbytes):
@@ -338,7 +429,7 @@ class Leading:
                         nbytes,
                     )
                 case AskShrink(replica):
-                    logger.warning("%s: %s lags, and is to leave the in-sync set", self._name, replica)
+                    self._lagging.add(replica)
                     self._broker.ask_isr(self._replica, effect)
                 case AskExpand():
                     self._broker.ask_isr(self._replica, effect)
@@ -352,12 +443,16 @@ class Leading:
             assert self._machine.end == self._log.end, "a leader's end is the end of its log"
             return
         assert self._machine.end == self._log.end == next_offset, "a leader's end is the end of its log"
-        self._replica.epochs.begin(self.epoch, end)
+        self._replica.appended(records, end, next_offset)
 
     def _send_acks(self, pending: bytes) -> None:
         environment = self._environment
         bus = environment.ports.publishes
         if self._lease.over():
+            if self._machine.in_sync.followers:
+                # Another replica may lead by now. It receives the same messages, and a publisher takes the first
+                # answer: so there is none from here. The API of this broker says why it takes no writes.
+                return
             # Stored here, but the stream may have been deleted.
             pending = with_error(pending, AckError.UNKNOWN)
         commands, local = encode_acks(
@@ -377,3 +472,7 @@ class Leading:
                 )
         for token, frames, count in local:
             environment.inboxes.deliver(token, self._stream, frames, count)
+
+
+def leads_no_more(partition: str) -> Unavailable:
+    return Unavailable(f"{partition} is not led by this broker any more; nothing was stored")

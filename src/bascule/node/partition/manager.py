@@ -7,20 +7,22 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from bascule.core.metadata.commands import PartitionName
+from bascule.core.metadata import pausing
+from bascule.core.metadata.commands import ClearedEnd, PartitionName
 from bascule.core.metadata.state import Metadata
-from bascule.core.metadata.streams import Key, Stream
-from bascule.core.partition.leader import AskExpand, AskShrink
+from bascule.core.metadata.streams import Key, Partition, Stream
+from bascule.core.partition.leader import AskExpand, AskShrink, Refuse
 from bascule.errors import BasculeError, BusUnavailable, LogError, Unavailable
 from bascule.limits import CLOSE_SLICE, ISR_CHANGES_AT_ONCE, ROLES_SLICE
 from bascule.log.tail import Tail
 from bascule.node.membership.cluster import Cluster
-from bascule.node.membership.controllerclient import POLL_S, ControllerClient
+from bascule.node.membership.controllerclient import ISR_TIMEOUT_S, POLL_S, ControllerClient
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.isrchanges import IsrChanges
 from bascule.node.partition.opening import Opening
 from bascule.node.partition.peerlogs import PeerLogs
 from bascule.node.partition.ports import PartitionReplica
+from bascule.node.partition.refusals import Refusals
 from bascule.node.partition.replica import Replica, stream_folder
 from bascule.node.partition.replicas import Replicas
 from bascule.node.replication.feeds import Feeds
@@ -60,13 +62,14 @@ class ReplicaManager:
         self._client = client
         self._replicas = replicas
         self._routes = environment.routes
-        self._paused: dict[Key, bool] = {}
-        """Replicas that this broker has closed, and whether their logs were verified."""
+        self._not_opened: dict[Key, str] = {}
+        """Partitions whose log could not be opened, and why."""
         self._on_grown = on_grown
         self._grown = 0
         """New replicas and leader roles since they were last counted."""
         self._most = 0
         """Of them at any time, as they were counted."""
+        self._refusals = Refusals(cluster, environment.jobs)
         self._isr_questions = environment.jobs.tasks("a change of an in-sync set", ISR_CHANGES_AT_ONCE)
 
     @property
@@ -90,27 +93,45 @@ class ReplicaManager:
 
     async def open(self, streams: list[Stream], partitions: tuple[int, ...] = ()) -> None:
         """Open the replicas of these streams on this broker that are not open yet; if `partitions` are given, only
-        those. Paused ones are opened only while the broker starts: if such a log lacks something the broker leaves the
-        in-sync set, before it can be elected."""
+        those. Paused ones are opened while they are replicated, and while the broker starts: if such a log lacks
+        something the broker leaves the in-sync set, before it can be elected."""
+        alive = self.alive()
         missing = [
             (stream, item)
             for stream in streams
             for item in ([stream.partitions[number] for number in partitions] if partitions else stream)
             if self._own in item.replicas
-            and (not item.paused or not self.caught_up)
+            and (not item.paused or not self.caught_up or pausing.replicates(item, alive))
             and (stream.creation_index, item.id) not in self._replicas
         ]
         await Opening(self._environment, self, missing).run()
 
     def add(self, replica: Replica) -> None:
         """It is open."""
-        if not self.caught_up and (self.unclean or self._cluster.joined):
+        closed = self._replicas.closed(replica.key)
+        if closed is not None:
+            replica.first_received = closed.first_received
+        late = closed is None and replica.key in self._not_opened
+        if (late or not self.caught_up) and (self.unclean or self._cluster.joined):
             # Promised records were not synced, or are gone with the disk: each log may lack some, none is known to.
             replica.mark_suspect()
-        elif self._paused.pop(replica.key, False) and replica.tail is Tail.SURE and not replica.log.damaged:
+        elif closed is not None and closed.verified and replica.tail is Tail.SURE and not replica.log.damaged:
             replica.verification.verified = True  # it is as it was when this broker closed it
+        self._not_opened.pop(replica.key, None)
         self._replicas.add(replica)
         self._grow()
+
+    def not_opened(self, stream: Stream, partition: Partition, reason: str) -> None:
+        """Its log could not be opened. It has no role here, and messages for it are refused with the reason."""
+        self._not_opened[stream.creation_index, partition.id] = reason
+
+    async def hand_on_unopened(self, stream: Stream) -> None:
+        """What this broker is to lead and could not open goes to another replica in sync."""
+        for item in stream:
+            unopened = (stream.creation_index, item.id) in self._not_opened
+            if unopened and item.leader == self._own and len(item.isr) > 1:
+                with suppress(BasculeError):  # the next try to open it asks again
+                    await self._client.change_leader(stream.name, item)
 
     def _grow(self) -> None:
         self._grown = (self._grown + 1) % GROWN
@@ -141,12 +162,29 @@ class ReplicaManager:
         )
 
     async def close_paused(self, stream: Stream, partitions: tuple[int, ...]) -> None:
-        """Of a paused partition nothing is open: no file, no subscription."""
+        """Of a paused partition nothing is open: no file, no subscription. Except while it is replicated: then it was
+        opened for that (`PausedReplication`), after it had been closed by the pause."""
+        alive = self.alive()
         for number in partitions:
-            key = (stream.creation_index, number)
-            if stream.partitions[number].paused and (replica := self._replicas.pop(key)):
-                self._paused[key] = replica.verification.verified
-                await replica.pause()
+            key, item = (stream.creation_index, number), stream.partitions[number]
+            replica = self._replicas.get(key) if item.paused else None
+            if replica is None or (replica.only_replicates and pausing.replicates(item, alive)):
+                continue
+            self._replicas.pop(key)
+            self._replicas.add_closed(key, await replica.pause())
+
+    def alive(self) -> dict[str, None]:
+        """The brokers that are alive, as this one sees it, and not about to stop."""
+        others = [peer.id for peer in self._cluster.peers.alive() if not peer.stopping]
+        return dict.fromkeys([self._own, *others])
+
+    def is_misplaced(self, stream: Stream, item: Partition, alive: dict[str, None], again: bool) -> bool:
+        """Whether the replica here of a paused partition is closed and to be replicated, or the other way round. One
+        that could not be opened counts only `again`: the failed change is retried anyway."""
+        key = (stream.creation_index, item.id)
+        if self._own not in item.replicas or (key in self._not_opened and not again):
+            return False
+        return (key in self._replicas) != pausing.replicates(item, alive)
 
     # --- roles -----------------------------------------------------------------------------------------------
 
@@ -230,7 +268,8 @@ class ReplicaManager:
     async def erase(self, stream: Stream) -> None:
         """End every partition, also if the disk fails: otherwise it would store messages for a deleted stream."""
         for item in stream:
-            self._paused.pop((stream.creation_index, item.id), None)
+            self._replicas.forget_closed((stream.creation_index, item.id))
+            self._not_opened.pop((stream.creation_index, item.id), None)
         self._routes.drop_stream(stream)
         found = [self._replicas.pop((stream.creation_index, item.id)) for item in stream]
         replicas = [replica for replica in found if replica is not None]
@@ -266,23 +305,39 @@ class ReplicaManager:
 
     def refusal(self, stream: str, partition: int) -> str | None:
         """Why a partition that this broker leads takes no writes; None if it takes them."""
-        replica = self._replicas.find(stream, partition)
-        return replica.refusal if replica else None
+        if (replica := self._replicas.find(stream, partition)) is not None:
+            return replica.refusal
+        known = self._metadata.stream(stream)
+        reason = self._not_opened.get((known.creation_index, partition)) if known is not None else None
+        return f"its log cannot be opened: {reason}" if reason else None
+
+    async def tell_cleared(self, replica: PartitionReplica, end: ClearedEnd) -> Partition | None:
+        await self._client.tell_cleared((end,), ISR_TIMEOUT_S)
+        present = self.present(replica.stream)
+        return None if present is None else present.partition(end.partition)
+
+    def hand_on(self, replica: PartitionReplica) -> None:
+        """One that finds no room asks again: the disk hangs still."""
+        if not self._isr_questions.full:
+            self._isr_questions.start(self.isr_changes.hand_on(replica))
 
     def step_down(self, replica: PartitionReplica) -> Awaitable[None]:
         return self._client.change_leader(replica.stream.name, replica.partition)
 
-    async def give_way(self, replica: PartitionReplica, other: str) -> bool:
+    async def give_way(self, replica: PartitionReplica, other: str, whole: bool) -> bool:
         try:
-            await self._client.give_way(replica.stream.name, replica.partition, other)
+            await self._client.give_way(replica.stream.name, replica.partition, other, whole)
             return True
         except BasculeError as error:
-            logger.warning("%s: %s is to lead, and does not yet: %s", replica.name, other, error)
+            logger.warning("%s: handing leadership to %s failed, retrying: %s", replica.name, other, error)
             return False
 
     def ask_isr(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
         """Each replica has at most one such request in flight (`core.partition.insync`)."""
         self._isr_questions.start(self.isr_changes.ask(replica, asked))
+
+    def refuse(self, replica: PartitionReplica, refuse: Refuse) -> None:
+        self._refusals.add(replica, refuse)
 
     # --- paused partitions -----------------------------------------------------------------------------------
 
@@ -319,11 +374,11 @@ class ReplicaManager:
                     replica.leading.listen()
 
     async def scrub(self) -> None:
-        """Read all records once: damage on disk is found while other replicas can still repair it."""
+        """Read all records once: damage on disk is found while other replicas can still repair it, and where there is
+        no other while a backup may still have the records."""
         for replica in list(self._replicas.values()):
             try:
-                if len(replica.partition.replicas) > 1:
-                    await replica.repair.scrub()
+                await replica.repair.scrub()
             except (LogError, OSError) as error:
                 logger.warning("%s: not all records could be read; the next try is in a day: %s", replica.name, error)
 

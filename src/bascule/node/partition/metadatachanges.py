@@ -73,8 +73,6 @@ class MetadataChanges:
                     logger.error("a change of stream %s failed here, and is retried: %s", change.stream.name, error)
                     if not self._late.full:  # else it is carried out with the next change, or at the next start
                         self._late.start(self._carry_out_later(change.stream))
-                except Exception:
-                    logger.exception("a change of the metadata could not be carried out here: restart this broker")
             self._replicas.behind -= 1
             self._one_done.set()
             carried += 1
@@ -92,24 +90,34 @@ class MetadataChanges:
 
     async def _carry_out_later(self, stream: Stream) -> None:
         """Retry what could not be opened, with the roles that the metadata gives by then."""
+        if present := self._manager.present(stream):
+            await self._manager.hand_on_unopened(present)
         await asyncio.sleep(OPEN_AGAIN_S)
         if present := self._manager.present(stream):
             self.queue.enqueue([StreamCreated(present)])
 
     async def _carry_out(self, change: Change) -> None:
-        manager = self._manager
         match change:
-            case StreamCreated(stream) if manager.present(stream):
-                await manager.open([stream])
-                await self._take_roles(stream, tuple(item.id for item in stream))
+            case StreamCreated(stream) if self._manager.present(stream):
+                await self._open_and_take_roles(stream, tuple(item.id for item in stream))
             case PartitionsChanged(stream, partitions):
-                if present := manager.present(stream):
-                    await manager.open([present], partitions)
-                await self._take_roles(stream, partitions)
+                await self._open_and_take_roles(stream, partitions)
             case StreamDeleted(stream):
-                await manager.erase(stream)
+                await self._manager.erase(stream)
 
-    async def _take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
+    async def _open_and_take_roles(self, stream: Stream, partitions: tuple[int, ...]) -> None:
+        """A partition that cannot be opened or closed does not keep the others from their roles."""
+        failure: BasculeError | OSError | None = None
         if present := self._manager.present(stream):
-            await self._manager.close_paused(present, partitions)
+            try:
+                await self._manager.open([present], partitions)
+            except (BasculeError, OSError) as error:
+                failure = error
+        if present := self._manager.present(stream):
+            try:
+                await self._manager.close_paused(present, partitions)
+            except (BasculeError, OSError) as error:
+                failure = failure or error
         await self._manager.take_roles(stream, partitions)
+        if failure is not None:
+            raise failure

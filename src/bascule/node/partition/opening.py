@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from bascule.core.metadata.streams import Partition, Stream
+from bascule.errors import BasculeError
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.ports import PartitionBroker
 from bascule.node.partition.replica import Replica
@@ -24,6 +25,8 @@ class Manager(PartitionBroker, Protocol):
     """The manager of replicas, as it is told of those that are open."""
 
     def add(self, replica: Replica) -> None: ...
+
+    def not_opened(self, stream: Stream, partition: Partition, reason: str) -> None: ...
 
 
 class Opening:
@@ -56,12 +59,14 @@ class Opening:
                 replica = Replica(self._environment, self._manager, stream, partition)
                 await replica.open()
                 self._manager.add(replica)
-            except AssertionError as error:
-                where = f"an assertion while {stream.name}/{partition.id} was opened"
+            except (BasculeError, OSError) as error:
+                self._failed.append(error)
+                self._manager.not_opened(stream, partition, str(error))
+            except Exception as error:  # a bug, in this partition: the others are opened
+                where = f"the opening of {stream.name}/{partition.id}"
                 consequence = "this broker has no role in it; restart this broker, and report this"
                 self._environment.jobs.note_failure(where, error, consequence)
-            except Exception as error:
-                self._failed.append(error)
+                self._manager.not_opened(stream, partition, repr(error))
             self._done += 1
             self._say()
 

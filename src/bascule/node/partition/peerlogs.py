@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bascule.core.metadata.streams import Key
-from bascule.core.partition.candidate import Account
-from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError, PeerLacks
+from bascule.core.partition.candidate import PeerLog
+from bascule.errors import BusUnavailable, DeadlineExceeded, LogError, PeerError, PeerLacks, PeerNotCleared
 from bascule.limits import MAX_RECORD_BYTES
 from bascule.log.commitlog import CommitLog
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import OTHER_LOG
 from bascule.node.replication.feeds import Members
 from bascule.node.runtime.jobs import Jobs
-from bascule.wire.repair import LogAnswer, LogEnd, Question
+from bascule.wire.repair import Cleared, LogAnswer, LogEnd, Question
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,11 @@ OVERHEAD_BYTES = 256
 _ABSENT = LogAnswer(False, False, LogEnd(0, 0), 0, b"")
 
 
+class ClearedEnd(Protocol):
+    @property
+    def said(self) -> Cleared: ...
+
+
 class OpenReplica(Protocol):
     """A replica on this broker, in any role."""
 
@@ -43,6 +48,10 @@ class OpenReplica(Protocol):
     @property
     def certain(self) -> bool:
         """Its log has everything that it promised."""
+
+    @property
+    def cleared(self) -> ClearedEnd:
+        """How far its log is cleared of what tombstones delete."""
 
 
 class PeerLogs:
@@ -66,22 +75,29 @@ class PeerLogs:
 
     def listen(self) -> None:
         self._calls.listen()
-        handler = self._calls.answering_later(OTHER_LOG, self._tell, self._answering, self._admits)
-        self._calls.handle(self._calls.subjects.repair(self._broker_id), handler)
+        self._calls.subscribe(self._calls.subjects.repair(self._broker_id), self._on_questions)
+
+    def is_member(self, broker: str) -> bool:
+        return broker in self._members()
 
     # --- asking ----------------------------------------------------------------------------------------------
 
-    async def account(self, broker: str, key: Key) -> Account | None:
+    async def describe(self, broker: str, key: Key) -> PeerLog | None:
         """The end of that broker's log; None if it has none open. PeerError if it does not answer."""
         answer = await self._ask(broker, Question(*key, 0, 0, 0, self._broker_id))
-        return Account(answer.log_end, answer.certain) if answer.here else None
+        if isinstance(answer.log_end, Cleared):
+            raise PeerError(f"{broker} was asked for the end of its log, and says how far it is cleared")
+        return PeerLog(answer.log_end, answer.certain) if answer.here else None
 
-    async def fetch(self, broker: str, key: Key, start: int, end: int) -> bytes:
+    async def fetch(self, broker: str, key: Key, start: int, end: int, least: Cleared | None = None) -> bytes:
         """The first of that broker's records with offsets from `start` to before `end`, as many as it sends at once.
-        PeerError if it does not answer, PeerLacks if its log is damaged there. The caller verifies the records."""
+        PeerError if it does not answer, PeerLacks if its log is damaged there, PeerNotCleared if it is not known to be
+        cleared to what is `least`. The caller verifies the records."""
         records, total = b"", 1
         while len(records) < total:
             answer = await self._range(broker, key, start, end, len(records))
+            if least is not None and not _reaches(answer.log_end, least):
+                raise PeerNotCleared(f"{broker} may have records that tombstones below offset {least.end} delete")
             total = answer.total
             records += answer.piece
         return records
@@ -90,9 +106,9 @@ class PeerLogs:
         answer = await self._ask(broker, Question(*key, start, end, skip, self._broker_id))
         if answer.total > READ_BYTES + MAX_RECORD_BYTES:
             raise PeerError(f"{broker} announces an answer of {answer.total} bytes, which is over the limit")
-        if not answer.here or (answer.sound and answer.total > skip and not answer.piece):
+        if not answer.here or (answer.undamaged and answer.total > skip and not answer.piece):
             raise PeerError(f"{broker} cannot read offsets {start} to {end - 1} yet")
-        if not answer.sound:
+        if not answer.undamaged:
             raise PeerLacks(f"{broker} does not have all of offsets {start} to {end - 1} either")
         return answer
 
@@ -111,16 +127,21 @@ class PeerLogs:
 
     # --- answering -------------------------------------------------------------------------------------------
 
-    def _admits(self, question: Question) -> bool:
-        """Brokers that are not members of the cluster get no answer."""
-        return question.asker in self._members()
+    def _on_questions(self, batch: bytes, count: int) -> None:
+        """Brokers that are not members of the cluster get no answer; others ask again."""
+        for message in self._calls.received(batch, OTHER_LOG.question):
+            with message as payload:
+                question = OTHER_LOG.question.decode(payload)
+                if not self._answering.full and question.asker in self._members():
+                    self._answering.start(self._answer(question, message.reply))
 
-    async def _tell(self, question: Question) -> LogAnswer | None:
+    async def _answer(self, question: Question, reply: bytes) -> None:
         try:
-            return await self._look(question)
+            answer = await self._look(question)
         except LogError as error:
             logger.warning("no answer to %s: %s", question.asker, error)
-            return None
+        else:
+            self._calls.tell(reply, OTHER_LOG.answer, answer)
 
     async def _look(self, question: Question) -> LogAnswer:
         replica = self._find((question.stream_index, question.partition))
@@ -130,9 +151,17 @@ class PeerLogs:
         log_end = LogEnd(log.last_epoch, log.promised_end)
         if question.start >= question.end:
             return LogAnswer(True, not log.damaged, log_end, 0, b"", replica.certain)
+        before = replica.cleared.said
         reader = log.reader(question.start, uncommitted=True, heals=False)
         records = await reader.read(READ_BYTES, question.end) or b""
-        sound = not reader.skipped and not log.segments.lacks(question.start, question.end)
+        undamaged = not reader.skipped and not log.segments.lacks(question.start, question.end)
         room = max(1, self._calls.max_payload - OVERHEAD_BYTES)
-        piece = records[question.skip : question.skip + room] if sound else b""
-        return LogAnswer(True, sound, log_end, len(records), piece)
+        piece = records[question.skip : question.skip + room] if undamaged else b""
+        after = replica.cleared.said  # a pass, or the beginning of another log, may have come between
+        cleared = min(before, after) if before.epoch == after.epoch else Cleared(0, 0)
+        return LogAnswer(True, undamaged, cleared, len(records), piece)
+
+
+def _reaches(cleared: Cleared | LogEnd, least: Cleared) -> bool:
+    """A broker of an older release does not say how far its log is cleared, which may be not at all."""
+    return isinstance(cleared, Cleared) and cleared.epoch == least.epoch and cleared.end >= least.end

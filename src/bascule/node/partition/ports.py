@@ -8,11 +8,13 @@ file that creates it.
 from collections.abc import Awaitable
 from typing import Protocol
 
+from bascule.core.metadata.commands import ClearedEnd
 from bascule.core.metadata.streams import Key, Partition, Stream
-from bascule.core.partition.candidate import Account
-from bascule.core.partition.leader import AskExpand, AskShrink
-from bascule.node.replication.feeds import LocalReplica
-from bascule.node.replication.fetchers import FollowerRole
+from bascule.core.partition.candidate import PeerLog
+from bascule.core.partition.leader import AskExpand, AskShrink, Refuse
+from bascule.node.replication.feeds import Feeds, LocalReplica
+from bascule.node.replication.fetchers import Fetchers
+from bascule.wire.repair import Cleared
 
 
 class PartitionReplica(LocalReplica, Protocol):
@@ -28,58 +30,32 @@ class PartitionReplica(LocalReplica, Protocol):
     def partition(self) -> Partition:
         """As the metadata had it when the replica last took its role."""
 
+    def appended(self, records: bytes, start: int, end: int) -> None:
+        """Its log ended at `start`, has these records now, and ends at `end`."""
+
     def assertion_failed(self, error: AssertionError) -> None:
         """An assertion failed: the replica has no role until the broker restarts."""
-
-
-class Feeding(Protocol):
-    """The leading side of replication, as a partition uses it."""
-
-    def prepare(self) -> None:
-        """Records are about to be appended."""
-
-    def appended(self, replica: LocalReplica, records: bytes, first_offset: int, next_offset: int) -> None: ...
-
-    def has_news(self, replica: LocalReplica) -> None:
-        """It has a higher high watermark, or records that could not be read before."""
-
-    def went_back(self, replica: LocalReplica) -> None:
-        """Its log failed, and its last records are lost."""
-
-    def last_reports(self, key: Key, epoch: int) -> tuple[tuple[str, int], ...]:
-        """The followers in this epoch, and when each last reported."""
-
-
-class Fetching(Protocol):
-    """The following side of replication, as a partition uses it."""
-
-    def follow(self, following: FollowerRole) -> None: ...
-
-    def unfollow(self, following: FollowerRole) -> None: ...
-
-    def changed(self, following: FollowerRole) -> None:
-        """Its position changed: report it to the leader."""
-
-    def start_over(self, following: FollowerRole) -> None:
-        """Its log was truncated: send the leader a full fetch request."""
 
 
 class OtherLogs(Protocol):
     """The logs of the other replicas of a partition."""
 
-    async def account(self, broker: str, key: Key) -> Account | None: ...
+    def is_member(self, broker: str) -> bool:
+        """Whether that broker is in the cluster: others never answer."""
 
-    async def fetch(self, broker: str, key: Key, start: int, end: int) -> bytes: ...
+    async def describe(self, broker: str, key: Key) -> PeerLog | None: ...
+
+    async def fetch(self, broker: str, key: Key, start: int, end: int, least: Cleared | None = None) -> bytes: ...
 
 
 class PartitionBroker(Protocol):
     """What a partition may ask of the broker that holds it."""
 
     @property
-    def feeds(self) -> Feeding: ...
+    def feeds(self) -> Feeds: ...
 
     @property
-    def fetchers(self) -> Fetching: ...
+    def fetchers(self) -> Fetchers: ...
 
     @property
     def peer_logs(self) -> OtherLogs: ...
@@ -94,8 +70,19 @@ class PartitionBroker(Protocol):
     def ask_isr(self, replica: PartitionReplica, asked: AskShrink | AskExpand) -> None:
         """A leader asks the controller to take another replica out of the ISR, or into it."""
 
+    def tell_cleared(self, replica: PartitionReplica, end: ClearedEnd) -> Awaitable[Partition | None]:
+        """How far its log is cleared -> the partition as this broker knows it when that is applied; None if its stream
+        is gone. Raises BasculeError."""
+
+    def hand_on(self, replica: PartitionReplica) -> None:
+        """A leader whose disk hangs asks the controller for another leader."""
+
     def step_down(self, replica: PartitionReplica) -> Awaitable[None]:
         """A leader whose log lost records asks the controller for another leader, or for a new epoch."""
 
-    def give_way(self, replica: PartitionReplica, other: str) -> Awaitable[bool]:
-        """A leader asks the controller to hand leadership over to a replica that has more. True if that is done."""
+    def refuse(self, replica: PartitionReplica, refuse: Refuse) -> None:
+        """A leader asks whether it still leads: the answer comes as an event, `Confirmed`."""
+
+    def give_way(self, replica: PartitionReplica, other: str, whole: bool) -> Awaitable[bool]:
+        """A leader asks the controller to hand leadership over to a replica that has more, and says whether its own log
+        is whole, with everything that it promised. True if that is done."""

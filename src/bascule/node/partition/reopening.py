@@ -81,12 +81,10 @@ class Reopening:
                 replica.verification.withdraw()
             elif replica.verification.verified:
                 replica.verification.confirm()
-            self._repair.mend()
+            self._repair.start()
         if self._is_pointless():
             return
-        role = self._roles.leading or self._roles.following
-        if role is not None:
-            role.reopened()
+        self._roles.reopened()
         self._broker.writable_changed(replica.stream.name, replica.partition.id)
         logger.warning("%s takes writes again, from offset %d on", replica.name, log.end)
 

@@ -16,12 +16,14 @@ from collections.abc import Awaitable, Coroutine
 from typing import Protocol
 
 from bascule.core.metadata.administration import elect_command
-from bascule.core.partition.candidate import PATIENCE_S, Account, Candidate, GiveWay, Lead, Wait, decide
-from bascule.errors import LogError, PeerError, PeerLacks
+from bascule.core.partition import candidate
+from bascule.core.partition.candidate import Candidate, GiveWay, Lead, PeerLog, Wait, decide
+from bascule.errors import LogError, PeerError, PeerLacks, PeerNotCleared
 from bascule.log.healing import Healing
 from bascule.log.refill import refill
 from bascule.log.segment import Segment
 from bascule.log.tail import Tail
+from bascule.node.partition.cleared import ClearedLog
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.ports import PartitionBroker, PartitionReplica
 from bascule.node.partition.verification import Verification
@@ -59,11 +61,18 @@ class RepairedReplica(PartitionReplica, Protocol):
     def verification(self) -> Verification: ...
 
     @property
+    def cleared(self) -> ClearedLog:
+        """How far its log is cleared of what tombstones delete."""
+
+    @property
     def has_failed(self) -> bool:
         """An assertion failed: it has no role on this broker any more."""
 
     @property
     def following(self) -> Follower | None: ...
+
+    def healed(self) -> None:
+        """Records that were damaged were put back."""
 
     def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Work that ends with the replica."""
@@ -81,9 +90,12 @@ class Repair:
         self._tried: dict[Segment, tuple[float, Healing]] = {}
         self._lacked: dict[Segment, int] = {}
         """How often in a row all other replicas answered, and one of them was damaged there too."""
-        self._mending = False
+        self._running = False
         self._said = ""
         """Why the damage is not repaired: logged once, not at every attempt."""
+        self.left: dict[str, None] = {}
+        """Replicas that left the in-sync set when this one was named leader and did not lead yet. With a min ISR of 1
+        none of these is eligible, and they have everything that was committed."""
         self.waits_for: tuple[str, ...] = ()
         """Brokers that have to answer before this one leads, though the metadata names it leader."""
 
@@ -107,7 +119,7 @@ class Repair:
             return Healing.LOST
         if self._replica.has_failed:
             return Healing.UNKNOWN  # the state of a failed replica is not trusted: no repair
-        self.mend()
+        self.start()
         if not wait and not segment.retired:
             return self._tried.get(segment, (0.0, Healing.UNKNOWN))[1]
         try:
@@ -116,13 +128,13 @@ class Repair:
             self._replica.assertion_failed(error)
             return Healing.UNKNOWN
 
-    def mend(self) -> None:
+    def start(self) -> None:
         """Repair known damage in the background, and retry until none is left."""
-        if self._log.damaged and self._others and not self._mending:
-            self._mending = True
-            self._replica.spawn(self._mend())
+        if self._log.damaged and self._others and not self._running:
+            self._running = True
+            self._replica.spawn(self._repair_all())
 
-    async def _mend(self) -> None:
+    async def _repair_all(self) -> None:
         try:
             while self._log.damaged:
                 for segment in list(self._log.damaged):
@@ -130,7 +142,7 @@ class Repair:
                 if self._log.damaged:
                     await asyncio.sleep(AGAIN_S)
         finally:
-            self._mending = False
+            self._running = False
 
     async def _heal(self, segment: Segment) -> Healing:
         async with self._one_at_a_time:
@@ -148,21 +160,26 @@ class Repair:
             self._lacked = {each: count for each, count in self._lacked.items() if not each.retired}
             if healing is not Healing.HEALED:
                 self._tried[segment] = (now, healing)
-            elif not self._log.damaged:
-                self._log.record.hole_closed()
+            else:
+                self._replica.healed()
+                if not self._log.damaged:
+                    self._log.record.hole_closed()
             if healing is not Healing.UNKNOWN and self._replica.following is not None:
                 self._replica.following.healed()
             if healing is not Healing.UNKNOWN and self._replica.leading is not None:
-                self._feeds.has_news(self._replica)
+                self._feeds.advanced(self._replica)
             return healing
 
-    async def _ask_around(self, segment: Segment) -> Healing:
-        outcome, lacking = Healing.LOST, False
+    async def _ask_around(self, segment: Segment, again: bool = False) -> Healing:
+        outcome, lacking, uncleared = Healing.LOST, False, False
         reasons = []
         for broker in self._others:
 
             def fetch(start: int, end: int, broker: str = broker) -> Awaitable[bytes]:
-                return self._logs.fetch(broker, self._replica.key, start, end)
+                needed = self._replica.cleared.needed
+                if needed is not None and start >= needed.end:
+                    needed = None  # no tombstone that counts deletes anything there
+                return self._logs.fetch(broker, self._replica.key, start, end, needed)
 
             try:
                 if await refill(self._log, segment, fetch):
@@ -173,15 +190,26 @@ class Repair:
                 reasons.append(str(error))
             except PeerError as error:
                 outcome = Healing.UNKNOWN
+                uncleared = uncleared or isinstance(error, PeerNotCleared)
                 reasons.append(str(error))
             except LogError as error:
                 logger.error("%s: %s", self._replica.name, error)
                 return Healing.UNKNOWN
+        if uncleared and not again and await self._lower_cleared():
+            return await self._ask_around(segment, again=True)
         said, self._said = self._said, "; ".join(reasons)
         if self._said != said:
             logger.error("%s is damaged and not repaired yet; this is retried: %s", self._replica.name, self._said)
         tries = self._lacked[segment] = self._lacked.get(segment, 0) + 1 if outcome is Healing.LOST else 0
         return Healing.UNKNOWN if lacking and tries < LACKING_TRIES else outcome
+
+    async def _lower_cleared(self) -> bool:
+        """So that others may be asked that are cleared less, as this log may be then."""
+        try:
+            return await self._replica.cleared.lower()
+        except OSError as error:
+            logger.error("%s: how far it is cleared cannot be stored: %s", self._replica.name, error)
+            return False
 
     async def scrub(self) -> None:
         """Read all records once, at a limited rate: damage is found while other replicas still have the records."""
@@ -217,17 +245,21 @@ class Repair:
             await self._heal(segment)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        answers: dict[str, tuple[float, Account]] = {}
+        answers: dict[str, tuple[float, PeerLog]] = {}
+        epoch = self._replica.partition.epoch
         try:
             while True:
                 now = loop.time()
                 answers = {broker: (at, each) for broker, (at, each) in answers.items() if now - at < BELIEVED_S}
                 unknown = [broker for broker in self._others if broker not in answers]
-                for broker, account in zip(unknown, await asyncio.gather(*map(self._ask, unknown)), strict=True):
-                    if account is not None:
-                        answers[broker] = (loop.time(), account)
-                accounts = {broker: account for broker, (_, account) in answers.items()}
-                decision = decide(self._candidate, accounts, loop.time() - began)
+                for broker, peer in zip(unknown, await asyncio.gather(*map(self._ask, unknown)), strict=True):
+                    if peer is not None:
+                        answers[broker] = (loop.time(), peer)
+                if epoch != self._replica.partition.epoch:
+                    epoch, answers = self._replica.partition.epoch, {}  # one may have lost its disk meanwhile
+                    continue
+                answered = {broker: peer for broker, (_, peer) in answers.items()}
+                decision = decide(self._candidate, answered, loop.time() - began)
                 match decision:
                     case GiveWay(to):
                         return to
@@ -236,24 +268,30 @@ class Repair:
                         return None
                     case Wait(missing):
                         self._say_waits(missing)
-                await asyncio.sleep(POLL_S if loop.time() - began < PATIENCE_S else POLL_LATER_S)
+                await asyncio.sleep(POLL_S if loop.time() - began < candidate.PATIENCE_S else POLL_LATER_S)
         finally:
             self.waits_for = ()
 
     @property
     def _candidate(self) -> Candidate:
         """As the metadata has it now: a broker that was removed, or lost its disk, is in no set, and not waited for."""
-        replica, own = self._replica, self._own
+        replica = self._replica
         tail = replica.verification.tail
         return Candidate(
             LogEnd(self._log.last_epoch, self._log.promised_end),
             tail in (Tail.SURE, Tail.LIKELY),
             tail is Tail.SURE,
             tail is Tail.SHORT,
-            tuple(each for each in replica.partition.complete if each != own),
-            tuple(self._others),
+            self._complete,
+            tuple(each for each in self._others if self._logs.is_member(each)),
             self._defaults.min_isr_of(replica.stream.config),
         )
+
+    @property
+    def _complete(self) -> tuple[str, ...]:
+        partition = self._replica.partition
+        left = [each for each in self.left if each in partition.replicas and self._logs.is_member(each)]
+        return tuple(each for each in dict.fromkeys([*partition.complete, *left]) if each != self._own)
 
     def _say_unheard(self, unheard: tuple[str, ...]) -> None:
         accounted = ", ".join(unheard)
@@ -278,9 +316,9 @@ class Repair:
             )
         self.waits_for = missing
 
-    async def _ask(self, broker: str) -> Account | None:
+    async def _ask(self, broker: str) -> PeerLog | None:
         try:
-            return await self._logs.account(broker, self._replica.key)
+            return await self._logs.describe(broker, self._replica.key)
         except PeerError as error:
             logger.debug("%s: %s", self._replica.name, error)
             return None

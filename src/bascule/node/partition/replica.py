@@ -1,7 +1,8 @@
 """One partition on this broker: its log, and what others may ask about it.
 
 A replica takes a role when the metadata names a leader and gives it up when the metadata names another (`roles`). The
-log stays, and with it what is the same in every role: its epochs, its end, and whether it is verified.
+log stays, and with it what is the same in every role: what is derived from it (its epochs, its producers), its end, and
+whether it is verified.
 """
 
 import asyncio
@@ -14,20 +15,26 @@ from bascule.core.partition.epochs import EpochHistory
 from bascule.core.partition.roles import Role
 from bascule.errors import LogError, Unavailable
 from bascule.log.commitlog import CommitLog
+from bascule.log.compaction import Compacted, Order
 from bascule.log.healing import Healing
 from bascule.log.segment import Segment
 from bascule.log.tail import Tail
 from bascule.node.membership.lease import LEASE_S, NO_CONTACT, NS
-from bascule.node.partition import epochs as stored_epochs
+from bascule.node.partition.cleared import ClearedLog
+from bascule.node.partition.derived import DerivedStates
 from bascule.node.partition.environment import Environment
+from bascule.node.partition.epochs import StoredEpochs
 from bascule.node.partition.following import Following
 from bascule.node.partition.groups import GroupMembers
 from bascule.node.partition.leading import Leading
 from bascule.node.partition.ports import PartitionBroker
+from bascule.node.partition.producers import StoredProducers
 from bascule.node.partition.reopening import Reopening
 from bascule.node.partition.repair import Repair
 from bascule.node.partition.roles import Roles
+from bascule.node.partition.summary import LogSummary
 from bascule.node.partition.verification import Verification
+from bascule.wire.kernels import ProducerTable
 from bascule.wire.subjects import quote_name
 
 logger = logging.getLogger(__name__)
@@ -53,6 +60,7 @@ class Replica:
             replicated=len(partition.replicas) > 1,
             ends=environment.ends,
             on_damage=self._on_damage,
+            new=stream.creation_index > environment.known_index,
         )
         self.name = f"{stream.name}/{partition.id}"
         self.key: Key = (stream.creation_index, partition.id)
@@ -61,30 +69,57 @@ class Replica:
         """Subscriptions that read here now."""
         self.paused = False
         """The partition is paused, and this replica is over: when it is resumed there is another one."""
+        self.only_replicates = partition.paused
+        """It was opened while the partition was paused, and has not been resumed: it takes no messages, and nobody
+        reads it."""
         self.first_received = 0
         self.latest_received = 0
         self.verification = Verification(self.log, only_replica=len(partition.replicas) == 1)
+        self.cleared = ClearedLog(environment.settings.broker_id, broker, self)
+        """How far its log is cleared of what tombstones delete."""
         self.repair = Repair(environment, broker, self)
         self.roles = Roles(environment, broker, self, self.repair)
         self.reopening = Reopening(broker, self, self.roles, self.repair)
-        self.epochs = EpochHistory()
+        self._epochs = StoredEpochs(environment.ports.disk, self.log)
+        self._producers = StoredProducers(
+            environment.ports.disk, self.log, *self.key, self.spawn, environment.reading_again
+        )
+        self._derived = DerivedStates(self.name, self.spawn, (self._epochs, self._producers))
         self._is_open = False
-        self._saved_epoch = 0
         self._tasks: dict[asyncio.Task[None], bool] = {}
         """Work under way, and whether the end of this replica waits for it; other work is cancelled."""
         self._quarantine_from: int | None = None
         self._expiring = False
+        self._listed: tuple[str, ...] | None = None
+        """The replicas in sync or eligible when it last took a role."""
         self._said_start = 0
         """The partition's start when this log was last found to end before it, in sync."""
-        self._storing_epochs = asyncio.Lock()
 
     async def open(self) -> None:
         """Read what is on the disk. Raises LogError or OSError: then there is no such replica here for now."""
         await self.log.open()
-        self.epochs = await stored_epochs.load(self.environment.ports.disk, self.log)
-        self._saved_epoch = self.epochs.last_epoch
+        await self._derived.load()
+        await self.log.compaction.load()
         self.verification.tail = self.log.tail  # loading the epochs may have found that the log is short
         self._is_open = True
+
+    # --- what is derived from its log ----------------------------------------------------------------------
+
+    @property
+    def epochs(self) -> EpochHistory:
+        return self._epochs.history
+
+    @property
+    def producers(self) -> ProducerTable:
+        return self._producers.table
+
+    def appended(self, records: bytes, start: int, end: int) -> None:
+        """Its log ended at `start`, has these records now, and ends at `end`."""
+        self._derived.observe(records, start, end)
+
+    def healed(self) -> None:
+        """Records that were damaged were put back."""
+        self._derived.healed()
 
     # --- roles ---------------------------------------------------------------------------------------------
 
@@ -101,7 +136,9 @@ class Replica:
         same_epoch = partition.leader_epoch == self.partition.leader_epoch
         if stream.config != self.stream.config:
             self.log.appender.configure(self.environment.settings.defaults.log_config(stream.config))
+        self._note_left(partition)
         self.stream, self.partition = stream, partition
+        self.only_replicates = self.only_replicates and partition.paused
         if partition.readonly:
             self.log.waiters.wake()  # for readers at its end nothing comes any more
         try:
@@ -110,6 +147,18 @@ class Replica:
         except AssertionError as error:
             self.assertion_failed(error)
 
+    def _note_left(self, partition: Partition) -> None:
+        """Those that are in no set any more, though this replica, which is to lead, has not led without them. Not those
+        that left before this start: it may have led since."""
+        listed, self._listed = self._listed, partition.complete
+        if listed is None:
+            before = self.environment.at_start(self.stream.name, self.stream.creation_index)
+            listed = before.partitions[partition.id].complete if before is not None else ()
+        if self.verification.verified or partition.leader != self.environment.settings.broker_id:
+            self.repair.left = {}
+        else:
+            self.repair.left |= dict.fromkeys(each for each in listed if each not in partition.complete)
+
     # --- its start -----------------------------------------------------------------------------------------
 
     def _raise_start(self) -> None:
@@ -117,19 +166,23 @@ class Replica:
         start = self.partition.start
         if self.log.segments.floor < start <= self.log.end:
             self.log.raise_start(start)
-            self.epochs.raise_start(start)
+            self._derived.raise_start(start)
+            if start == self.log.end:
+                self.log.appender.roll()  # all of it has expired: the file goes too
             self.spawn(self._expire(), to_its_end=True)
 
     def expire_again(self) -> None:
         """Remove files that could not be removed when their records expired."""
-        if self.log.expires and not self._expiring:
+        if self.log.expires and not self._expiring and self.roles.role is not Role.ENDED:
             self.spawn(self._expire(), to_its_end=True)
 
     async def _expire(self) -> None:
         self._expiring = True
         try:
-            await self.log.expire()
-        except LogError as error:
+            start = self.log.segments.floor
+            if await self._derived.expiring(start):  # else it is tried again
+                await self.log.expire(start)
+        except (LogError, OSError) as error:
             logger.error(
                 "%s: records below offset %d have expired, and their files are not removed; this is tried again: %s",
                 self.name,
@@ -138,6 +191,42 @@ class Replica:
             )
         finally:
             self._expiring = False
+
+    # --- compaction ----------------------------------------------------------------------------------------
+
+    async def compact(self, order: Order) -> Compacted | None:
+        """One pass over the log; None if that failed. Ends with this replica."""
+        done: Compacted | None = None
+        if self.roles.role in (Role.FAILED, Role.ENDED):
+            return None  # nobody would wait for the end of it
+
+        async def work() -> None:
+            nonlocal done
+            try:
+                done = await self.log.compact(order)
+            except LogError as error:
+                logger.warning("%s: %s; it is tried again in the next round", self.name, error)
+
+        await asyncio.wait([self.spawn(work())])
+        return done
+
+    # --- small segments ------------------------------------------------------------------------------------
+
+    async def merge(self, base: int, end: int) -> int:
+        """Merge the segments that have these offsets; how many, 0 if that is not possible. Ends with this replica."""
+        merged = 0
+        if self.roles.role in (Role.FAILED, Role.ENDED):
+            return 0  # nobody would wait for the end of it
+
+        async def work() -> None:
+            nonlocal merged
+            try:
+                merged = await self.log.merge(base, end)
+            except LogError as error:
+                logger.warning("%s: %s; it is tried again in the next round of the cleaner", self.name, error)
+
+        await asyncio.wait([self.spawn(work())])
+        return merged
 
     @property
     def ends_before_start(self) -> bool:
@@ -167,12 +256,10 @@ class Replica:
 
     async def begin_at_start(self) -> None:
         """Its records have all expired: they are removed, and the log begins where the partition does."""
-        async with self._storing_epochs:
+        async with self._derived.changing():
             start = self.partition.start
-            await stored_epochs.forget(self.environment.ports.disk, self.log.folder)
             await self.log.begin_at(start)
-            self.epochs.truncate(0)
-            self._saved_epoch = 0
+            self._derived.truncate(0)
         logger.info("%s: its records had all expired; it begins at offset %d now", self.name, start)
 
     def resign(self) -> None:
@@ -181,6 +268,10 @@ class Replica:
             self.roles.resign()
         except AssertionError as error:
             self.assertion_failed(error)
+
+    def stopped_leading(self) -> None:
+        self.group_members.end(self.name)
+        self.log.waiters.wake()  # readers that wait for what is not committed may wait in vain from now on
 
     @contextmanager
     def subscribed(self) -> Iterator[None]:
@@ -204,15 +295,21 @@ class Replica:
 
     async def close(self) -> None:
         await self._end()
+        await self._derived.close()
         await self.log.close()
 
-    async def pause(self) -> None:
-        """Its log is closed, synced, and no file stays open. Readers are told that it is paused."""
+    async def pause(self) -> LogSummary:
+        """Its log is closed, synced, and no file stays open. Readers are told that it is paused. What is told about it
+        from now on."""
         self.paused = True
+        self.recall_received()
+        before = self.summary
         await self.close()
         if self.log.failed is None:
             self.log.record.released()
         await self.environment.ports.disk.forget(self.log.folder)
+        committed_end = min(self.log.committed_end, self.log.end)  # also if it had no role since the broker started
+        return self.summary._replace(hw_end=max(before.hw_end, committed_end), verified=before.verified)
 
     def on_stream_deleted(self) -> None:
         """From now on nothing is stored or acked for it, also if the disk fails. Messages that
@@ -333,10 +430,28 @@ class Replica:
         self.latest_received = now
 
     def recall_received(self) -> None:
-        """When messages came before this replica led, as far as the log still has them."""
-        if self.log.end > self.log.start:
-            self.first_received = self.first_received or self.log.first_timestamp
-            self.latest_received = max(self.latest_received, self.log.last_timestamp)
+        """When messages came before this replica led: the log knows it also of the first one that expired, and of the
+        last."""
+        segments = self.log.segments
+        self.first_received = self.first_received or segments.stored.first_timestamp or segments.first_timestamp
+        self.latest_received = max(self.latest_received, self.log.last_timestamp)
+
+    @property
+    def summary(self) -> LogSummary:
+        segments = self.log.segments
+        return LogSummary(
+            hw_end=self.hw_end,
+            end=self.log.end,
+            last_epoch=self.epochs.last_epoch,
+            start=segments.start,
+            first_timestamp=segments.first_timestamp,
+            last_timestamp=segments.last_record.last_timestamp,
+            first_received=self.first_received,
+            latest_received=self.latest_received,
+            bases=tuple(each.base for each in segments),
+            sizes=tuple(each.appended.size for each in segments),
+            verified=self.verification.verified,
+        )
 
     @property
     def others_in_sync(self) -> bool:
@@ -364,36 +479,45 @@ class Replica:
         role = self.leading or self.following
         if role is not None:
             role.promised(end)
-        if self.epochs.last_epoch != self._saved_epoch:
-            epoch, _ = self.epochs.run_at(end - 1, end)
-            if epoch != self._saved_epoch:
-                self._saved_epoch = epoch
-                self.spawn(self._save_epochs())
-
-    async def _save_epochs(self) -> None:
-        try:
-            async with self._storing_epochs:
-                await stored_epochs.save(self.environment.ports.disk, self.log, self.epochs)
-        except OSError as error:
-            logger.warning(
-                "%s: its leader epochs could not be stored (%s); the next start reads them from the log",
-                self.name,
-                error,
-            )
+        self._derived.promised(end)
 
     def begin_truncation(self, work: Coroutine[object, object, None]) -> None:
         self.roles.begin_truncation(work)
 
     async def truncate(self, end: int) -> None:
-        async with self._storing_epochs:  # a save under way would store epochs of records that are truncated
-            await stored_epochs.forget(self.environment.ports.disk, self.log.folder)
+        async with self._derived.changing():
             wanted = min(end, self.log.end)
+            if self._given_up and wanted < self.log.end and self.log.segments.is_compacted_below(wanted):
+                logger.warning(
+                    "%s: its log is compacted, and the loss of its last records was accepted: it begins anew, and all "
+                    "%d offsets from its start on go into quarantine/",
+                    self.name,
+                    self.log.end - self.log.start,
+                )
+                await self._begin_anew()
+                return
             await self.log.truncate(end, exposed_too=self._given_up)
             if self.log.end < wanted:  # damaged records were removed too, and may have been promised
                 self.verification.withdraw()
                 self.verification.mark_suspect()
-            self.epochs.truncate(self.log.end)
-            self._saved_epoch = 0
+            self._derived.truncate(self.log.end)
+
+    async def begin_anew(self) -> None:
+        async with self._derived.changing():
+            await self._begin_anew()
+
+    async def _begin_anew(self) -> None:
+        """The leader may have records which compaction removed here, as what is to be truncated supersedes them; or
+        this log may have some whose tombstones are gone there. All of it is fetched again."""
+        await self.log.begin_anew()
+        self.verification.withdraw()
+        self.verification.mark_suspect()
+        self._derived.truncate(0)
+
+    @property
+    def begins_anew(self) -> bool:
+        """Its log had begun to, and is not done."""
+        return self.log.begins_anew
 
     def log_failed(self, error: LogError) -> None:
         """The log cannot be written: inform the role, and try to reopen the log from time to time."""
@@ -404,7 +528,7 @@ class Replica:
 
     def _tell_log_failed(self, error: LogError) -> None:
         logger.error("%s takes no writes: %s", self.name, error)
-        self.epochs.truncate(self.log.end)
+        self._derived.truncate(self.log.end)
         role = self.leading or self.following
         if role is not None:
             role.log_failed()

@@ -51,6 +51,15 @@ class RoleHolder(LeadingReplica, FollowingReplica, Protocol):
 
     async def begin_at_start(self) -> None: ...
 
+    def stopped_leading(self) -> None:
+        """This broker leads it no more, or under another epoch. Not called when the replica ends."""
+
+    @property
+    def begins_anew(self) -> bool:
+        """Its log is to have no record before it has a role."""
+
+    async def begin_anew(self) -> None: ...
+
     def spawn(self, work: Coroutine[object, object, None], to_its_end: bool = False) -> asyncio.Task[None]:
         """Work that ends with the replica, or that the end of the replica waits for."""
 
@@ -104,6 +113,12 @@ class Roles:
 
     def resign(self) -> None:
         """Give up the role: nothing is stored, acked or fetched under it any more."""
+        led = self.leading is not None
+        self._resign()
+        if led:
+            self._replica.stopped_leading()
+
+    def _resign(self) -> None:
         self.established.clear()
         self._assigned = False
         comparing, self._comparing = self._comparing, None
@@ -122,8 +137,9 @@ class Roles:
             self._broker.fetchers.unfollow(stand_in)
 
     def end(self) -> None:
-        """Give up the role for good. A truncation under way is completed: the log is closed after it."""
-        self.resign()
+        """Give up the role for good. A truncation under way is completed: the log is closed after it, which its readers
+        are told."""
+        self._resign()
         if self.role is not Role.ENDED:
             self._move(Role.ENDED)
 
@@ -131,10 +147,13 @@ class Roles:
         stream, partition = self._replica.stream, self._replica.partition
         if self.role is Role.TRUNCATING:
             return  # the role begins after the truncation
-        if self._replica.has_expired:
-            self.begin_truncation(self._begin_again())
+        if self._replica.begins_anew:
+            self.begin_truncation(self._begin_with(self._replica.begin_anew()))
             return
-        self._repair.mend()
+        if self._replica.has_expired:
+            self.begin_truncation(self._begin_with(self._replica.begin_at_start()))
+            return
+        self._repair.start()
         if not partition.leader:
             return
         if partition.leader != self._environment.settings.broker_id:
@@ -151,19 +170,26 @@ class Roles:
         self._move(Role.FOLLOWING)
         self.following.start()
 
+    def reopened(self) -> None:
+        """The log takes writes again. It has lost what was not promised, so it may end before the partition begins."""
+        if self.role is Role.FOLLOWING and self._replica.has_expired:
+            self.take(same_epoch=False)
+        elif (role := self.leading or self.following) is not None:
+            role.reopened()
+
     # --- leading -----------------------------------------------------------------------------------------------
 
     @property
     def _may_lead(self) -> bool:
         """Whether this replica may lead without comparing its log. After a crash it compares even a log whose end looks
-        complete."""
+        complete; a clean shutdown after that one does not change it."""
         verification = self._replica.verification
-        return verification.verified or (verification.certain and self._environment.after_clean_shutdown)
+        return verification.verified or (verification.sure and self._environment.after_clean_shutdown)
 
     def _lead(self) -> None:
         if self._replica.ends_before_start:
             # Nobody has more. The offsets below the start are not given to other records: nobody would be served them.
-            self.begin_truncation(self._begin_again())
+            self.begin_truncation(self._begin_with(self._replica.begin_at_start()))
             return
         self._replica.verification.confirm()
         self.leading = leading = Leading(self._environment, self._broker, self._replica, self.established)
@@ -183,7 +209,7 @@ class Roles:
                 logger.warning(
                     "%s: %s has more records than this broker; leadership is handed over to it", replica.name, other
                 )
-                if await self._broker.give_way(replica, other):
+                if await self._broker.give_way(replica, other, replica.verification.certain):
                     return
             except AssertionError:
                 raise
@@ -221,12 +247,12 @@ class Roles:
             self._begin()
             self._broker.writable_changed(self._replica.stream.name, self._replica.partition.id)
 
-    async def _begin_again(self) -> None:
-        replica = self._replica
+    async def _begin_with(self, removal: Coroutine[object, object, None]) -> None:
+        """With no records; if they cannot be removed the role begins by trying again."""
         try:
-            await replica.begin_at_start()
+            await removal
         except (LogError, OSError) as error:
-            logger.error("%s cannot be removed, and has no role until it is: %s", replica.name, error)
+            logger.error("%s cannot be removed, and has no role until it is: %s", self._replica.name, error)
             await asyncio.sleep(TRUNCATE_AGAIN_S)
 
     async def _truncate_torn(self, end: int) -> None:

@@ -1,12 +1,14 @@
 """Where publishes go: the table that the publish kernel reads, one entry per partition of the cluster. And which
 streams' acks answer them.
 
-An entry is `(subject, flags, suffix)`. Without flags the kernel publishes straight away; with any flag the request goes
-to Python, which answers it. The suffix is appended to the ack inbox of the call and names the stream of the publish.
-Other streams may listen on its subject, store the message and ack it, but only the named stream answers the publish, or
-one of the same load-balance group: NATS delivers a message to one member of the group, and that one stores it. A suffix
-names a stream by its creation index, an ack names it by name: if the stream was deleted and created again meanwhile,
-the new one may have stored the message.
+An entry is `(subject, flags, suffix, creation)`. Without flags the kernel publishes straight away; with a flag the
+request goes to Python, which answers it (with NEEDS_ACK_POLICY alone only if it asks for no ack). So does one with the
+numbers of a producer that are not about this partition of the stream with this creation index: its leader would ignore
+them. The suffix is appended to the ack inbox of the call and names the stream of the publish. Other streams may listen
+on its subject, store the message and ack it, but only the named stream answers the publish, or one of the same load-
+balance group: NATS delivers a message to one member of the group, and that one stores it. A suffix names a stream by
+its creation index, an ack names it by name: if the stream was deleted and created again meanwhile, the new one may have
+stored the message.
 """
 
 from collections import deque
@@ -26,7 +28,7 @@ REFUSES_WRITES = 8
 SUFFIX_MARK = b"-"
 """Between the token of a call, which has letters and digits, and the creation index of the stream."""
 
-Route = tuple[bytes, int, bytes]
+Route = tuple[bytes, int, bytes, int]
 Table = dict[bytes, list[Route | None]]
 
 
@@ -80,23 +82,23 @@ class Routes:
 
     def restrict(self, stream: Stream, partitions: Sequence[int]) -> None:
         """From the moment that the metadata says so, a publish resumes a paused partition, and none goes to a read-only
-        one: sent to NATS, it would be lost. That a partition is resumed shows later, when its leader leads."""
+        one: sent to NATS, it would be lost. PAUSED is cleared later, when this broker has carried the change out
+        (`set_partitions`)."""
         routes = self.table.get(stream.name.encode())
         if not routes or len(routes) != len(stream.partitions):
             return
         for number in partitions:
             if (route := routes[number]) and route[2] == SUFFIX_MARK + _number(stream):
-                item = stream.partitions[number]
-                flags = route[1] & ~READONLY | (READONLY if item.readonly else 0) | (PAUSED if item.paused else 0)
+                flags = route[1] & ~READONLY | _restrictions(stream.partitions[number])
                 if flags != route[1]:
-                    routes[number] = (route[0], flags, route[2])
+                    routes[number] = (route[0], flags, *route[2:])
 
     def set_refuses_writes(self, stream: str, partition: int, refuses: bool) -> None:
         routes = self.table.get(stream.encode())
         route = routes[partition] if routes else None
         if routes and route:
             flags = route[1] | REFUSES_WRITES if refuses else route[1] & ~REFUSES_WRITES
-            routes[partition] = (route[0], flags, route[2])
+            routes[partition] = (route[0], flags, *route[2:])
 
     def answers(self, stream: bytes, suffix: bytes) -> bool:
         """Whether an ack or error of this stream answers a publish whose inbox has this suffix. A publish to a subject
@@ -109,18 +111,23 @@ class Routes:
         return stream == asked.stream or (bool(asked.group) and self._groups.get(stream) == asked.group)
 
 
+def suffix_of(stream: Stream) -> bytes:
+    """Of the ack inbox of whoever asks this stream to store messages."""
+    return SUFFIX_MARK + _number(stream)
+
+
 def _number(stream: Stream) -> bytes:
     return b"%d" % stream.creation_index
 
 
 def _route(stream: Stream, partition: Partition, optimistic_concurrency: bool) -> Route:
     subject = partition_subject(stream.subject, partition.id).encode()
-    return subject, _flags(partition, optimistic_concurrency), SUFFIX_MARK + _number(stream)
+    return subject, _flags(partition, optimistic_concurrency), suffix_of(stream), stream.creation_index
 
 
 def _flags(partition: Partition, optimistic_concurrency: bool) -> int:
-    return (
-        (NEEDS_ACK_POLICY if optimistic_concurrency else 0)
-        | (READONLY if partition.readonly else 0)
-        | (PAUSED if partition.paused else 0)
-    )
+    return (NEEDS_ACK_POLICY if optimistic_concurrency else 0) | _restrictions(partition)
+
+
+def _restrictions(partition: Partition) -> int:
+    return (READONLY if partition.readonly else 0) | (PAUSED if partition.paused else 0)

@@ -22,6 +22,12 @@ class Verification:
         """The log has everything that it promised: it is verified, or its end is as the last boot left it."""
         return self.verified or (self.tail in (Tail.SURE, Tail.LIKELY) and not self._log.damaged)
 
+    @property
+    def sure(self) -> bool:
+        """No promised record can be missing. A log that is certain and not sure may lack the last promises before a
+        power loss: it is compared with another one before it leads."""
+        return self.verified or (self.tail is Tail.SURE and not self._log.damaged)
+
     def confirm(self) -> None:
         self.verified = True
         self._log.record.hole_closed()

@@ -18,10 +18,14 @@ from bascule.log.promised import PromisedEnds
 from bascule.log.raftlog import RaftStorage
 from bascule.log.sync import SyncMode, SyncScheduler
 from bascule.node.api.admin import AdminApi
+from bascule.node.api.batches import BatchPublisher
 from bascule.node.api.bulk import LogApi
+from bascule.node.api.bulkwrite import BulkWrites
 from bascule.node.api.gate import Gate
 from bascule.node.api.groups import GroupsApi
 from bascule.node.api.liftbridge import Api
+from bascule.node.api.producers import ProducersApi
+from bascule.node.api.unread import UnreadRecords
 from bascule.node.calls.calls import Calls
 from bascule.node.calls.subjects import Subjects
 from bascule.node.config.broker import BrokerSettings
@@ -35,6 +39,7 @@ from bascule.node.controller.fencing import Fencing
 from bascule.node.controller.joining import Joining
 from bascule.node.controller.leases import Leases
 from bascule.node.controller.livebrokers import LiveBrokers
+from bascule.node.controller.otherclusters import OtherClusters
 from bascule.node.controller.ownstreams import OwnStreams
 from bascule.node.controller.proposals import Proposals
 from bascule.node.controller.streamstatus import StreamStatus
@@ -61,7 +66,7 @@ from bascule.node.process.broker import Broker
 from bascule.node.replication.feeds import Feeds
 from bascule.node.replication.fetchers import Fetchers
 from bascule.node.runtime.jobs import Jobs
-from bascule.node.runtime.metrics import Metrics
+from bascule.node.runtime.metrics import Counter, Metrics
 from bascule.node.runtime.ports import Address, Ports, Process
 from bascule.ports import Bus, Clock, Disk, Random
 from bascule.wire.kernels import crc32c
@@ -83,9 +88,14 @@ class _Recovered:
     snapshot: Snapshot
     entries: list[Entry]
 
+    @property
+    def known_index(self) -> int:
+        """The last entry of the metadata that was on the disk."""
+        return self.entries[-1].index if self.entries else self.snapshot.index
+
 
 @dataclass(frozen=True, slots=True)
-class _Ties:
+class _Links:
     """What connects a broker to the others."""
 
     own: str
@@ -115,49 +125,55 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     replicas = Replicas(settings.broker_id, cache)
     routes = Routes()
     queue = ChangeQueue(replicas, routes)
-    ties = _ties(settings, recovered, MetadataStore(cache, queue), ports, process, jobs, metrics)
-    subjects = ties.calls.subjects
+    links = _links(
+        settings, recovered, MetadataStore(cache, queue, recovered.known_index), ports, process, jobs, metrics
+    )
+    subjects = links.calls.subjects
     bus = ports.replication
-    calls = Calls(ties.own, subjects, bus, ports.random, metrics, "repair")
-    feeds = Feeds(calls, bus, ties.active_clock, ties.session, replicas, ties.members, ports.publishes, jobs)
-    fetchers = _fetchers(settings, calls, bus, ties.session)
-    peer_logs = PeerLogs(ties.own, calls, replicas.get, ties.members, ties.alive, jobs)
+    calls = Calls(links.own, subjects, bus, ports.random, metrics, "repair")
+    feeds = Feeds(calls, bus, links.active_clock, links.session, replicas, links.members, ports.publishes, jobs)
+    fetchers = _fetchers(settings, calls, bus, links.session)
+    peer_logs = PeerLogs(links.own, calls, replicas.get, links.members, links.alive, jobs)
     environment = Environment(
         settings=settings,
         ports=ports,
-        active_clock=ties.active_clock,
+        active_clock=links.active_clock,
         scheduler=_scheduler(settings, ports, fetchers, process),
         routes=routes,
         inboxes=Inboxes(
-            Calls(ties.own, subjects, ports.publishes, ports.random, metrics), ports.publishes, ports.random, routes
+            Calls(links.own, subjects, ports.publishes, ports.random, metrics), ports.publishes, ports.random, routes
         ),
         pending=_pending_acks(metrics),
-        lease=Lease(ports.clock, lambda: ties.raft.alone),
+        lease=Lease(ports.clock, lambda: links.raft.alone),
         ends=recovered.ends,
         jobs=jobs,
         metrics=metrics,
-        refused=metrics.counter(
-            "bascule_refused_messages_total", "Messages that were published and not stored", label="reason"
-        ),
+        refused=_refused(metrics),
+        duplicates=_duplicates(metrics),
         after_clean_shutdown=recovered.clean is not None and recovered.clean.everything,
+        known_index=recovered.known_index,
+        at_start=links.store.at_start,
     )
     brokers = BrokerAdmin(
-        ties.own, ties.incarnation, ties.calls, ties.raft, ties.store, replicas, settings, ports.clock, process
+        links.own, links.incarnation, links.calls, links.raft, links.store, replicas, settings, ports.clock, process
     )
-    status = StreamStatus(ties.own, ties.calls, ties.store, replicas)
-    controller = _controller(settings, ties, ports.clock, brokers, status, process, jobs)
-    client = ControllerClient(ties.own, ties.calls, ties.raft, ties.store, controller.executor)
-    cluster = _cluster(settings, ties, client, ports)
+    status = StreamStatus(links.own, links.calls, links.store, replicas)
+    controller = _controller(settings, links, ports.clock, brokers, status, process, jobs)
+    client = ControllerClient(links.own, links.calls, links.raft, links.store, controller.executor)
+    cluster = _cluster(settings, links, client, ports)
     manager = ReplicaManager(environment, cluster, client, replicas, feeds, fetchers, peer_logs, process.on_grown)
     gate = Gate(manager, cluster, metrics)
     sender = MessageSender(environment, manager.refusal, client.resume_stream)
     timeout_ns = settings.groups.consumer_timeout_ns
-    expiry = MemberExpiry(ties.own, ties.store, client, ties.active_clock, timeout_ns, jobs)
-    groups = GroupsApi(ties.own, settings.groups, cluster, client, environment.lease, expiry)
-    api = Api(gate, environment, replicas, manager, cluster, client, sender, groups, ports.address)
+    expiry = MemberExpiry(links.own, links.store, client, links.active_clock, timeout_ns, jobs)
+    groups = GroupsApi(links.own, settings.groups, cluster, client, environment.lease, expiry)
+    unread = UnreadRecords(metrics)
+    api = Api(gate, environment, replicas, manager, cluster, client, sender, groups, unread, brokers, ports.address)
     admin = AdminApi(gate, cluster, client, brokers, settings.defaults, ports)
-    bulk = LogApi(gate, replicas, cluster)
-    methods = {**api.methods(), **admin.methods(), **bulk.methods()}
+    writes = BulkWrites(gate, environment, replicas, manager, client.resume_stream)
+    bulk = LogApi(gate, replicas, cluster, writes, unread)
+    producers = ProducersApi(gate, cluster, client, BatchPublisher(sender))
+    methods = {**api.methods(), **admin.methods(), **bulk.methods(), **producers.methods()}
     changes = MetadataChanges(manager, replicas, queue, jobs)
     own_streams = OwnStreams(settings, controller.proposals, controller.live, controller.executor)
     activity = ActivityDispatcher(settings.activity, controller.proposals, controller.live, sender)
@@ -197,7 +213,7 @@ async def _recover(ports: Ports, mode: SyncMode, process: Process) -> _Recovered
     return _Recovered(clean, ends, storage, *await _open_storage(storage, disk, ends, ports.random))
 
 
-def _ties(
+def _links(
     settings: BrokerSettings,
     recovered: _Recovered,
     store: MetadataStore,
@@ -205,7 +221,7 @@ def _ties(
     process: Process,
     jobs: Jobs,
     metrics: Metrics,
-) -> _Ties:
+) -> _Links:
     own, snapshot = settings.broker_id, recovered.snapshot
     raft = _raft(own, recovered.hard_state, snapshot, recovered.entries, ports.random)
     subjects = Subjects(settings.namespace, raft.membership.cluster)
@@ -213,15 +229,27 @@ def _ties(
     driver = RaftDriver(raft, recovered.storage, calls, store, settings.snapshot_threshold, process.on_fatal)
     boot = ports.random.token()
     active_clock = ActiveClock(ports.clock)
-    peers = Peers(calls, active_clock, _describe(own, boot, ports.address, store, raft), process.on_fatal, jobs)
+    max_lag_s = settings.defaults.max_lag_ns / 1e9
+    describe = _describe(own, boot, ports.address, store, driver, max_lag_s)
+    peers = Peers(calls, active_clock, describe, process.on_fatal, jobs)
     incarnation = recovered.hard_state.incarnation
-    return _Ties(own, incarnation, _session(boot), calls, driver, store, peers, active_clock)
+    return _Links(own, incarnation, _session(boot), calls, driver, store, peers, active_clock)
 
 
 def _pending_acks(metrics: Metrics) -> PendingAcksBound:
     pending = PendingAcksBound()
     metrics.gauge("bascule_pending_ack_bytes", "Acks whose condition is not met yet", lambda: pending.nbytes)
     return pending
+
+
+def _refused(metrics: Metrics) -> Counter:
+    help = "Messages that were published and not stored"
+    return metrics.counter("bascule_refused_messages_total", help, label="reason")
+
+
+def _duplicates(metrics: Metrics) -> Counter:
+    help = "Messages of idempotent producers that were stored before"
+    return metrics.counter("bascule_duplicate_messages_total", help)
 
 
 def _scheduler(settings: BrokerSettings, ports: Ports, fetchers: Fetchers, process: Process) -> SyncScheduler:
@@ -235,17 +263,17 @@ def _scheduler(settings: BrokerSettings, ports: Ports, fetchers: Fetchers, proce
     )
 
 
-def _cluster(settings: BrokerSettings, ties: _Ties, client: ControllerClient, ports: Ports) -> Cluster:
-    founder = Founder(ties.own, ties.incarnation, settings.seed, settings.peers)
-    bootstrap = Bootstrap(ties.calls, founder, ports.disk, ports.clock)
+def _cluster(settings: BrokerSettings, links: _Links, client: ControllerClient, ports: Ports) -> Cluster:
+    founder = Founder(links.own, links.incarnation, settings.seed, settings.peers)
+    bootstrap = Bootstrap(links.calls, founder, ports.disk, ports.clock)
     return Cluster(
-        ties.own,
-        ties.incarnation,
-        ties.calls,
+        links.own,
+        links.incarnation,
+        links.calls,
         bootstrap,
-        ties.raft,
-        ties.store,
-        ties.peers,
+        links.raft,
+        links.store,
+        links.peers,
         client,
         ports.clock,
     )
@@ -253,25 +281,34 @@ def _cluster(settings: BrokerSettings, ties: _Ties, client: ControllerClient, po
 
 def _controller(
     settings: BrokerSettings,
-    ties: _Ties,
+    links: _Links,
     clock: Clock,
     brokers: BrokerAdmin,
     status: StreamStatus,
     process: Process,
     jobs: Jobs,
 ) -> Controller:
-    live = LiveBrokers(ties.raft, ties.active_clock, ties.peers.last_heartbeat)
-    proposals = Proposals(ties.raft, ties.store, live)
-    administration = Administration(ties.own, proposals, live, brokers, settings.defaults, jobs)
+    live = LiveBrokers(links.raft, links.active_clock, links.peers.last_heartbeat, links.peers.announced_stop)
+    proposals = Proposals(links.raft, links.store, live)
+    others = OtherClusters(
+        links.raft,
+        links.store,
+        live,
+        links.calls.subjects,
+        links.active_clock,
+        links.peers.last_heartbeat,
+        process.on_fatal,
+    )
+    administration = Administration(links.own, proposals, live, brokers, settings.defaults, jobs)
     executor = Executor(
         proposals,
         live,
         administration,
         status,
-        Leases(ties.own, clock),
-        CoordinatorReports(proposals, ties.active_clock, settings.groups.coordinator_timeout_ns),
+        Leases(links.own, clock),
+        CoordinatorReports(proposals, links.active_clock, settings.groups.coordinator_timeout_ns),
         clock,
-        ties.calls.new_id,
+        links.calls.new_id,
         settings.min_replication_factor,
         settings.defaults.min_isr,
         jobs,
@@ -281,18 +318,19 @@ def _controller(
         live,
         administration,
         executor,
-        Fencing(proposals, live, ties.active_clock, jobs),
-        Joining(proposals, live, administration, ties.calls.subjects, ties.active_clock, jobs),
+        Fencing(proposals, live, links.active_clock, jobs),
+        Joining(proposals, live, administration, links.calls.subjects, links.active_clock, jobs),
         Voters(proposals, live, administration, settings.max_quorum, settings.peers),
-        ties.calls,
-        ties.active_clock,
+        others,
+        links.calls,
         process.on_role,
-        process.on_fatal,
         jobs,
     )
 
 
-def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft: Raft) -> Describe:
+def _describe(
+    own: str, boot: str, address: Address, store: MetadataStore, driver: RaftDriver, max_lag_s: float
+) -> Describe:
     """What this broker sends about itself with every heartbeat."""
 
     def describe(stopping: bool) -> Peer:
@@ -305,8 +343,9 @@ def _describe(own: str, boot: str, address: Address, store: MetadataStore, raft:
             held,
             led,
             stopping,
-            commit=raft.log.commit,
-            members=len(raft.membership.everyone),
+            commit=driver.raft.log.commit,
+            members=len(driver.membership.everyone),
+            stalled=driver.stalled(max_lag_s),
         )
 
     return describe

@@ -24,11 +24,14 @@ from bascule.node.partition import repair
 from bascule.node.partition.abandonedacks import AbandonedAcks
 from bascule.node.partition.autopause import AutoPause
 from bascule.node.partition.cleaner import Cleaner
+from bascule.node.partition.clearedends import ClearedEnds
+from bascule.node.partition.compactor import Compactor
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.filewatch import FileWatch
 from bascule.node.partition.lagwatch import WATCH_EVERY_S, LagWatch
 from bascule.node.partition.manager import ReplicaManager
 from bascule.node.partition.metadatachanges import MetadataChanges
+from bascule.node.partition.pausedreplication import PausedReplication
 from bascule.node.partition.replica import stream_folder
 from bascule.node.partition.replicas import Replicas
 from bascule.node.partition.unclaimed import set_aside_unclaimed
@@ -86,8 +89,11 @@ class Broker:
         self.changes = changes
         self.lag_watch = LagWatch(environment, replicas)
         self.abandoned_acks = AbandonedAcks(environment)
-        self.auto_pause = AutoPause(environment, replicas, client)
+        self.auto_pause = AutoPause(environment, replicas, client, manager.alive)
+        self.paused_replication = PausedReplication(manager, replicas, changes.queue)
         self.cleaner = Cleaner(environment, replicas, client)
+        self.compactor = Compactor(environment, replicas)
+        self.cleared_ends = ClearedEnds(replicas, cluster, client)
         self._process = process
         self._jobs = environment.jobs
         self._hand_overs = self._jobs.tasks("a hand-over", STOPS_AT_ONCE, answered=True)
@@ -106,7 +112,7 @@ class Broker:
         self.broker_admin.listen()
         await manager.open_what_can_be()
         self.stream_status.listen()
-        self.cluster.start(controller.role_changed, controller.on_heartbeat, controller.on_unknown_broker)
+        self.cluster.start(controller.role_changed, controller.on_heartbeat, controller.other_clusters.on_heartbeat)
         self._jobs.run("the file check", self.files.run, "files that are removed under this broker go unnoticed")
         finishing = self._jobs.vital("the end of the start", self._finish_start())
         if not self.cluster.alone:
@@ -145,15 +151,20 @@ class Broker:
         return {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
 
     def _run_jobs(self) -> None:
-        """Every job of a broker is registered here."""
+        """Every job that needs a broker that has caught up; the check of files begins in `start`."""
         run = self._jobs.run
         keep_lease = partial(self.environment.lease.keep, self.cluster.current, self.manager.lease_changed)
         run("the lease", keep_lease, "this broker takes no writes")
         self._jobs.vital("the taking of roles", self.changes.run())
         run("the scrub of all records", self._scrub, "damage on disk is found only when a record is read")
-        run("the check for lag", self._watch, "followers that lag stay in the in-sync set, and commits wait")
+        lag = "followers that lag stay in the in-sync set, and commits wait; acks of calls that ended stay pending"
+        run("the check for lag", self._watch, lag)
         run("the cleaner", self.cleaner.run, "nothing expires")
+        run("the compactor", self.compactor.run, "nothing is compacted")
+        run("the telling of cleared ends", self.cleared_ends.run, "tombstones stay where there are several replicas")
         run("the pausing of idle partitions", self.auto_pause.run, "idle partitions stay open")
+        replicate = self.paused_replication.run
+        run("the replication of paused partitions", replicate, "their replicas do not come back into the in-sync sets")
         if self.own_streams.configured:
             run("the creation of the cluster's own streams", self.own_streams.run, "there are no cursors, or no events")
         if self.activity.enabled:
@@ -200,7 +211,8 @@ class Broker:
             return
         if isinstance(outcome, BaseException):
             logger.warning(
-                "stopping without handing over, its partitions have no leader until it is fenced: %s", outcome
+                "stopping without handing over: the partitions of this broker have no leader until it is fenced: %s",
+                outcome,
             )
             return
         while loop.time() < deadline and self._somebody_stays() and self.replicas.leads_what_is_anothers():
@@ -225,12 +237,12 @@ class Broker:
         in_order = await self.manager.close()
         await self._leave_clean(in_order and self.manager.caught_up)
 
-    async def _leave_clean(self, sound: bool) -> None:
+    async def _leave_clean(self, in_order: bool) -> None:
         """Everything is closed: store where all logs end, for the next start."""
         ends, mode = self.environment.ends, self.environment.scheduler.mode
         try:
             await ends.close()
-            await cleanshutdown.leave(self.environment.ports.disk, sound and mode.syncs, ends.clean_ends(mode.syncs))
+            await cleanshutdown.leave(self.environment.ports.disk, in_order and mode.syncs, ends.clean_ends(mode.syncs))
         except OSError as error:
             logger.warning(
                 "the clean shutdown could not be recorded, and the next start recovers as after a crash: %s", error

@@ -8,16 +8,19 @@ The index jumps far ahead: leader epochs are indexes, and no epoch of the old cl
 old cluster are not received: the new id is in every subject. The new id also names the old one, so that brokers of the
 old cluster can report what happened.
 
-Records are not changed. A replica here that was in sync leads; one that was not gets a leader when an administrator
-accepts the loss (`bascule cluster elect … --accept-loss`).
+Records are not changed. What was told of tombstones counts no more, for this metadata may lack later commands about
+them: logs of the old cluster begin anew when they follow. A replica here that was in sync leads; one that was not gets
+a leader when an administrator accepts the loss (`bascule cluster elect … --accept-loss`).
 """
 
 from dataclasses import dataclass
 
+from bascule.core.metadata import tombstones
 from bascule.core.metadata.administration import name_of
 from bascule.core.metadata.codec import decode
 from bascule.core.metadata.commands import DiskLost
 from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.streams import Partition
 from bascule.errors import StartError
 from bascule.limits import RECOVERED_INDEX_LEAP
 from bascule.log import cleanshutdown
@@ -26,6 +29,7 @@ from bascule.log.raftlog import RaftStorage
 from bascule.node.calls.subjects import succeeding
 from bascule.node.process import identity
 from bascule.ports import Disk, Random
+from bascule.types import Epoch
 from bascule.wire.raft import decode_membership
 from bascule.wire.raft_messages import Entry, EntryKind, HardState, Membership, Snapshot
 
@@ -49,12 +53,16 @@ class Recovery:
     """Partitions without a replica on this broker."""
     index: int
     """The last command of the metadata that this broker has; later ones are lost."""
+    missing: int
+    """Saves at the end of its metadata log that this broker had confirmed, and that are damaged or gone: each has votes
+    or changes that the others could count on."""
 
 
 async def recover(disk: Disk, random: Random, *, accept_loss: bool) -> Recovery:
     """Changes the folder only with `accept_loss`. Raises StartError if a cluster cannot be recovered from it."""
     own = await identity.load(disk)
-    storage = RaftStorage(disk, RAFT_FOLDER)
+    confirmed = await _confirmed(disk)
+    storage = RaftStorage(disk, RAFT_FOLDER, reads_only=not accept_loss)
     hard_state, snapshot, entries, _ = await storage.open()
     membership = next((each for each in reversed(_memberships(snapshot, entries)) if each.everyone), None)
     if own is None or membership is None:
@@ -64,13 +72,17 @@ async def recover(disk: Disk, random: Random, *, accept_loss: bool) -> Recovery:
         if entry.kind is EntryKind.COMMAND:
             metadata.apply(entry.index, decode(entry.data))
     cluster = succeeding(membership.cluster, random.token())
-    found = _describe(metadata, own, membership, cluster, entries[-1].index if entries else snapshot.index)
+    missing = max(0, confirmed - storage.end)
+    found = _describe(metadata, own, membership, cluster, entries[-1].index if entries else snapshot.index, missing)
     if accept_loss:
         index = found.index + RECOVERED_INDEX_LEAP
         for other in found.others:
             index += 1
             metadata.apply(index, DiskLost(other, (own,)))
         metadata.index = index
+        for name, stream in metadata.streams.items():
+            again: dict[int, Partition] = {item.id: tombstones.begins_again(item, Epoch(index)) for item in stream}
+            metadata.streams[name] = stream.with_partitions(again)
         incarnation = random.token()
         alone = Membership((own,), (), ((own, incarnation),), cluster)
         term = hard_state.term + 1
@@ -79,6 +91,14 @@ async def recover(disk: Disk, random: Random, *, accept_loss: bool) -> Recovery:
             HardState(term, "", index, incarnation), [], Snapshot(index, term, alone, metadata.snapshot())
         )
     return found
+
+
+async def _confirmed(disk: Disk) -> int:
+    """How many saves this broker had confirmed, as far as that is on record."""
+    clean = await cleanshutdown.read(disk)
+    ends = PromisedEnds(disk, _fail)
+    await ends.load(clean.ends if clean else None)
+    return ends.record(RAFT_FOLDER).promised
 
 
 async def _forget_confirmed(disk: Disk) -> None:
@@ -102,7 +122,7 @@ def _memberships(snapshot: Snapshot, entries: list[Entry]) -> list[Membership]:
     return [snapshot.membership, *later]
 
 
-def _describe(metadata: Metadata, own: str, membership: Membership, cluster: str, index: int) -> Recovery:
+def _describe(metadata: Metadata, own: str, membership: Membership, cluster: str, index: int, missing: int) -> Recovery:
     others = dict.fromkeys(server for server in membership.everyone if server != own)
     kinds: dict[str, list[str]] = {"whole": [], "out_of_sync": [], "gone": []}
     for name in sorted(metadata.streams):
@@ -119,4 +139,5 @@ def _describe(metadata: Metadata, own: str, membership: Membership, cluster: str
         tuple(kinds["out_of_sync"]),
         tuple(kinds["gone"]),
         index,
+        missing,
     )

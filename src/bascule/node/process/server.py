@@ -25,7 +25,7 @@ from bascule.net.health import Health
 from bascule.net.listen import check_free
 from bascule.net.nats import Connection, NatsOptions
 from bascule.net.supervised import SupervisedNats
-from bascule.net.tls import client_context, server_context
+from bascule.net.tls import NATS_NAMES, client_context, server_context
 from bascule.node.config import Address, Config
 from bascule.node.config.broker import BrokerSettings
 from bascule.node.membership.bootstrap import PROMISE_FILE
@@ -148,7 +148,7 @@ class Server:
     async def _start(self, stack: AsyncExitStack) -> RunningInfo:
         config = self._config
         _refuse_what_is_not_there_yet(config)
-        _warn_of_what_has_no_effect_yet(config)
+        _warn_of_what_has_no_effect(config)
         config.check_files()
         tls = _server_tls(config)
         await check_free(config.bind.host, config.bind.port)
@@ -254,7 +254,9 @@ class Server:
         config = self._config.nats
         tls = None
         if config.tls_ca or config.tls_cert:
-            tls = client_context(config.tls_ca or None, config.tls_cert or None, config.tls_key or None)
+            tls = client_context(
+                config.tls_ca or None, config.tls_cert or None, config.tls_key or None, names=NATS_NAMES
+            )
         options = NatsOptions(
             servers=servers, user=config.user or None, password=config.password or None, token=None, tls=tls
         )
@@ -278,14 +280,14 @@ def _refuse_what_is_not_there_yet(config: Config) -> None:
         raise ConfigError("tls.client.authz.enabled: this version has no authorization yet; remove the setting")
 
 
-NO_EFFECT_YET = ("streams.compact.",)
+NO_EFFECT = {"streams.compact.max.goroutines": "a broker compacts one partition at a time"}
 
 
-def _warn_of_what_has_no_effect_yet(config: Config) -> None:
+def _warn_of_what_has_no_effect(config: Config) -> None:
     """Accepted, because configuration files of the Go server must work; logged, because an operator may rely on it."""
     for key in sorted(config.explicit):
-        if key.startswith(NO_EFFECT_YET):
-            logger.warning("%s is set, but has no effect in this version: nothing is compacted", key)
+        if key in NO_EFFECT:
+            logger.warning("%s is set, but has no effect: %s", key, NO_EFFECT[key])
 
 
 def _server_tls(config: Config) -> ssl.SSLContext | None:

@@ -14,6 +14,7 @@ from bascule.core.metadata.streams import Key
 from bascule.core.partition import leader
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.replication.feed import (
+    AppendFailed,
     DiskFailing,
     Effect,
     Elapsed,
@@ -32,19 +33,18 @@ from bascule.core.replication.feed import (
     TakeSoon,
     Timer,
     WasRead,
-    WentBack,
 )
 from bascule.errors import BusUnavailable, LogError
 from bascule.limits import READS_FOR_FOLLOWERS
 from bascule.log.commitlog import CommitLog
-from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import FETCH_REQUEST
 from bascule.node.replication.reads import read_records
 from bascule.node.runtime.jobs import Jobs
 from bascule.ports import Bus, Clock
 from bascule.wire.envelope import MsgType, encode_checked
-from bascule.wire.nats import NatsMessage, pub_pieces
-from bascule.wire.replication import FetchRequest, encode_parts, encode_response
+from bascule.wire.nats import pub_pieces
+from bascule.wire.replication import FetchRequest, decode_request, encode_parts, encode_response
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +55,9 @@ ENVELOPE_BYTES = 64
 
 class LeaderRole(LedPartition, Protocol):
     """What replication needs of a partition that this broker leads."""
+
+    def feeds(self, broker: str) -> bool:
+        """Whether that broker has a replica, as this leader knows."""
 
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
         """A follower has everything below `end`, and promises everything below `promised_end`."""
@@ -116,7 +119,7 @@ class Feeds:
 
     def listen(self) -> None:
         subject = self._calls.subjects.fetch_requests(self._calls.broker_id)
-        self._calls.handle(subject, Handler(FETCH_REQUEST, self._on_request), after=self)
+        self._calls.subscribe(subject, self._on_requests)
 
     def prepare(self) -> None:
         """Records are about to be appended. Called before, so that they leave for the followers before the group commit
@@ -130,16 +133,16 @@ class Feeds:
         for feed in self._feeds.values():
             feed.take(feed.machine.appended, key, records, first_offset, next_offset)
 
-    def has_news(self, replica: LocalReplica) -> None:
+    def advanced(self, replica: LocalReplica) -> None:
         """A partition we lead has a higher high watermark, or records that could not be read before."""
         key = replica.key
         for feed in self._feeds.values():
-            feed.take(feed.machine.has_news, key)
+            feed.take(feed.machine.advanced, key)
 
-    def went_back(self, replica: LocalReplica) -> None:
+    def append_failed(self, replica: LocalReplica) -> None:
         """Its log failed, and its last records are lost."""
         for feed in self._feeds.values():
-            feed.step(WentBack(replica.key))
+            feed.step(AppendFailed(replica.key))
 
     def last_reports(self, key: Key, epoch: int) -> tuple[tuple[str, int], ...]:
         """The followers of this partition in this epoch, and when each last reported its position or that it has not
@@ -157,7 +160,13 @@ class Feeds:
 
     # --- requests of followers ---------------------------------------------------------------------------------
 
-    def _on_request(self, request: FetchRequest, message: NatsMessage) -> None:
+    def _on_requests(self, batch: bytes, count: int) -> None:
+        for message in self._calls.received(batch, FETCH_REQUEST):
+            with message as payload:
+                self._on_request(decode_request(payload))
+        self.batch_taken()
+
+    def _on_request(self, request: FetchRequest) -> None:
         follower = request.follower
         if follower not in self._members():
             logger.debug("a fetch request of %r, which is not a member, is ignored", follower)
@@ -219,6 +228,19 @@ class Feeds:
                 logger.debug("no answers this time: %s", error)
 
 
+class _Fed:
+    """What is led here and has a replica on one following broker. One that knows of its replica before the leader does
+    gets nothing until then: compaction treats a log that nobody else has in another way."""
+
+    def __init__(self, replicas: LocalReplicas, follower: str) -> None:
+        self._replicas = replicas
+        self._follower = follower
+
+    def led(self, key: Key) -> LeaderRole | None:
+        leading = self._replicas.led(key)
+        return leading if leading is not None and leading.feeds(self._follower) else None
+
+
 class FeedDriver:
     """Carries out the conversation with one following broker."""
 
@@ -226,7 +248,7 @@ class FeedDriver:
         self, follower: str, subject: bytes, own_session: int, bus: Bus, replicas: LocalReplicas, feeds: Feeds
     ) -> None:
         self.follower = follower
-        self.machine = Feed(replicas)
+        self.machine = Feed(_Fed(replicas, follower))
         self._subject = subject
         self._own_session = own_session
         self._bus = bus
@@ -282,7 +304,7 @@ class FeedDriver:
         """An assertion failed, in the machine or in what carries out its effects; called where it is caught."""
         self.close()
         logger.exception(
-            "replication to %s ends: the conversation is in a state that cannot be, which is a bug. What this broker "
+            "replication to %s ends: internal error: unexpected state, which is a bug. What this broker "
             "leads is not copied there any more: start this broker again; please report this",
             self.follower,
         )

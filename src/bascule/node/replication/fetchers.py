@@ -30,12 +30,12 @@ from bascule.core.replication.fetcher import (
     Unsent,
 )
 from bascule.errors import BusUnavailable
-from bascule.node.calls.calls import Calls, Handler
+from bascule.node.calls.calls import Calls
 from bascule.node.calls.messages import FETCH_PART
 from bascule.ports import Bus
 from bascule.wire.envelope import MsgType, encode_checked
-from bascule.wire.nats import NatsMessage, pub_pieces
-from bascule.wire.replication import Answer, FetchPart, FetchRequest, Position, encode_request
+from bascule.wire.nats import pub_pieces
+from bascule.wire.replication import Answer, FetchPart, FetchRequest, Position, decode_part, encode_request
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Fetchers:
 
     def listen(self) -> None:
         subject = self._calls.subjects.fetch_responses(self._calls.broker_id, "*")
-        self._calls.handle(subject, Handler(FETCH_PART, self._on_part))
+        self._calls.subscribe(subject, self._on_parts)
 
     def follow(self, following: FollowerRole) -> None:
         if self._closed:
@@ -128,10 +128,13 @@ class Fetchers:
             fetcher.close()
         self._fetchers.clear()
 
-    def _on_part(self, part: FetchPart, message: NatsMessage) -> None:
-        fetcher = self._fetchers.get(message.subject.rpartition(b".")[2].decode("utf-8", "replace"))
-        if fetcher is not None:
-            fetcher.received(part)
+    def _on_parts(self, batch: bytes, count: int) -> None:
+        for message in self._calls.received(batch, FETCH_PART):
+            with message as payload:
+                part = decode_part(payload)
+                fetcher = self._fetchers.get(message.subject.rpartition(b".")[2].decode("utf-8", "replace"))
+                if fetcher is not None:
+                    fetcher.received(part)
 
 
 class FetcherDriver:
@@ -214,7 +217,7 @@ class FetcherDriver:
         except AssertionError:
             self.close()
             logger.exception(
-                "replication from %s ends: the conversation is in a state that cannot be, which is a bug. What that "
+                "replication from %s ends: internal error: unexpected state, which is a bug. What that "
                 "broker leads is not copied here any more: start this broker again; please report this",
                 self._leader,
             )

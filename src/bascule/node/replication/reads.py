@@ -2,8 +2,10 @@
 
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.replication.feed import Read, WasRead
+from bascule.limits import FEED_PARTITION_BYTES
 from bascule.log.commitlog import CommitLog
 from bascule.log.reader import Reader
+from bascule.wire.kernels import open_batch, scan_records
 
 
 async def read_records(log: CommitLog, epochs: EpochHistory, read: Read) -> WasRead:
@@ -26,7 +28,27 @@ async def read_records(log: CommitLog, epochs: EpochHistory, read: Read) -> WasR
             break
         else:  # the remaining records of that epoch are lost
             epoch, stop_end = epochs.run_at(reader.next_offset, log.end)
-    records = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    return await _with_whole_batches(read, reader, pieces, epoch)
+
+
+async def _with_whole_batches(read: Read, reader: Reader, pieces: list[bytes], epoch: int) -> WasRead:
+    """A follower appends what it gets at once: an atomic batch is never given in two answers, so that no replica's log
+    ends in the middle of one."""
+    while True:
+        records = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        position, _, missing = open_batch(records, 0, len(records))
+        if not missing:
+            break
+        batch_end = reader.given_end + missing
+        piece = await reader.read(FEED_PARTITION_BYTES, batch_end)
+        if piece:
+            pieces = [records, piece]
+        elif reader.next_offset >= batch_end:
+            break  # the rest of it is lost
+        else:  # it cannot be read now
+            whole = records[:position]
+            end = scan_records(whole, 0, position, 0)[3] if whole else read.offset
+            return WasRead(whole, end, epoch if whole else 0, end, None)
     return WasRead(records, reader.given_end, epoch, reader.next_offset, reader)
 
 

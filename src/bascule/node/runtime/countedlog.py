@@ -18,7 +18,7 @@ class CountedLog:
         self._counter = counter
         self._value = value
         self._quiet_until = 0.0
-        self._unsaid = 0
+        self._not_logged = 0
         self.total = 0
 
     def count(self, text: str, number: int = 1) -> None:
@@ -26,8 +26,8 @@ class CountedLog:
         self._counter.add(self._value, number)
         now = asyncio.get_running_loop().time()
         if now < self._quiet_until:
-            self._unsaid += number
+            self._not_logged += number
             return
-        more = f" ({self._unsaid} more since the last such line)" if self._unsaid else ""
+        more = f" ({self._not_logged} more since the last such line)" if self._not_logged else ""
         self._logger.warning("%s%s", text, more)
-        self._quiet_until, self._unsaid = now + QUIET_S, 0
+        self._quiet_until, self._not_logged = now + QUIET_S, 0

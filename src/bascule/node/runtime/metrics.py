@@ -3,12 +3,13 @@
 A new metric is one registration, by the part that knows the number: a counter is added to where something happens, a
 gauge is a function that is called when somebody reads. Names follow Prometheus: `bascule_`, then what is counted, and
 `_total` at the end of a counter. A metric may have one label; the number of its values is bounded, and what comes
-beyond the bound is counted as `other`.
+beyond the bound is `other`: of a counter the sum, of a gauge what its registration says.
 
 Several parts may register the same counter, each partition for example: they share it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from bascule.limits import METRIC_LABEL_VALUES
@@ -34,12 +35,15 @@ class Counter:
 
 ReadGauge = Callable[[], float | Mapping[str, float]]
 """The value of a gauge now; with a label: by its values."""
+Combine = Callable[[Iterable[float]], float]
+"""One value for several."""
 
 
 class _Gauge(NamedTuple):
     help: str
     label: str
     read: ReadGauge
+    combine: Combine
 
 
 class Reading(NamedTuple):
@@ -67,10 +71,11 @@ class Metrics:
         assert (counter.help, counter.label) == (help, label), f"{name} is registered as something else"
         return counter
 
-    def gauge(self, name: str, help: str, read: ReadGauge, label: str = "") -> None:
+    def gauge(self, name: str, help: str, read: ReadGauge, label: str = "", combine: Combine = sum) -> None:
+        """`combine` makes one value of all those beyond the bound of a label: the sum of ages is no age."""
         assert name.startswith("bascule_"), f"{name}: the name of a metric begins with bascule_"
         assert name not in self._gauges, f"{name} is registered already"
-        self._gauges[name] = _Gauge(help, label, read)
+        self._gauges[name] = _Gauge(help, label, read, combine)
 
     def read(self) -> list[Reading]:
         """All of them, by name."""
@@ -80,13 +85,14 @@ class Metrics:
         ]
         for name, gauge in self._gauges.items():
             value = gauge.read()
-            values = _bounded(value) if isinstance(value, Mapping) else {"": value}
+            values = _bounded(value, gauge.combine) if isinstance(value, Mapping) else {"": value}
             readings.append(Reading(name, "gauge", gauge.help, gauge.label, values))
         return sorted(readings)
 
 
-def _bounded(values: Mapping[str, float]) -> dict[str, float]:
-    bounded = dict(list(values.items())[:METRIC_LABEL_VALUES])
-    if len(values) > len(bounded):
-        bounded[OTHER] = bounded.get(OTHER, 0.0) + sum(values.values()) - sum(bounded.values())
+def _bounded(values: Mapping[str, float], combine: Combine) -> dict[str, float]:
+    bounded = dict(islice(values.items(), METRIC_LABEL_VALUES))
+    beyond = [value for name, value in values.items() if name not in bounded]
+    if beyond:
+        bounded[OTHER] = combine([*beyond, bounded[OTHER]] if OTHER in bounded else beyond)
     return bounded
