@@ -1,9 +1,20 @@
-"""The Python client: async in `Client`, blocking in `BlockingClient`."""
+"""The Python client: async in `Client`, blocking in `BlockingClient`; and the errors they raise."""
 
 from bascule.client.admin import Admin
+from bascule.client.arrow import ArrowRead
+from bascule.client.atomic import ProducerBatch, StoredBatch
 from bascule.client.blocking import BlockingClient
+from bascule.client.blockingadmin import BlockingAdmin
+from bascule.client.blockingconsumer import BlockingArrowRead, BlockingConsumer, BlockingGroupConsumer
+from bascule.client.blockingproducer import BlockingProducer, BlockingProducerBatch, BlockingReceipt
 from bascule.client.bulk import BulkRead, LogBounds, LogRange
+from bascule.client.bulkwrite import BulkWrite, WrittenBatch, batches_of
 from bascule.client.client import Client
+from bascule.client.consumer import Consumer, Position
+from bascule.client.export import ExportReport
+from bascule.client.groupconsumer import Assignment, GroupConsumer
+from bascule.client.numberedwrite import Identity, NumberedWrite, WriteTo
+from bascule.client.producer import Producer, Receipt, Sent
 from bascule.client.settings import StreamOverrides
 from bascule.client.subscription import Subscription
 from bascule.client.values import (
@@ -18,24 +29,108 @@ from bascule.client.values import (
     StopAt,
     Stream,
 )
+from bascule.errors import (
+    AckTimeout,
+    AlreadyExists,
+    BasculeError,
+    CallerError,
+    Cancelled,
+    ClientClosed,
+    ClusterError,
+    CorruptError,
+    DeadlineExceeded,
+    FailedPrecondition,
+    IncorrectOffset,
+    Internal,
+    Interrupted,
+    InvalidArgument,
+    NotFound,
+    NotSent,
+    OutOfRange,
+    PermissionDenied,
+    PublishError,
+    ResourceExhausted,
+    RpcError,
+    SendTimeout,
+    TimedOut,
+    TlsRefused,
+    Unavailable,
+    Unconfirmed,
+    Unimplemented,
+    UnknownOutcome,
+    WrongServer,
+)
 
 __all__ = [
     "Ack",
     "AckPolicy",
+    "AckTimeout",
     "Admin",
+    "AlreadyExists",
+    "ArrowRead",
+    "Assignment",
+    "BasculeError",
+    "BlockingAdmin",
+    "BlockingArrowRead",
     "BlockingClient",
+    "BlockingConsumer",
+    "BlockingGroupConsumer",
+    "BlockingProducer",
+    "BlockingProducerBatch",
+    "BlockingReceipt",
     "Broker",
     "BulkRead",
+    "BulkWrite",
+    "CallerError",
+    "Cancelled",
     "Client",
+    "ClientClosed",
+    "ClusterError",
+    "Consumer",
+    "CorruptError",
+    "DeadlineExceeded",
+    "ExportReport",
+    "FailedPrecondition",
+    "GroupConsumer",
+    "Identity",
+    "IncorrectOffset",
+    "Internal",
+    "Interrupted",
+    "InvalidArgument",
     "LogBounds",
     "LogRange",
     "Message",
     "Metadata",
+    "NotFound",
+    "NotSent",
+    "NumberedWrite",
+    "OutOfRange",
     "Outgoing",
     "Partition",
+    "PermissionDenied",
+    "Position",
+    "Producer",
+    "ProducerBatch",
+    "PublishError",
+    "Receipt",
+    "ResourceExhausted",
+    "RpcError",
+    "SendTimeout",
+    "Sent",
     "StartAt",
     "StopAt",
+    "StoredBatch",
     "Stream",
     "StreamOverrides",
     "Subscription",
+    "TimedOut",
+    "TlsRefused",
+    "Unavailable",
+    "Unconfirmed",
+    "Unimplemented",
+    "UnknownOutcome",
+    "WriteTo",
+    "WrittenBatch",
+    "WrongServer",
+    "batches_of",
 ]

@@ -31,6 +31,9 @@ class Admin:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
+    def __repr__(self) -> str:
+        return f"<Admin of {self._cluster!r}>"
+
     async def cluster_status(self, timeout: float = limits.CLIENT_TIMEOUT_S) -> pb.ClusterStatusResponse:
         return await self._ask("ClusterStatus", pb.ClusterStatusRequest(), pb.ClusterStatusResponse, Deadline(timeout))
 
@@ -196,7 +199,7 @@ class Admin:
             for other in brokers:
                 if other.id != broker:
                     try:
-                        channel = await self._cluster.connection(Address(other.host, other.port))
+                        channel = await self._cluster.connections.requests(Address(other.host, other.port))
                     except Unavailable:
                         continue
                     return await channel.unary(path, data, timeout=min(ROUND_S, deadline.remaining()))

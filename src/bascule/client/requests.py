@@ -7,19 +7,26 @@ names its message by it. gRPC framing (flag 0, length) is part of the bytes.
 
 from __future__ import annotations
 
+import operator
+import random
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle, islice
+from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
 from bascule import limits
 from bascule.client.values import Ack, AckPolicy, Outgoing
-from bascule.errors import InvalidArgument
+from bascule.errors import InvalidArgument, NotFound
 from bascule.wire import kernels
 from bascule.wire.pb import api_pb2 as pb
 
-_KEY, _VALUE, _HEADER, _CORRELATION = b"\x0a", b"\x12", b"\x2a", b"\x3a"
+_KEY, _VALUE, _HEADER, _CORRELATION, _PRODUCER = b"\x0a", b"\x12", b"\x2a", b"\x3a", b"\x8a\x7d"
+
+
+_OWN_HEADERS = ("subject", "reply")
+"""Servers write these themselves, with what they have of NATS, and drop those of publishers."""
 
 
 def partition_for(key: bytes, partitions: int) -> int:
@@ -40,14 +47,42 @@ _SHORT = [_varint(n) for n in range(1 << 14)]
 
 
 def _field(tag: bytes, data: bytes) -> bytes:
+    if type(data) is not bytes:
+        _check_bytes(data)
     length = len(data)
     return tag + (_SHORT[length] if length < len(_SHORT) else _varint(length)) + data
 
 
+def _check_bytes(data: object) -> None:
+    """Other objects with a buffer would be written, too, with a length that is not theirs. `unfit` says more."""
+    if _no_bytes(data):
+        raise TypeError("messages are bytes")
+
+
 def _headers(headers: Mapping[str, bytes]) -> bytes:
     return b"".join(
-        _field(_HEADER, _field(_KEY, name.encode()) + _field(_VALUE, value)) for name, value in headers.items()
+        _field(_HEADER, _field(_KEY, _name(name)) + _field(_VALUE, value)) for name, value in headers.items()
     )
+
+
+def _name(name: str) -> bytes:
+    if name in _OWN_HEADERS:
+        raise ValueError("it would be lost")  # `unfit` says more
+    return name.encode()
+
+
+class Prepared(NamedTuple):
+    """A message of a producer: everything but its correlation id, and what is the same in all."""
+
+    head: bytes
+    partition: int
+    producer: bytes = b""
+    """What it says of its producer, with its number: the end of the head."""
+
+    def numbered_by(self, producer: bytes) -> Prepared:
+        """The same message, of another producer."""
+        content = self.head[: len(self.head) - len(_field(_PRODUCER, self.producer))]
+        return Prepared(content + _field(_PRODUCER, producer), self.partition, producer)
 
 
 class Encoder:
@@ -86,6 +121,31 @@ class Encoder:
             number += 1
         return b"".join(parts)
 
+    def prepare(self, message: Outgoing, partition: int, number: Callable[[int], bytes]) -> Prepared:
+        """`number` gives what a message to a partition says of its producer. It is not asked for one that is unfit."""
+        route = self._route(partition)
+        content = (
+            _field(_KEY, message.key) if message.key else b"",
+            _field(_VALUE, message.value),
+            route,
+            _headers(message.headers) if message.headers else b"",
+        )
+        producer = number(partition)
+        return Prepared(b"".join((*content, _field(_PRODUCER, producer))), partition, producer)
+
+    def encode_prepared(self, messages: list[Prepared], first: int) -> bytes:
+        """Framed requests, numbered from `first`."""
+        tail, short = self._tail, _SHORT
+        parts: list[bytes] = []
+        number = first
+        for head, *_ in messages:
+            digits = b"%d" % number
+            body = b"".join((head, _CORRELATION, short[len(digits)], digits, tail))
+            _check_size(body, number - first)
+            parts += (b"\0", len(body).to_bytes(4, "big"), body)
+            number += 1
+        return b"".join(parts)
+
     def encode_values(self, values: list[bytes], partitions: Sequence[int], first: int) -> bytes:
         """The same for bare values: the fast way. They take the partitions in turn, by their number."""
         tail, short = self._tail, _SHORT
@@ -93,6 +153,8 @@ class Encoder:
         parts: list[bytes] = []
         number = first
         for value, route in zip(values, routes, strict=False):
+            if type(value) is not bytes:
+                _check_bytes(value)
             digits, length = b"%d" % number, len(value)
             size = short[length] if length < 16_384 else _varint(length)
             body = b"".join((_VALUE, size, value, route, _CORRELATION, short[len(digits)], digits, tail))
@@ -102,6 +164,24 @@ class Encoder:
         return b"".join(parts)
 
 
+_MESSAGE_KEY, _MESSAGE_VALUE, _MESSAGE_HEADER = b"\x12", b"\x1a", b"\x4a"
+
+
+def frame_messages(messages: Iterable[bytes | Outgoing]) -> bytes:
+    """As they are written in bulk: framed `proto.Message`s, with key, value and headers."""
+    parts: list[bytes] = []
+    for message in messages:
+        if isinstance(message, Outgoing):
+            body = _field(_MESSAGE_KEY, message.key) if message.key else b""
+            body += _field(_MESSAGE_VALUE, message.value)
+            for name, content in (message.headers or {}).items():
+                body += _field(_MESSAGE_HEADER, _field(_KEY, _name(name)) + _field(_VALUE, content))
+        else:
+            body = _field(_MESSAGE_VALUE, message)
+        parts += (b"\0", len(body).to_bytes(4, "big"), body)
+    return b"".join(parts)
+
+
 def in_turn(partitions: Sequence[int], first: int, count: int) -> list[int]:
     """The partitions of `count` messages that are numbered from `first` and take these in turn."""
     begin = first % len(partitions)
@@ -109,17 +189,66 @@ def in_turn(partitions: Sequence[int], first: int, count: int) -> list[int]:
 
 
 def unfit(message: object) -> str | None:
-    """What keeps it from being published: value, key and the values of headers are bytes."""
-    value, key, headers, _ = message if isinstance(message, Outgoing) else (message, None, None, None)
+    """What keeps it from being published: value, key and the values of headers are bytes, names of headers are text,
+    and partitions are numbers."""
+    value, key, headers, partition = _parts(message)
+    if partition is not None and (reason := unfit_partition(partition)):
+        return reason
+    if headers is not None and not isinstance(headers, Mapping):
+        return f"headers={headers!r}: they are a mapping of names to bytes, as in {{'source': b'web'}}"
+    if not headers and isinstance(value, bytes) and (key is None or isinstance(key, bytes)):
+        return None
     fields: list[tuple[str, object]] = [("the value", value), ("the key", b"" if key is None else key)]
     fields += [(f"header {name!r}", content) for name, content in (headers or {}).items()]
     for name, content in fields:
-        if isinstance(content, str):
-            return f"{name} is text ({content[:20]!r}), and messages are bytes: encode it, as in 'text'.encode()"
-        if not isinstance(content, bytes | bytearray | memoryview):
-            return f"{name} is of type {type(content).__name__}, and messages are bytes"
-    names = [name for name in headers or {} if not isinstance(name, str)]
-    return f"the name of header {names[0]!r} is not text, as names of headers are" if names else None
+        if reason := _no_bytes(content):
+            return f"{name} {reason}"
+    return next((reason for name in headers or {} if (reason := _unfit_name(name))), None)
+
+
+def _parts(message: object) -> tuple[Any, Any, Any, Any]:
+    """Of whatever types they are."""
+    return message if isinstance(message, Outgoing) else (message, None, None, None)
+
+
+def _no_bytes(content: object) -> str | None:
+    if isinstance(content, str):
+        return f"is text ({content[:20]!r}), and messages are bytes: encode it, as in 'text'.encode()"
+    if isinstance(content, memoryview) and not _is_plain(content):
+        return "is a memoryview whose items are no bytes, or lie apart: give its tobytes()"
+    if not isinstance(content, bytes | bytearray | memoryview):
+        return f"is of type {type(content).__name__}, and messages are bytes"
+    return None
+
+
+def _unfit_name(name: object) -> str | None:
+    if not isinstance(name, str):
+        return f"the name of header {name!r} is not text, as names of headers are"
+    if name in _OWN_HEADERS:
+        return f"header {name!r} would be lost: servers set it themselves, to that of NATS. Use another name"
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        return f"the name of header {name!r} has no form in UTF-8 ({error.reason})"
+    return None
+
+
+def unfit_partition(partition: object) -> str | None:
+    """What keeps it from being the number of a partition."""
+    try:
+        if not isinstance(partition, bool) and 0 <= operator.index(partition) <= _LAST_PARTITION:  # type: ignore[arg-type]
+            return None
+    except TypeError:
+        pass
+    return f"partition={partition!r}: partitions are numbered from 0 to {_LAST_PARTITION}"
+
+
+_LAST_PARTITION = 2**31 - 1
+
+
+def _is_plain(view: memoryview) -> bool:
+    """Its length is the number of its bytes."""
+    return view.ndim == 1 and view.itemsize == 1 and view.c_contiguous
 
 
 class TooLarge(InvalidArgument):
@@ -155,13 +284,25 @@ class Responses:
             raise ValueError(str(error)) from error
 
 
+_POLICIES = {int(policy): policy for policy in AckPolicy}
+
+
 def ack_of(ack: pb.Ack, partition: int) -> Ack:
-    return Ack(
-        stream=ack.stream,
-        partition=partition,
-        offset=ack.offset,
-        subject=ack.msgSubject,
-        policy=AckPolicy(ack.ackPolicy),
-        reception_timestamp=ack.receptionTimestamp,
-        commit_timestamp=ack.commitTimestamp,
-    )
+    policy = _POLICIES[ack.ackPolicy]
+    stored = ack.offset, ack.msgSubject, policy, ack.receptionTimestamp, ack.commitTimestamp
+    return Ack(ack.stream, partition, *stored)
+
+
+def check_partition(stream: str, partition: int | None, partitions: int) -> None:
+    if partition is not None and (reason := unfit_partition(partition)):
+        raise InvalidArgument(reason)
+    if partition is not None and not 0 <= partition < partitions:
+        raise NotFound(f"no such partition: {partition}. Stream {stream} has {partitions}")
+
+
+def keyless_turns(partitions: int, spread: bool) -> list[int]:
+    """The partitions that messages without a key take in turn."""
+    if not spread:
+        return [0]
+    first = random.randrange(partitions)  # many calls with a message each spread them, too
+    return [(first + number) % partitions for number in range(partitions)]

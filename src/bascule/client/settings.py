@@ -21,6 +21,9 @@ class StreamSettings(TypedDict, total=False):
     min_isr: int
     optimistic_concurrency_control: bool
     encryption: bool
+    flatbuffers_draft: bool
+    compact_min_lag_ms: int
+    compact_tombstone_delay_ms: int
 
 
 class StreamOverrides(StreamSettings, total=False):
@@ -43,5 +46,8 @@ SETTING_FIELDS = {
     "min_isr": "minIsr",
     "optimistic_concurrency_control": "optimisticConcurrencyControl",
     "encryption": "encryption",
+    "flatbuffers_draft": "flatbuffersDraft",
+    "compact_min_lag_ms": "compactMinLag",
+    "compact_tombstone_delay_ms": "compactTombstoneDelay",
 }
 """Their names in requests."""

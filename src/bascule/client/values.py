@@ -1,7 +1,8 @@
 """What a client gets and gives: messages, acks, and the cluster's description, as plain immutable values.
 
 Offsets here are the protocol's inclusive ones: a high watermark of -1 is an empty partition. Times are
-nanoseconds since 1970; `Message.time` is the same as a datetime, truncated to microseconds.
+nanoseconds since 1970; `Message.time`, `Ack.commit_time` and the like are the same as datetimes, truncated to
+microseconds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,11 @@ StopAt = Literal["latest"] | int | datetime | None
 """Where it ends, inclusive: the newest message there is now, an offset, a time, or never."""
 
 
+def moment(timestamp: int) -> datetime:
+    """Truncated to microseconds, of nanoseconds since 1970."""
+    return datetime.fromtimestamp(timestamp // 1_000_000_000, UTC).replace(microsecond=timestamp // 1000 % 1_000_000)
+
+
 class AckPolicy(IntEnum):
     """When a publish is acked: on the leader's disk, on the disk of every in-sync replica, or not at all."""
 
@@ -35,7 +41,8 @@ class AckPolicy(IntEnum):
 
 class Message(NamedTuple):
     """One stored message, in the field order of `kernels.decode_records`. A message without a key has the key None; the
-    protocol cannot tell an empty key from it."""
+    protocol cannot tell an empty key from it. `headers` are the publisher's own: `subject` and `reply`, which servers
+    add to them, are attributes."""
 
     offset: int
     key: bytes | None
@@ -49,9 +56,7 @@ class Message(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        return datetime.fromtimestamp(self.timestamp // 1_000_000_000, UTC).replace(
-            microsecond=self.timestamp // 1000 % 1_000_000
-        )
+        return moment(self.timestamp)
 
 
 class Outgoing(NamedTuple):
@@ -73,6 +78,14 @@ class Ack(NamedTuple):
     policy: AckPolicy
     reception_timestamp: int
     commit_timestamp: int
+
+    @property
+    def reception_time(self) -> datetime:
+        return moment(self.reception_timestamp)
+
+    @property
+    def commit_time(self) -> datetime:
+        return moment(self.commit_timestamp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,19 @@ class Stream:
     partitions: dict[int, Partition]
     creation_timestamp: int
 
+    @property
+    def creation_time(self) -> datetime:
+        return moment(self.creation_timestamp)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A consumer group."""
+
+    id: str
+    coordinator: str
+    epoch: int
+
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
@@ -112,6 +138,8 @@ class Metadata:
 
     brokers: dict[str, Broker] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    """Those that were asked for."""
 
 
 class Address(NamedTuple):
@@ -161,4 +189,9 @@ def metadata_of(response: pb.FetchMetadataResponse) -> Metadata:
         for s in response.streamMetadata
         if s.error == pb.StreamMetadata.OK
     }
-    return Metadata(brokers, streams)
+    groups = {
+        g.groupId: Group(g.groupId, g.coordinator, g.epoch)
+        for g in response.groupMetadata
+        if g.error == pb.ConsumerGroupMetadata.OK
+    }
+    return Metadata(brokers, streams, groups)

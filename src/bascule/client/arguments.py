@@ -1,0 +1,70 @@
+"""What a caller gives that cannot be meant: refused with a sentence, before anything is sent."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bascule.client.values import AckPolicy
+from bascule.errors import InvalidArgument
+
+
+def check_stream(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"stream={name!r}: the name of a stream is text, as in 'orders'")
+
+
+def check_streams(names: object) -> None:
+    """A single name is iterable, too, letter by letter."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise InvalidArgument(f"streams={names!r}: give a list of names, as in ['orders']")
+
+
+def check_seconds(**given: object) -> None:
+    """By the names of the arguments."""
+    for name, seconds in given.items():
+        number = seconds if isinstance(seconds, int | float) and not isinstance(seconds, bool) else math.nan
+        if math.isnan(number) or number < 0:
+            raise InvalidArgument(f"{name}={seconds!r}: it is a number of seconds, 0 or more")
+
+
+def check_at_least(least: int, **given: object) -> None:
+    for name, number in given.items():
+        try:
+            fits = not isinstance(number, bool) and operator.index(number) >= least  # type: ignore[arg-type]
+        except TypeError:
+            fits = False
+        if not fits:
+            raise InvalidArgument(f"{name}={number!r}: it is a number, {least} or more")
+
+
+def check_ack(ack: object) -> None:
+    if not isinstance(ack, AckPolicy):
+        raise InvalidArgument(f"ack={ack!r}: it is AckPolicy.ALL, AckPolicy.LEADER or AckPolicy.NONE")
+
+
+def check_position(position: Mapping[Any, Any], streams: Sequence[str]) -> None:
+    """A position of another shape would be read as one that names nothing: from the first message on."""
+    for name, of in position.items():
+        partitions = of.items() if isinstance(name, str) and isinstance(of, Mapping) else [(None, None)]
+        for number, offset in partitions:
+            if not (_is_number(number) and _is_number(offset) and not isinstance(offset, str)):
+                raise InvalidArgument(
+                    f"start={position!r}: a position is {{stream: {{partition: offset}}}}, as `position` of a reader "
+                    f"has it: {{{streams[0]!r}: {{0: 1000}}}}"
+                )
+    if position and not any(stream in position for stream in streams):
+        named = ", ".join(map(str, position))
+        raise InvalidArgument(f"the position is of {named}, and {', '.join(streams)} is read: give that of this stream")
+
+
+def _is_number(value: object) -> bool:
+    """From JSON the partitions come as text."""
+    if isinstance(value, str):
+        return value.isascii() and value.isdigit()
+    try:
+        return not isinstance(value, bool) and operator.index(value) >= 0  # type: ignore[arg-type]
+    except TypeError:
+        return False
