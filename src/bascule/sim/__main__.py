@@ -27,6 +27,7 @@ def main() -> int:
         "--faults", default="", help="families of faults, with commas between them; else as the seed says"
     )
     parser.add_argument("--jobs", type=int, default=1, help="processes to spread the seeds over")
+    parser.add_argument("--all", action="store_true", help="go on after a violation")
     parser.add_argument("--verbose", action="store_true", help="a line per seed")
     options = parser.parse_args()
     seeds = range(options.first_seed, options.first_seed + options.seeds)
@@ -38,7 +39,8 @@ def main() -> int:
             print(f"seed={result.seed} {line(result)} faults={result.faults} digest={result.digest[:16]}", flush=True)
         if result.violations:
             report(result, options.bug, options.brokers, options.faults)
-            break
+            if not options.all:
+                break
     print(total.faults)
     print(total)
     return 1 if total.violations else 0
@@ -67,13 +69,13 @@ def report(result: Result, bug: str, brokers: int, faults: str) -> None:
 def line(result: Result) -> str:
     return (
         f"commits={result.commits} crashes={result.crashes} splits={result.splits} elections={result.elections} "
-        f"violations={len(result.violations)}"
+        f"tombstones={result.tombstones} violations={len(result.violations)}"
     )
 
 
 class Total:
     def __init__(self) -> None:
-        self.seeds = self.commits = self.crashes = self.splits = self.elections = self.violations = 0
+        self.seeds = self.commits = self.crashes = self.splits = self.elections = self.tombstones = self.violations = 0
         self._kinds: Counter[str] = Counter()
         self._digest = hashlib.sha256()
 
@@ -83,6 +85,7 @@ class Total:
         self.crashes += result.crashes
         self.splits += result.splits
         self.elections += result.elections
+        self.tombstones += result.tombstones
         self.violations += len(result.violations)
         self._kinds.update(result.kinds)
         self._digest.update(result.digest.encode())
@@ -95,7 +98,8 @@ class Total:
     def __str__(self) -> str:
         return (
             f"seeds={self.seeds} commits={self.commits} crashes={self.crashes} splits={self.splits} "
-            f"elections={self.elections} violations={self.violations} digest={self._digest.hexdigest()[:32]}"
+            f"elections={self.elections} tombstones={self.tombstones} violations={self.violations} "
+            f"digest={self._digest.hexdigest()[:32]}"
         )
 
 

@@ -65,12 +65,12 @@ def forget_folder_sync() -> Iterator[None]:
 @contextmanager
 def ack_lost_write() -> Iterator[None]:
     """A write that failed is promised like any other."""
-    original = CommitLog.settle
+    original = CommitLog.finish
 
-    def settle(self: CommitLog, errors: list[OSError | None]) -> None:
+    def finish(self: CommitLog, errors: list[OSError | None]) -> None:
         original(self, [None] * len(errors))
 
-    with _replaced(CommitLog, "settle", settle):
+    with _replaced(CommitLog, "finish", finish):
         yield
 
 

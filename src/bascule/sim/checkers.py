@@ -9,8 +9,12 @@ every ack and every record that was read adds to it. From that follow:
 - I5: one broker commits for a partition and epoch.
 - I6: a message sent after another was acked or read has a higher offset; messages of one connection keep their order.
 - I7, as far as it applies: where nothing repeats messages, each is stored once; a refused one never.
+- Each sequence of an idempotent producer is stored once, in its order, without gaps, however often it is sent ("once").
 - I9 is the runner's: it tries to publish after the faults have stopped.
 - I16: an ack given to a gRPC publisher that named a stream is of that stream, or of one of its load-balance group.
+
+- I12: of a compacted stream a read lacks nothing but what a later exposed record of the same key supersedes, and what a
+  tombstone deletes does not return.
 
 Besides: what is read was sent by somebody, byte for byte; timestamps rise with offsets. A record that a bit flip
 damaged may be missing, but never wrong.
@@ -19,6 +23,7 @@ damaged may be missing, but never wrong.
 from dataclasses import dataclass, field
 
 from bascule.sim.history import History, Outcome, Sent
+from bascule.sim.keys import Keys, Snapshot
 from bascule.sim.trace import Part, Trace, Violation
 from bascule.wire.kernels import decode_records, scan_records
 from bascule.wire.pb import api_pb2 as api
@@ -53,6 +58,8 @@ class Checker:
         self.repeats = False
         """Whether the bus may repeat messages."""
         self._trace = trace
+        self.compacted: dict[Part, Keys] = {}
+        """Partitions from which compaction removes records."""
         self._known: dict[Part, Known] = {}
         self._committers: dict[tuple[Part, int], str] = {}
 
@@ -89,10 +96,11 @@ class Checker:
                 text = f"{sent.token!r} was to be at {sent.expected_offset} or nowhere"
                 self.violate("expected offset", text, part, ack.offset)
         self._trace.note("acked", f"{sent.token!r} policy {ack.ackPolicy}", part, ack.offset)
-        if ack.ackPolicy == api.LEADER and stream.replication > 1:
+        copies = self.history.replication(part)
+        if ack.ackPolicy == api.LEADER and copies > 1:
             return  # only one broker has it, and it may be lost with that broker: the policy allows it
         self._name(part, ack.offset, sent)
-        if ack.ackPolicy == api.ALL or stream.replication == 1:
+        if ack.ackPolicy == api.ALL or copies == 1:
             known = self.known(part)
             known.hw_end = max(known.hw_end, ack.offset + 1)
 
@@ -120,7 +128,9 @@ class Checker:
         known.names[offset] = sent
         known.top = max(known.top, offset + 1)
         first = sent.stored.setdefault(part, offset)
-        if first != offset and not self.repeats:
+        if sent.producer:
+            self._once(part, offset, sent)
+        elif first != offset and not self.repeats:
             self.violate("I7", f"{sent.token!r} is stored here and at {first}", part, offset)
         if (
             part.stream == sent.target.stream
@@ -136,10 +146,18 @@ class Checker:
             if sent.outcome is Outcome.REFUSED and not self.repeats:
                 self.violate("I7", f"{sent.token!r} was refused and is stored", part, offset)
 
+    def _once(self, part: Part, offset: int, sent: Sent) -> None:
+        """A producer sends it again, and a stream that stores a copy of everything stores it again."""
+        known = self.known(part)
+        first = sent.stored[part]
+        if part == sent.target and first != offset and not (known.damaged or known.torn):
+            self.violate("once", f"{sent.token!r}, of {sent.producer}, is stored here and at {first}", part, offset)
+
     def was_read(self, part: Part, record: Record) -> None:
-        sent = self.history.find(record.value)
-        if sent is None or sent.value != record.value:
-            self.violate("invalid", f"no client sent {record.value[:40]!r}", part, record.offset)
+        sent = self.history.find(record)
+        if sent is None or sent.value != record.value or sent.key != record.key:
+            text = f"no client sent {record.value[:40]!r} with the key {record.key!r}"
+            self.violate("invalid", text, part, record.offset)
             return
         known = self.known(part)
         self._name(part, record.offset, sent)
@@ -172,6 +190,7 @@ class Checker:
     def check_order(self) -> None:
         for part, known in self._known.items():
             last: dict[str, Sent] = {}
+            sequences: dict[str, int] = {}
             time = -1
             for offset in sorted(known.names):
                 sent = known.names[offset]
@@ -179,13 +198,26 @@ class Checker:
                 if timestamp <= time:
                     self.violate("order", "its timestamp is not above the one before it", part, offset)
                 time = timestamp
-                if not self.keeps_order or not sent.session:
+                self._check_sequence(part, offset, sent, sequences)
+                if not self.keeps_order or not sent.session or sent.producer:
                     continue
                 before = last.get(sent.session)
                 if before is not None and before.serial > sent.serial:
                     text = f"{sent.token!r} was sent before {before.token!r} on the same connection"
                     self.violate("I6", text, part, offset)
                 last[sent.session] = sent
+
+    def _check_sequence(self, part: Part, offset: int, sent: Sent, sequences: dict[str, int]) -> None:
+        """What a producer has stored is in its order, and nothing is left out; but for what compaction removed before a
+        client saw it."""
+        known = self.known(part)
+        if not sent.producer or part != sent.target or known.damaged or known.torn:
+            return
+        expected = sequences.get(sent.producer, 0)
+        if sent.sequence < expected or (sent.sequence > expected and part not in self.compacted):
+            text = f"sequence {sent.sequence} of {sent.producer} is stored here, where {expected} was to be"
+            self.violate("once", text, part, offset)
+        sequences[sent.producer] = sent.sequence + 1
 
 
 class View:
@@ -199,6 +231,10 @@ class View:
         known = checker.known(part)
         self.top = known.top
         """Everything known below it must be there."""
+        self.took_s = 0.0
+        """For so long it went forwards: what it read first may be gone when it ends."""
+        self._keys = checker.compacted.get(part)
+        self._exposed = None if self._keys is None else Snapshot(self._keys)
 
     def take(self, frames: bytes, reverse: bool = False) -> int:
         """Records as they came; gives how many."""
@@ -250,17 +286,80 @@ class View:
         """A full read has every offset: an offset without a record is a record that got lost."""
         damaged, torn = self._checker.known(self.part).damaged, self._checker.known(self.part).torn
         offsets = range(self._checker.known(self.part).start, max(self.seen, default=-1))
-        missing = [offset for offset in offsets if offset not in self.seen and offset not in torn]
+        missing = [each for each in offsets if each not in self.seen and each not in torn and not self._may_lack(each)]
         if missing and not damaged:
             text = f"{when} {len(missing)} offsets name nothing, and later ones do"
             self._checker.violate("hole", text, self.part, missing[0])
+
+    def whole_batches(self, when: str) -> None:
+        """A full read has every message of an atomic batch, one after the other, or none; but for records that were
+        damaged, or have expired."""
+        known = self._checker.known(self.part)
+        for offset in self.seen:
+            sent = known.names.get(offset)
+            if sent is None or not sent.batch or sent.target != self.part:
+                continue
+            first = offset - [each is sent for each in sent.batch].index(True)
+            offsets = range(first, first + len(sent.batch))
+            if first < known.start or any(each in known.damaged or each in known.torn for each in offsets):
+                continue
+            missing = [
+                each
+                for each in offsets
+                if (each not in self.seen and not self._may_lack(each)) or known.names.get(each, sent) not in sent.batch
+            ]
+            if missing:
+                text = (
+                    f"{when} {sent.token!r} is there, and its atomic batch from {first} to {offsets[-1]} is not whole"
+                )
+                self._checker.violate("whole", text, self.part, missing[0])
+                return
 
     def covered(self, low: int, high: int) -> None:
         """The read claims to have everything from `low` to before `high`."""
         known = self._checker.known(self.part)
         low = max(low, known.start)
         for offset, sent in known.names.items():
-            if low <= offset < high and offset not in self.seen and offset not in known.damaged:
+            if (
+                low <= offset < high
+                and offset not in self.seen
+                and offset not in known.damaged
+                and not self._may_lack(offset)
+            ):
                 how = "acked" if sent.outcome is Outcome.ACKED else "known"
                 text = f"{sent.token!r} was {how}, and is not in a read of {low} to {high - 1}"
                 self._checker.violate("I1/I4", text, self.part, offset)
+        self._without(low, high)
+
+    # --- compaction -------------------------------------------------------------------------------------------
+
+    def differs(self, other: "View") -> list[int]:
+        """What one of two reads of the same records has, and the other one not, though compaction may not have removed
+        it in between."""
+        different = self.seen.keys() ^ other.seen.keys()
+        return sorted(offset for offset in different if not self._may_lack(offset))
+
+    def _may_lack(self, offset: int) -> bool:
+        return self._keys is not None and self._keys.may_lack(offset)
+
+    def _without(self, low: int, high: int) -> None:
+        """The read claims to have everything from `low` to before `high` that compaction has left, of what was exposed
+        when it began. It may be so slow that a tombstone goes before the read comes to it, when it has read what that
+        deletes: if it takes as long as tombstones stay at least."""
+        if self._keys is None or self._exposed is None:
+            return
+        known = self._checker.known(self.part)
+        lost = {**known.damaged, **known.torn}
+        low = max(low, known.start)
+        for offset in self._exposed.missing(low, high, self.seen):
+            if offset not in lost:
+                text = f"the newest record of its key, or one without a key, is not in a read of {low} to {high - 1}"
+                self._checker.violate("I12", text, self.part, offset)
+                return
+        if self.took_s >= self._keys.delay_s:
+            return
+        for offset, tombstone in self._exposed.returned(low, high, self.seen):
+            if tombstone not in lost:
+                text = f"a read of {low} to {high - 1} has it, and not {tombstone}, which deletes its key"
+                self._checker.violate("I12", text, self.part, offset)
+                return

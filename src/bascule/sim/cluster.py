@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Mapping
 
+from bascule.limits import MIB
 from bascule.node.config.broker import (
     ActivitySettings,
     BrokerSettings,
@@ -22,6 +23,7 @@ from bascule.testing.bus import MemoryNats
 CONSUMER_TIMEOUT_S = 2.0
 COORDINATOR_TIMEOUT_S = 1.0
 
+CLEANED_EVERY_S = 0.5
 NAMESPACE = "sim"
 PARTITIONS_OF_CURSORS = 2
 
@@ -39,6 +41,8 @@ class Builder:
             optimistic_concurrency=False,
             max_message_bytes=1 << 20,
             max_lag_ns=int(plan.max_lag_s * 1e9),
+            cleaner_interval_ns=int(CLEANED_EVERY_S * 1e9),
+            key_map_bytes=plan.keyed.map_bytes if plan.keyed is not None else 32 * MIB,
         )
 
     async def __call__(self, host: Host, boot: int) -> tuple[Broker, Mapping[str, Handler]]:
@@ -154,6 +158,12 @@ class Cluster:
         voters = min(self._plan.max_quorum or len(self.hosts), len(self.hosts))
         odd = voters - 1 + voters % 2
         return len(membership.everyone) == len(self.hosts) and len(membership.voters) >= odd
+
+    def votes_without(self, host: Host) -> bool:
+        """Whether the voters that any broker knows of can elect without this one. After a removal there are two voters
+        for a while, and both must keep their disks."""
+        memberships = [each.raft.membership for each in self.hosts.values() if each.raft is not None]
+        return all(sum(voter != host.name for voter in each.voters) >= each.quorum for each in memberships)
 
     def _elected(self, term: int, name: str) -> None:
         self._trace.note("elected", f"{name} leads Raft in term {term}")

@@ -3,6 +3,9 @@
 Each cursor is set by one client, one value after the other, each another one and in no order: a cursor may be set back.
 Another client fetches it. No answer may be older than a value that was acked, or fetched, before the question was
 asked; a set whose outcome is not known may count, until a later one does.
+
+One more cursor is of a stream that its client deletes and makes again: then it was never set. Only a set whose outcome
+is not known may still count.
 """
 
 import asyncio
@@ -30,22 +33,36 @@ class CursorHistory:
         self.part = Part(CURSORS, 1, partition_of(name.key, PARTITIONS_OF_CURSORS))
         self.floor = 0
         """Values before this one are over: it was acked, or fetched."""
+        self.sets = 1
+        """One more than there were."""
         self._places = {-1: 0}
+        self._open: dict[int, None] = {}
+        """Values whose outcome is not known, and that no later one has replaced."""
 
     def begin(self, value: int) -> int:
         """It is about to be set; returns the place of the value."""
-        self._places[value] = len(self._places)
-        return self._places[value]
-
-    @property
-    def sets(self) -> int:
-        return len(self._places)
+        self._open[value] = None
+        return self._at_the_end(value)
 
     def known(self, place: int) -> None:
+        """It was acked, or fetched: what was set before is over."""
         self.floor = max(self.floor, place)
+        self._open = {value: None for value in self._open if self._places[value] > place}
 
     def place_of(self, value: int) -> int | None:
         return self._places.get(value)
+
+    def made_again(self) -> None:
+        """Its stream: what was acked is a position in another one."""
+        undecided = self._open
+        self.floor = self._at_the_end(-1)
+        for value in undecided:
+            self._at_the_end(value)
+
+    def _at_the_end(self, value: int) -> int:
+        place = self._places[value] = self.sets
+        self.sets += 1
+        return place
 
 
 class CursorClients:
@@ -55,6 +72,8 @@ class CursorClients:
         self._stream = StreamInfo(CURSORS, CURSORS, PARTITIONS_OF_CURSORS, replication, min_isr)
         names = [CursorName(cursor_id, "s", 0) for cursor_id in IDS]
         self._cursors = [CursorHistory(name) for name in names]
+        self._remade = StreamInfo("cursored", "cursored", 1, replication, min_isr)
+        self._of_remade = CursorHistory(CursorName("remade", self._remade.name, 0))
         assert len({cursor.part for cursor in self._cursors}) == PARTITIONS_OF_CURSORS, "each partition has cursors"
 
     def start(self) -> None:
@@ -62,11 +81,12 @@ class CursorClients:
             self._world.start(self._set(cursor))
         self._world.start(self._fetch())
         self._world.start(self._pause())
+        self._world.start(self._make_again(self._of_remade))
 
     async def check(self, when: str) -> None:
         """Every cursor can be fetched, and is what it was. Its partition is not paused then."""
         deadline_s = asyncio.get_running_loop().time() + ANSWER_BOUND_S
-        for cursor in self._cursors:
+        for cursor in (*self._cursors, self._of_remade):
             while not await self._fetched(cursor):
                 if asyncio.get_running_loop().time() > deadline_s:
                     self._world.checker.violate("I9", f"{when} cursor {cursor.name.cursor_id} cannot be fetched")
@@ -82,6 +102,23 @@ class CursorClients:
             await self._set_once(cursor, chance.randrange(1000))
             if chance.random() < 0.3:
                 await self._fetched(cursor)
+
+    async def _make_again(self, cursor: CursorHistory) -> None:
+        """Nobody else uses the stream, and each answer is waited for: it is always known which stream there is."""
+        world, chance = self._world, self._world.chance("the stream of a cursor")
+        while True:
+            await world.create(self._remade)
+            cursor.made_again()
+            for _ in range(chance.randint(0, 3)):
+                await self._fetched(cursor)
+                await self._set_once(cursor, chance.randrange(1000))
+                await world.pause(chance, 0.1)
+            await self._fetched(cursor)
+            if not world.publishing:
+                return
+            await world.delete(self._remade)
+            self._remade.incarnation += 1
+            await world.pause(chance, 0.1)
 
     async def _set_once(self, cursor: CursorHistory, salt: int) -> bool:
         name = cursor.name

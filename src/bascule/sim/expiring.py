@@ -1,6 +1,15 @@
 """A client of a stream whose records expire, with a few records a segment: it publishes, reads, and now and then holds
 records or deletes some. Nothing below a partition's start returns, whoever leads; nothing at or above a hold goes.
+
+In half of the seeds the partition is paused whenever it is idle for a moment, mostly before the cleaner's interval is
+over.
+
+The limit is a number of messages, of bytes, or an age. By age nothing goes early, unless clocks are wrong; and in the
+end, when nobody publishes any more, nothing is left that is over the limit, and no file of what is gone.
 """
+
+import asyncio
+from collections.abc import Iterator
 
 from bascule.errors import Status
 from bascule.sim.history import StreamInfo
@@ -13,6 +22,12 @@ from bascule.wire.pb import api_pb2 as api
 
 SEGMENT_BYTES = 600
 RETAINED_MESSAGES = 12
+RETAINED_BYTES = 2_000
+RETAINED_MS = 1_500
+SEGMENT_MS = 500
+REMOVED_BOUND_S = 40.0
+"""When nobody publishes any more."""
+CLOCKS = ("clock", "drift")
 CLEANED_EVERY_MS = 400
 CALL_S = 3.0
 HOLD = "archive"
@@ -23,6 +38,13 @@ class Expiring:
         self._world = world
         self._chance = world.chance(name)
         self._stream = StreamInfo(name, f"expiring.{name}", 1, replication, min_isr)
+        self._idle_chance = world.chance(f"{name}, idle")
+        """Its own, so that seeds without auto-pause draw everything else as before."""
+        self._pauses_ms = self._idle_chance.choice((0, self._idle_chance.randint(100, 600)))
+        self._limit = world.chance(f"{name}, limit").choice(("messages", "bytes", "age"))
+        self._clocks_agree = not any(kind in CLOCKS for kind in world.scenario.faults)
+        self._deleted = 0
+        """Below may be removed, however young it is."""
         self._held: int | None = None
         """Nothing at or above is removed: a hold is there, at this offset or below."""
 
@@ -42,6 +64,20 @@ class Expiring:
             await (read_all if chance.random() < 0.7 else read_back)(world, part)
             self._check_held(part)
             await world.pause(chance, 0.2)
+            if self._pauses_ms and self._idle_chance.random() < 0.5:
+                await world.pause(self._idle_chance, 2 * self._pauses_ms / 1000)
+            self._check_age(part)
+        if self._pauses_ms:
+            await self._stay_open(part, publisher)
+        await self._check_removed(part)
+
+    async def _stay_open(self, part: Part, publisher: UnaryPublisher) -> None:
+        """What is compared in the end is open."""
+        world = self._world
+        request = admin.AlterStreamRequest(stream=part.stream, settings=admin.StreamSettings(autoPauseTime=0))
+        await world.change("/bascule.v1.Admin/AlterStream", request, self._stream, (Status.OK,))
+        while (item := world.newest_partition(part)) is not None and item.paused:
+            await publisher.round(part)
 
     # --- holds ------------------------------------------------------------------------------------------------------
 
@@ -70,7 +106,11 @@ class Expiring:
         world, held = self._world, self._held
         start = world.newest_start(part)
         before = self._chance.randint(start, max(start, world.checker.known(part).top))
-        request = admin.DeleteRecordsRequest(stream=part.stream, before=before)
+        expired = self._limit == "age" and self._chance.random() < 0.5
+        request = admin.DeleteRecordsRequest(stream=part.stream, before=0 if expired else before, expired=expired)
+        if expired:
+            before = 0
+        self._deleted = max(self._deleted, before)
         host = world.some_host()
         status, text, _ = await host.call("/bascule.v1.Admin/DeleteRecords", request, CALL_S)
         world.trace.note("delete", f"before {before}: {status.name} {text}", part)
@@ -89,6 +129,53 @@ class Expiring:
                 text = f"it is held, and {host.name} has removed everything below {start}"
                 self._world.checker.violate("held", text, part, self._held)
 
+    # --- what goes, and when -----------------------------------------------------------------------------------------
+
+    def _check_age(self, part: Part) -> None:
+        if self._limit != "age" or not self._clocks_agree:
+            return
+        world = self._world
+        now = max(host.clock.time_ns() for host in world.cluster.hosts.values())
+        start, timestamps = world.newest_start(part), world.checker.known(part).timestamps
+        young = [
+            offset
+            for offset in range(self._deleted, start)
+            if offset in timestamps and timestamps[offset] > now - RETAINED_MS * 1_000_000
+        ]
+        if young:
+            text = f"it is younger than {RETAINED_MS} ms, and everything below {start} has expired"
+            world.checker.violate("retention", text, part, young[0])
+
+    async def _check_removed(self, part: Part) -> None:
+        world, stream = self._world, self._stream
+        self._held = None
+        gone = admin.RemoveHoldRequest(stream=part.stream, name=HOLD)  # it may be there, though nobody said so
+        await world.change("/bascule.v1.Admin/RemoveHold", gone, stream, (Status.OK, Status.NOT_FOUND))
+        until_s = asyncio.get_running_loop().time() + REMOVED_BOUND_S
+        while left := next(self._left(part), ""):
+            if asyncio.get_running_loop().time() > until_s:
+                world.checker.violate("retention", f"{REMOVED_BOUND_S} s after the last message {left}", part)
+                return
+            await asyncio.sleep(0.2)
+
+    def _left(self, part: Part) -> Iterator[str]:
+        """What should have gone, on any broker."""
+        for host in self._world.cluster.hosts.values():
+            replica = host.replica(part)
+            if replica is None or replica.stream.name != part.stream:
+                continue
+            log = replica.log
+            later = log.segments[1:]
+            if self._limit == "messages" and sum(each.records for each in later) > RETAINED_MESSAGES:
+                yield f"{host.name} has more than {RETAINED_MESSAGES} messages"
+            if self._limit == "bytes" and sum(each.appended.size for each in later) > RETAINED_BYTES:
+                yield f"{host.name} has more than {RETAINED_BYTES} bytes"
+            if self._limit == "age" and self._clocks_agree and log.segments.floor < log.end:
+                yield f"{host.name} has records from {log.segments.floor} to {log.end}"
+            files = {path for path in host.disk.paths() if path.startswith(f"{log.folder}/") and path.endswith(".log")}
+            if extra := sorted(files - {each.path for each in log.segments}):
+                yield f"{host.name} has {extra[0]}, which is no segment any more"
+
     async def _create(self) -> None:
         stream = self._stream
         self._world.history.streams[stream.name] = stream
@@ -97,6 +184,13 @@ class Expiring:
         )
         request.minIsr.value = stream.min_isr
         request.segmentMaxBytes.value = SEGMENT_BYTES
-        request.retentionMaxMessages.value = RETAINED_MESSAGES
+        match self._limit:
+            case "messages":
+                request.retentionMaxMessages.value = RETAINED_MESSAGES
+            case "bytes":
+                request.retentionMaxBytes.value = RETAINED_BYTES
+            case _:
+                request.retentionMaxAge.value, request.segmentMaxAge.value = RETAINED_MS, SEGMENT_MS
         request.cleanerInterval.value = CLEANED_EVERY_MS
+        request.autoPauseTime.value = self._pauses_ms
         await self._world.change("CreateStream", request, stream, (Status.OK, Status.ALREADY_EXISTS))

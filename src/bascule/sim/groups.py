@@ -34,7 +34,7 @@ class Groups:
     async def run(self) -> None:
         await self._world.create(self._stream)
         await asyncio.gather(*(consumer.run() for consumer in self._consumers))
-        await self._settle()
+        await self._check_assigned()
 
     def streams(self, both: bool) -> list[str]:
         return [self._stream.name, self._churned] if both else [self._stream.name]
@@ -48,7 +48,7 @@ class Groups:
                 self._world.checker.violate("assigned", text)
         return places
 
-    async def _settle(self) -> None:
+    async def _check_assigned(self) -> None:
         """I9: each of the partitions has a reader."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + SETTLE_BOUND_S

@@ -8,10 +8,20 @@ such a message may appear at any time later.
 import random
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from bascule.sim.trace import Part
 from bascule.testing.bus import matches
+from bascule.wire.pure.compaction import TOMBSTONE_HEADER
+from bascule.wire.record import Record
 from bascule.wire.subjects import partition_subject
+
+KEYED = 0.95
+"""How many of the records of a stream with keys have one."""
+DELETING = 0.15
+"""How many of these are tombstones."""
+TOMBSTONE = TOMBSTONE_HEADER.decode()
+"""The header has the token of the message, which has no value."""
 
 
 class Outcome(Enum):
@@ -37,6 +47,29 @@ class Sent:
     outcome: Outcome = Outcome.PENDING
     stored: dict[Part, int] = field(default_factory=dict)
     """By partition, the offset where it was seen first."""
+    producer: str = ""
+    """The idempotent producer that sent it, perhaps several times, with its epoch; "" = none."""
+    sequence: int = 0
+    batch: "list[Sent]" = field(default_factory=list, repr=False, compare=False)
+    """The messages of its atomic batch, in order; none if it is in none."""
+    key: bytes = b""
+    tombstone: bool = False
+    """It has no value, and deletes its key."""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What a message or a publish request has of it."""
+        fields: dict[str, Any] = {"value": self.value}
+        if self.key:
+            fields["key"] = self.key
+        if self.tombstone:
+            fields["headers"] = {TOMBSTONE: self.token}
+        return fields
+
+    @property
+    def nbytes(self) -> int:
+        """In a batch, at most."""
+        return len(self.value) + len(self.key) + (50 if self.tombstone else 20)
 
 
 @dataclass(slots=True)
@@ -50,6 +83,8 @@ class StreamInfo:
     incarnation: int = 1
     group: str = ""
     """The load-balance group."""
+    keys: int = 0
+    """Clients write records with so many different keys; 0: they draw none."""
 
     def parts(self) -> list[Part]:
         return [Part(self.name, self.incarnation, number) for number in range(self.partitions)]
@@ -69,17 +104,32 @@ class History:
     def __init__(self, chance: random.Random, value_bytes: tuple[int, ...]) -> None:
         self.sent: dict[bytes, Sent] = {}
         self.streams: dict[str, StreamInfo] = {}
+        self.replicas_move = False
+        """A broker was removed: a partition with one replica had two for a while, and only the leader may have what it
+        acked then by the policy LEADER."""
         self._chance = chance
         self._value_bytes = value_bytes
 
-    def send(self, target: Part, floor: int, session: str = "", expected_offset: int | None = None) -> Sent:
+    def send(
+        self, target: Part, floor: int, session: str = "", expected_offset: int | None = None, keyed: bool = True
+    ) -> Sent:
         serial = len(self.sent)
         token = b"m%d" % serial
         size = self._chance.choice(self._value_bytes)
         value = token + b"|" + self._chance.randbytes(size)
         sent = Sent(token, value, target, session, serial, floor, expected_offset)
+        stream = self.streams.get(target.stream)
+        if keyed and stream is not None and stream.keys:
+            self._give_key(sent, stream.keys)
         self.sent[token] = sent
         return sent
+
+    def _give_key(self, sent: Sent, keys: int) -> None:
+        """Some keys are written more often than others; a few records have none."""
+        if self._chance.random() < KEYED:
+            sent.key = b"key%d" % min(self._chance.randrange(keys), self._chance.randrange(keys))
+            if self._chance.random() < DELETING:
+                sent.value, sent.tombstone = b"", True
 
     def answers(self, stream: str, asked: str) -> bool:
         """Whether an ack of `stream` answers a publish to `asked`."""
@@ -89,7 +139,9 @@ class History:
         return one is not None and other is not None and bool(one.group) and one.group == other.group
 
     def replication(self, part: Part) -> int:
-        return self.streams[part.stream].replication
+        least = 2 if self.replicas_move else 1
+        return max(self.streams[part.stream].replication, least)
 
-    def find(self, value: bytes) -> Sent | None:
-        return self.sent.get(value.partition(b"|")[0])
+    def find(self, record: Record) -> Sent | None:
+        token = record.headers.get(TOMBSTONE) if not record.value else record.value.partition(b"|")[0]
+        return None if token is None else self.sent.get(token)

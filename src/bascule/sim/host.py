@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
+from bascule.core.metadata.state import Metadata
 from bascule.core.raft.machine import Raft
 from bascule.errors import BasculeError, Status
 from bascule.node.partition.replica import Replica
@@ -56,6 +57,7 @@ class Host:
         self.nats = nats
         self.seed = seed
         self.disk = MemoryDisk()
+        self.last_metadata: Metadata | None = None
         self.clock = VirtualClock(loop)
         self.broker: Broker | None = None
         self.node: Broker | None = None
@@ -94,8 +96,11 @@ class Host:
 
     def start_of(self, part: Part) -> int:
         """Where the partition begins, as far as this broker knows; 0 if it is down."""
-        item = self.broker.cluster.metadata.partition(part.stream, part.number) if self.broker is not None else None
-        return item.start if item is not None else 0
+        return _start_of(part, None if self.broker is None else self.broker.cluster.metadata)
+
+    def last_start_of(self, part: Part) -> int:
+        """The same, or as far as it knew when its process ended: a client may have seen that already."""
+        return _start_of(part, self.last_metadata if self.broker is None else self.broker.cluster.metadata)
 
     @property
     def paused(self) -> bool:
@@ -129,8 +134,9 @@ class Host:
     def die(self, reason: str) -> None:
         """The broker itself says that it cannot go on."""
         self._trace.note("host", f"{self.name} ends: {reason}")
-        if "founded this one by mistake" in reason:
-            # It lost its disk while no other broker could be reached; the operator does what the message says.
+        if "empty its data folder and restart it: it joins" in reason:
+            # It lost its disk while no other broker could be reached, and founded a cluster; or it joined that one. The
+            # operator does what the message says.
             self._loop.call_soon(self.wipe, context=self._outside)
             self.boot_later(RESTART_AFTER_FAILED_START_S)
             return
@@ -185,12 +191,15 @@ class Host:
     def _end_process(self) -> None:
         process, self._process = self._process, None
         self._changed.set()
+        if self.broker is not None:
+            self.last_metadata = self.broker.cluster.metadata
         self.broker, self.node, self.raft, self._methods = None, None, None, {}
         buses, self.buses = self.buses, []
         for bus in buses:
             bus.abandon()
         if process is not None:
             process.kill()
+            self.disk.kill()  # else a write that it had under way would be torn when the next process ends
         calls, self._calls = self._calls, {}
         for call in calls:
             call.lose(LOST)
@@ -246,3 +255,8 @@ async def _stop(broker: Broker) -> None:
     await broker.stop()
     await broker.close()
     await broker.environment.scheduler.close()
+
+
+def _start_of(part: Part, metadata: Metadata | None) -> int:
+    item = None if metadata is None else metadata.partition(part.stream, part.number)
+    return item.start if item is not None else 0

@@ -14,9 +14,10 @@ from types import ModuleType
 
 from bascule import limits
 from bascule.core.metadata.operations import Operations
+from bascule.core.partition import candidate
 from bascule.core.replication import fetcher
 from bascule.node.membership import metadata, peers
-from bascule.node.partition import opening, peerlogs, reopening, repair
+from bascule.node.partition import compactor, opening, peerlogs, producers, reopening, repair
 
 LIKELY = 0.3
 LAYERS = ("bascule.core.", "bascule.log.", "bascule.node.", "bascule.wire.")
@@ -61,6 +62,13 @@ KNOBS = {
         _limit("UNSYNCED_LOW_BYTES", 500, 1_500),
         _limit("SUBSCRIBER_BUFFER_BYTES", 1_000, 10_000),
         _limit("SUBSCRIBER_READ_BYTES", 300, 3_000),
+        # merging
+        _limit("MERGED_FROM_SEGMENTS", 3, 6),
+        _limit("MERGED_LEAST_SEGMENTS", 2, 3),
+        _limit("MERGED_AT_ONCE", 2, 5),
+        _limit("MERGED_LEAST_BYTES", 1_000, 5_000),
+        _limit("MERGED_SHARE", 2, 4),
+        _limit("MERGE_READ_FILES", 1, 2),
         # acks
         _limit("PUBLISH_OUTSTANDING_ACKS", 3, 20),
         _limit("PENDING_ACK_BYTES", 50_000, 200_000),
@@ -85,7 +93,7 @@ KNOBS = {
         Knob(reopening, "REOPEN_FIRST_S", (0.1, 0.5)),
         # Raft and metadata
         _limit("RAFT_APPEND_BYTES", 100, 1_000),
-        _limit("RAFT_SNAPSHOT_CHUNK_BYTES", 100, 1_000),
+        _limit("RAFT_SNAPSHOT_CHUNK_BYTES", 300, 1_000),
         _limit("RAFT_INFLIGHT_APPENDS", 1, 3),
         _limit("RAFT_TRAILING_ENTRIES", 0, 2, 10),
         _limit("RAFT_PINNED_ENTRIES", 5, 50),
@@ -98,12 +106,82 @@ KNOBS = {
         Knob(Operations, "remembered", (64, 200)),
         Knob(metadata, "REMEMBERED_OUTCOMES", (16, 100)),
         Knob(peers, "REMEMBERED_BOOTS", (1, 4)),
+        # bulk writes
+        _limit("BULK_WRITE_UNACKED_BYTES", 300, 5_000),
+        _limit("BULK_WRITE_UNACKED", 1, 3),
+        _limit("OVERLAP_SLICE", 1),
+        # producers
+        _limit("PRODUCER_CHECKPOINT_BYTES", 500, 5_000),
+        _limit("PRODUCER_CLOSE_BYTES", 1, 500),
+        _limit("PRODUCER_REBUILD_BYTES", 300, 3_000),
+        Knob(producers, "SNAPSHOT_SHARE", (0, 1)),
+        # New ones at the end: the ones before are then drawn as they were.
+        _limit("MAX_UNSYNCED_BYTES", 60_000, 120_000),
+        # compaction
+        _limit("COMPACT_READ_BYTES", 300, 2_000),
+        _limit("COMPACT_SLICE_BYTES", 500, 4_000),
+        _limit("COMPACT_SYNC_BYTES", 500, 4_000),
+        _limit("COMPACT_BYTES_A_SECOND", 20_000, 200_000),
+        _limit("COMPACT_PASSES", 1, 3),
+        Knob(compactor, "LOOK_EVERY_S", (0.1, 0.3)),
+        # what is on record about ends, and who leads by it
+        _limit("PROMISED_ENDS_BYTES", 200, 2_000),
+        _limit("PROMISED_ENDS_GROWTH", 1, 2),
+        _limit("CACHED_ENDS", 3, 20),
+        Knob(candidate, "PATIENCE_S", (1.5, 3.0)),
+        _limit("DAMAGE_PATIENCE_S", 1.0, 4.0),
+        # responses
+        _limit("METADATA_PIECE_BYTES", 100, 1_000),
+        _limit("METADATA_SLICE_ENTRIES", 1, 3),
+        _limit("BULK_READ_BYTES", 300, 3_000),
+        _limit("UNREAD_BYTES", 20_000, 100_000),
+        _limit("UNREAD_LEAST_BYTES", 100, 1_000),
+        _limit("PENDING_REFUSAL_BYTES", 500, 5_000),
+        # cursors and retention
+        _limit("CURSOR_SCAN_BYTES", 100, 1_000),
+        _limit("CURSOR_INDEX_ENTRIES", 0, 2),
+        _limit("CURSOR_INDEX_LAG", 0, 5),
+        _limit("CACHED_CURSORS", 1, 2),
+        _limit("EXPIRED_AT_ONCE", 1, 2),
+        _limit("RAISED_STARTS", 1),
     )
 }
 
 
-def draw(chance: random.Random) -> tuple[tuple[str, float], ...]:
-    return tuple((name, chance.choice(knob.values)) for name, knob in KNOBS.items() if chance.random() < LIKELY)
+NEEDED = {"limits.MAX_UNSYNCED_BYTES": {"limits.FEED_PARTITION_BYTES": 15_000, "limits.FEED_RESPONSE_BYTES": 30_000}}
+"""With the first of these the others are small too: a follower that catches up must not get more at once than it may
+ever take."""
+
+TOO_SLOW_TOGETHER = (
+    {"limits.RAFT_APPEND_BYTES": 100, "limits.RAFT_INFLIGHT_APPENDS": 1},
+    {"limits.RAFT_SNAPSHOT_CHUNK_BYTES": 300, "limits.RAFT_PINNED_ENTRIES": 5},
+)
+"""With one command a round trip hundreds of partitions need longer than the bounds of the checks for their in-sync
+sets; while a snapshot travels in small chunks more is committed than is retained, and the next snapshot begins."""
+
+
+TOO_SLOW_WITH_HUNDREDS = ("peerlogs.ASKED_AT_ONCE",)
+"""After a crash of all brokers each of hundreds of partitions would wait for its turn to ask the other replicas for
+their log ends, longer than the bounds of the checks."""
+
+
+ALWAYS_DRAWN = ("limits.MERGED_FROM_SEGMENTS", "limits.MERGED_LEAST_SEGMENTS", "limits.MERGED_SHARE")
+"""No run has a hundred segments in a partition: with the usual values nothing would be merged."""
+
+
+def draw(chance: random.Random, some: bool = True, hundreds: bool = False) -> tuple[tuple[str, float], ...]:
+    """Without `some` only those that every run draws; with `hundreds` of partitions."""
+    drawn = {
+        name: chance.choice(knob.values)
+        for name, knob in KNOBS.items()
+        if name in ALWAYS_DRAWN or (some and chance.random() < LIKELY)
+    }
+    for name in NEEDED.keys() & drawn.keys():
+        drawn |= {other: value for other, value in NEEDED[name].items() if other not in drawn}
+    for together in TOO_SLOW_TOGETHER:
+        if drawn.items() >= together.items():
+            del drawn[next(reversed(together))]
+    return tuple((name, value) for name, value in drawn.items() if not (hundreds and name in TOO_SLOW_WITH_HUNDREDS))
 
 
 @contextmanager

@@ -5,6 +5,9 @@ disks of the whole ISR:
 
 - I15: every record below the high watermark is durable on every member of the in-sync set (relaxed: written).
 - I8: at each offset all of them have the same record, now and not only at the end.
+- I12: a record of a compacted stream that one of them lacks has a key, of which a later one was exposed; the newest
+  one of each key is on all of them, unless that is a tombstone: then none of them that lacks it has an older record of
+  the key. A replica that catches up may lack both until it has come so far.
 
 The ISR is the one of the newest metadata on any broker with the leader's epoch: a leader that does not know a change
 yet must commit with the larger ISR.
@@ -21,13 +24,16 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bascule.core.metadata.streams import Partition
 from bascule.log.commitlog import CommitLog
 from bascule.node.partition.replica import Replica, stream_folder
 from bascule.sim.checkers import Checker
 from bascule.sim.cluster import Cluster
+from bascule.sim.history import TOMBSTONE
 from bascule.sim.host import Host
+from bascule.sim.keys import Keys
 from bascule.sim.trace import Part
 from bascule.testing.disk import StoredFile
 from bascule.testing.records import split
@@ -49,6 +55,13 @@ class _Seen:
     good_size: int = 0
     """The end of the records that follow each other without damage."""
     offsets: list[int] = field(default_factory=list)
+    repeats: bool = False
+    """It has records that another file has too: small segments are being merged."""
+
+
+class _Key(NamedTuple):
+    key: bytes
+    tombstone: bool
 
 
 class Copy:
@@ -56,21 +69,26 @@ class Copy:
 
     def __init__(self) -> None:
         self.records: dict[int, bytes] = {}
+        self.keys: dict[int, _Key] = {}
         self.verified_end = 0
         """The end of the records that were compared with the exposed ones."""
+        self.checked_end = 0
+        """The end below which no deleted key was found."""
         self.disk: object = None
         self._seen: dict[str, _Seen] = {}
 
     def refresh(self, files: dict[str, StoredFile], durable: bool) -> None:
-        for path in [path for path, seen in self._seen.items() if files.get(path) is not seen.file]:
-            self._forget(path)
+        changed = [
+            path
+            for path, seen in self._seen.items()
+            if files.get(path) is not seen.file or seen.file.version != seen.version
+        ]
+        if changed:
+            self._forget(changed)
         for path, file in files.items():
             if not path.endswith(".log"):
                 continue
             seen = self._seen.get(path)
-            if seen is not None and seen.version != file.version:
-                self._forget(path)
-                seen = None
             if seen is None:
                 seen = self._seen[path] = _Seen(file, file.version)
             data = file.durable if durable else file.data
@@ -78,12 +96,16 @@ class Copy:
                 self._read(seen, bytes(data))
 
     def forget_all(self) -> None:
-        self.records, self._seen, self.verified_end = {}, {}, 0
+        self.records, self._seen, self.verified_end, self.checked_end = {}, {}, 0, 0
+        self.keys = {}
 
-    def _forget(self, path: str) -> None:
-        for offset in self._seen.pop(path).offsets:
-            self.records.pop(offset, None)
-        self.verified_end = 0
+    def _forget(self, paths: list[str]) -> None:
+        """And the files that had some of their records: they are read again."""
+        repeats = [path for path, seen in self._seen.items() if seen.repeats and path not in paths]
+        for path in [*paths, *repeats]:
+            for offset in self._seen.pop(path).offsets:
+                self.records.pop(offset, None)
+        self.verified_end = self.checked_end = 0
 
     def _read(self, seen: _Seen, data: bytes) -> None:
         position = seen.good_size
@@ -101,8 +123,12 @@ class Copy:
     def _take(self, seen: _Seen, data: bytes, start: int, end: int) -> None:
         decoded = decode_records(data, start, end, 1 << 30)[1]
         for entry, record in zip(decoded, split(data[start:end]), strict=True):
-            offset = Record._make(entry).offset
-            if offset not in self.records:
+            made = Record._make(entry)
+            offset = made.offset
+            self.keys[offset] = _Key(made.key, not made.value and TOMBSTONE in made.headers)
+            if offset in self.records:
+                seen.repeats = True
+            else:
                 seen.offsets.append(offset)
             self.records[offset] = record[-_EPOCH_AND_CRC_BYTES:]
 
@@ -117,9 +143,13 @@ class Omniscience:
         self._exposed: dict[str, dict[int, bytes]] = {}
         """By folder and offset, the record that was exposed."""
         self._exposed_end: dict[str, int] = {}
+        self._keys: dict[str, Keys] = {}
+        """By folder, the keys of the records that were exposed."""
         self._deleted: dict[str, int] = {}
         """By stream name: streams created up to this index are being deleted, by one broker before the other."""
         self._destroyed: dict[tuple[str, str], dict[int, None]] = {}
+        self._vanished: dict[tuple[str, str], None] = {}
+        """By broker and folder: files were removed, and the broker may not have noticed it yet."""
         self._lost: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
         """By broker, when its disk was lost; by folder the partition epoch then, and the end of its log. The cluster
         does not know of the loss yet, and a leader may commit, or expose again, what was there."""
@@ -129,6 +159,34 @@ class Omniscience:
     def destroyed(self, host: Host, folder: str, offset: int) -> None:
         """The run destroyed this record, in whichever file of the folder it is."""
         self._destroyed.setdefault((host.name, folder), {})[offset] = None
+
+    def vanished(self, host: Host, folder: str, offsets: list[int]) -> None:
+        """The run removed files with these records under a running broker. Until it notices, what it stores is lost
+        too."""
+        self._vanished[host.name, folder] = None
+        for offset in offsets:
+            self.destroyed(host, folder, offset)
+
+    def was_exposed(self, folder: str, offset: int) -> bool:
+        return offset in self._exposed.get(folder, {})
+
+    def incomplete(self) -> list[str]:
+        """The replicas of which files were removed, and which do not have all that was exposed on their disks again."""
+        for name, folder in list(self._vanished):
+            host = self._cluster.hosts.get(name)
+            if host is None or not self._lacks(host, folder):
+                del self._vanished[name, folder]
+        return [f"{folder} of {name}, whose files were removed, is not complete" for name, folder in self._vanished]
+
+    def _lacks(self, host: Host, folder: str) -> bool:
+        partitions = list(self._views(folder))
+        if not any(host.name in partition.replicas for partition in partitions):
+            return False  # deleted, or moved to another broker
+        records, start = self._copy(host, folder).records, self.start_of(folder)
+        return any(
+            offset >= start and offset not in records and not self._superseded(folder, offset)
+            for offset in self._exposed.get(folder, {})
+        )
 
     def power_goes(self, host: Host) -> None:
         """Of records that are not synced yet some sectors may survive and others not: an earlier record may be torn
@@ -148,7 +206,7 @@ class Omniscience:
     def others_have(self, host: Host, folder: str, offset: int) -> bool:
         """Whether another broker in the ISR, by the newest metadata, has this record on its disk: repair fetches it
         from there."""
-        views = list(self._views(folder))
+        views = list(self._views(folder)) or list(self._views(folder, last=True))  # all may be down
         newest = max(views, key=lambda view: view.epoch, default=None)
         names = [name for name in newest.isr if name != host.name] if newest is not None else []
         others = [other for name in names if (other := self._cluster.hosts.get(name)) is not None]
@@ -199,7 +257,8 @@ class Omniscience:
         if host is None or host.node is None:
             return
         name, number = _stream_of(log.folder)
-        replica = host.node.replicas.find(name, number)
+        stream = host.node.cluster.metadata.stream(name)
+        replica = None if stream is None else host.node.replicas.get((stream.creation_index, number))
         if replica is None or replica.log is not log or replica.stream.creation_index <= self._deleted.get(name, 0):
             return  # it is being deleted
         if replica.leading is not None or not log.damaged:  # a follower promises no records it knows to be damaged
@@ -229,12 +288,13 @@ class Omniscience:
             if member is not None and member is not leader and not _knows_it_is_gone(member, folder):
                 self._compare(member, replica.log, hw_end, partition, now_s)
 
-    def _views(self, folder: str) -> Iterator[Partition]:
-        """The partition as each running broker knows it."""
+    def _views(self, folder: str, last: bool = False) -> Iterator[Partition]:
+        """The partition as each running broker knows it; or as each that is down knew it `last`."""
         name, number = _stream_of(folder)
         index = int(folder.split("/")[1].rpartition("@")[2])
         for host in self._cluster.hosts.values():
-            stream = host.node.cluster.metadata.stream(name) if host.node is not None else None
+            metadata = host.node.cluster.metadata if host.node is not None else host.last_metadata if last else None
+            stream = metadata.stream(name) if metadata is not None else None
             partition = stream.partition(number) if stream is not None and stream.creation_index == index else None
             if partition is not None:
                 yield partition
@@ -247,18 +307,43 @@ class Omniscience:
         for offset in range(max(copy.verified_end, self.start_of(folder)), hw_end):
             found = copy.records.get(offset)
             if found is None:
+                if self._superseded(folder, offset):
+                    self._note_gone(folder, offset, partition)
+                    continue
                 if not self._excused(host, folder, offset, partition, now_s):
                     text = f"exposed up to {hw_end} although {host.name}, in sync, does not have it on its disk"
                     self._violate("I15", text, folder, offset)
                     return
                 continue
+            self._keys_of(folder).add(offset, *copy.keys[offset])
             expected = exposed.setdefault(offset, found)
             if found != expected:
                 self._violate("I8", f"{host.name} has another record than was exposed", folder, offset)
                 return
             self._destroyed.get((host.name, folder), {}).pop(offset, None)
+        self._check_deleted(host, folder, copy, hw_end, partition, now_s)
         if not self._destroyed.get((host.name, folder)):
             copy.verified_end = max(copy.verified_end, hw_end)
+
+    def _check_deleted(
+        self, host: Host, folder: str, copy: Copy, hw_end: int, partition: Partition, now_s: float
+    ) -> None:
+        """Whoever is fed from this disk, or reads from it, must not get a key that was deleted."""
+        if copy.checked_end >= hw_end or self._part(folder) not in self._checker.compacted:
+            return
+        start = self.start_of(folder)
+        there = {offset: None for offset in copy.records if start <= offset < hw_end}
+        for offset, tombstone in self._keys_of(folder).returned(there, hw_end):
+            if tombstone >= start and not self._excused(host, folder, tombstone, partition, now_s):
+                text = f"{host.name} has it on its disk, and not {tombstone}, which deletes its key"
+                self._violate("I12", text, folder, offset)
+                return
+        copy.checked_end = hw_end
+
+    def _note_gone(self, folder: str, offset: int, partition: Partition) -> None:
+        keys = self._keys_of(folder)
+        if len(partition.replicas) > 1 and offset in keys.tombstones and not keys.superseded(offset):
+            keys.gone[offset] = None
 
     def _copy(self, host: Host, folder: str) -> Copy:
         """What is on its disk now."""
@@ -270,6 +355,8 @@ class Omniscience:
         return copy
 
     def _excused(self, host: Host, folder: str, offset: int, partition: Partition, now_s: float) -> bool:
+        if (host.name, folder) in self._vanished:
+            self.destroyed(host, folder, offset)
         if offset in self._destroyed.get((host.name, folder), {}):
             return True
         if offset in self._checker.known(self._part(folder)).damaged:
@@ -279,6 +366,28 @@ class Omniscience:
         at_s, held = self._lost.get(host.name, (0.0, {}))
         epoch, held_end = held.get(folder, (-1, 0))
         return folder in held and (partition.epoch <= epoch or offset < held_end or now_s - at_s < UNDER_WAY_S)
+
+    def _superseded(self, folder: str, offset: int) -> bool:
+        """Compaction may have removed it: a later record of its key was exposed. One that was removed before this run
+        saw it is not known at all."""
+        streams = [
+            each.node.cluster.metadata.stream(_stream_of(folder)[0])
+            for each in self._cluster.hosts.values()
+            if each.node is not None
+        ]
+        if not any(stream is not None and stream.config.compact_enabled for stream in streams):
+            return False
+        if offset not in self._exposed.get(folder, {}):
+            return True
+        return self._keys_of(folder).may_lack(offset)
+
+    def _keys_of(self, folder: str) -> Keys:
+        """Clients know those of their own streams."""
+        part = self._part(folder)
+        keys = self._keys.get(folder)
+        if keys is None:
+            keys = self._keys[folder] = self._checker.compacted.get(part, Keys())
+        return keys
 
     def _is_a_gap(self, folder: str, offset: int) -> bool:
         """A power loss tore a write under relaxed sync, and the only replica in sync went on after this offset: it was

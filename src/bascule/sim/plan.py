@@ -16,6 +16,21 @@ class StreamPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyedPlan:
+    """A stream whose clients know keys."""
+
+    stream: StreamPlan
+    compacts: bool
+    keys: int
+    segment_bytes: int
+    cleaned_every_ms: int
+    min_lag_ms: int
+    tombstone_delay_ms: int
+    map_bytes: int
+    """Of the keys that a pass of compaction knows, in every stream."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     seed: int
     brokers: int
@@ -47,6 +62,7 @@ class Scenario:
     """Messages that one client sends at once, at most."""
     many: int = 0
     """Partitions of a further stream, of which few are written to."""
+    keyed: KeyedPlan | None = None
     knobs: tuple[tuple[str, float], ...] = ()
     """Bounds that are smaller in this run, by the names of `knobs`."""
 

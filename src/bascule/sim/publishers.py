@@ -33,13 +33,11 @@ NOT_KNOWN = "unknown error"
 """The leader could not store it. Its followers may have it all the same, and one of them may lead next."""
 
 
-def is_refusal(text: str, replication: int) -> bool:
-    """Whether this text says that the message is not stored and never will be. An incorrect expected offset says so
-    only with one replica: a leader that was replaced and does not know it yet answers that too."""
+def is_refusal(text: str) -> bool:
+    """Whether this text says that the message is not stored and never will be."""
     if text.startswith(NOT_KNOWN):
         return False
-    refusals = NOT_SENT + NOT_STORED if replication == 1 else NOT_SENT
-    return text.startswith(refusals) or TAKES_NO_WRITES in text
+    return text.startswith(NOT_SENT + NOT_STORED) or TAKES_NO_WRITES in text
 
 
 class Publisher(ABC):
@@ -62,9 +60,9 @@ class Publisher(ABC):
     @abstractmethod
     async def round(self, part: Part) -> None: ...
 
-    def send(self, part: Part, session: str = "", expected_offset: int | None = None) -> Sent:
+    def send(self, part: Part, session: str = "", expected_offset: int | None = None, keyed: bool = True) -> Sent:
         floor = self.checker.known(part).top
-        sent = self.world.history.send(part, floor, session, expected_offset)
+        sent = self.world.history.send(part, floor, session, expected_offset, keyed)
         self.world.trace.note("send", f"{sent.token!r} by {self.name}", part)
         return sent
 
@@ -75,7 +73,7 @@ class Publisher(ABC):
         """The end of a unary publish."""
         if status is Status.OK and ack is not None and ack.ByteSize():
             self.learn_ack(sent, ack)
-        elif status is not Status.OK and is_refusal(text, self.world.history.replication(sent.target)):
+        elif status is not Status.OK and is_refusal(text):
             self.checker.refused(sent, text)
         else:
             self.checker.unknown(sent, f"{status.name} {text}")
@@ -83,7 +81,7 @@ class Publisher(ABC):
     def learn_ack(self, sent: Sent, ack: api.Ack) -> None:
         if not ack.ackError:
             self.checker.acked(sent, ack, self.names_stream)
-        elif ack.ackError == api.Ack.INCORRECT_OFFSET and self.world.history.replication(sent.target) == 1:
+        elif ack.ackError == api.Ack.INCORRECT_OFFSET:
             self.checker.refused(sent, "incorrect expected offset")
         else:
             self.checker.unknown(sent, f"ack error {ack.ackError}")
@@ -96,11 +94,11 @@ class UnaryPublisher(Publisher):
         policy = self.chance.choice(POLICIES)
         for _ in range(self.chance.choice((1, 1, 3))):
             sent = self.send(part)
+            sent.key = sent.key or b"k" * self.chance.randint(0, 3)
             request = api.PublishRequest(
                 stream=part.stream,
                 partition=part.number,
-                value=sent.value,
-                key=b"k" * self.chance.randint(0, 3),
+                **sent.fields,
                 ackPolicy=policy,
                 correlationId=sent.token.decode(),
             )
@@ -122,7 +120,7 @@ class SubjectPublisher(Publisher):
         sent = self.send(part)
         request = api.PublishToSubjectRequest(
             subject=self.subject(part),
-            value=sent.value,
+            **sent.fields,
             ackPolicy=self.chance.choice(POLICIES),
             correlationId=sent.token.decode(),
         )
@@ -165,7 +163,7 @@ class AsyncPublisher(Publisher):
         request = api.PublishRequest(
             stream=part.stream,
             partition=part.number,
-            value=sent.value,
+            **sent.fields,
             ackPolicy=policy,
             correlationId=sent.token.decode(),
         )
@@ -181,7 +179,7 @@ class AsyncPublisher(Publisher):
             waiting.pop(response.correlationId, None)
             if not response.HasField("asyncError"):
                 self.checker.acked(sent, response.ack, self.names_stream)
-            elif is_refusal(response.asyncError.message, self.world.history.replication(sent.target)):
+            elif is_refusal(response.asyncError.message):
                 self.checker.refused(sent, response.asyncError.message)
             else:
                 self.checker.unknown(sent, response.asyncError.message)
@@ -215,12 +213,12 @@ class NatsPublisher(Publisher):
                 self.checker.unknown(sent, "no ack came")
 
     def _publish(self, part: Part, plain: bool) -> None:
-        sent = self.send(part, self.name)
+        sent = self.send(part, self.name, keyed=not plain)
         payload = sent.value
         policy = self.chance.choice(POLICIES)
         if not plain:
             message = api.Message(
-                value=sent.value,
+                **sent.fields,
                 ackInbox=self._inbox,
                 ackPolicy=policy,
                 correlationId=sent.token.decode(),

@@ -22,7 +22,7 @@ async def collect(world: World, view: View, request: api.SubscribeRequest, timeo
     call = MemoryCall(timeout_s)
     call.request(request.SerializeToString())
     host = await world.leader(view.part)
-    start = host.start_of(view.part)
+    start, began_s = host.start_of(view.part), asyncio.get_running_loop().time()
     host.open("Subscribe", call)
     try:
         async with asyncio.timeout(timeout_s + 0.01):
@@ -31,6 +31,7 @@ async def collect(world: World, view: View, request: api.SubscribeRequest, timeo
         call.cancel()
         status, text = Status.DEADLINE_EXCEEDED, "the client waited long enough"
     world.note_status(view.part, status)
+    view.took_s = 0.0 if request.reverse else asyncio.get_running_loop().time() - began_s
     count = view.take(bytes(call.responses), request.reverse)
     view.expired_below(start, world.newest_start(view.part))
     world.trace.note("read", f"{count} records up to {view.last}: {status.name} {text}", view.part)
@@ -50,6 +51,8 @@ async def read_all(world: World, part: Part, timeout_s: float = READ_TIMEOUT_S) 
     _, text = await collect(world, view, request, timeout_s)
     complete = text in (STOPPED, EMPTY)
     view.covered(0, view.top if complete else view.last + 1)
+    if complete:
+        view.whole_batches("in a full read")
     return view if complete else None
 
 
@@ -61,6 +64,8 @@ async def read_back(world: World, part: Part, timeout_s: float = READ_TIMEOUT_S)
     )
     _, text = await collect(world, view, request, timeout_s)
     complete = text in (STOPPED, NOTHING_BEHIND)
+    if complete:
+        view.whole_batches("in a full read backwards")
     view.covered(0 if complete else view.last, view.top if complete or view.seen else 0)
     return view if complete else None
 
@@ -109,7 +114,7 @@ async def read_range(world: World, part: Part, chance: random.Random) -> None:
         fromReplica=chance.random() < 0.5,
     )
     host = world.some_host() if request.fromReplica else await world.leader(part)
-    start = host.start_of(part)
+    start, began_s = host.start_of(part), asyncio.get_running_loop().time()
     status, text, answers = await host.call("/bascule.v1.Log/Read", request, READ_TIMEOUT_S)
     if not request.fromReplica:
         world.note_status(part, status)
@@ -119,6 +124,7 @@ async def read_range(world: World, part: Part, chance: random.Random) -> None:
             world.checker.violate("range", f"{answer.start} to {answer.end} came after {position}", part, answer.start)
         position = answer.end
         view.take(answer.records)
+    view.took_s = asyncio.get_running_loop().time() - began_s
     view.expired_below(start, world.newest_start(part))
     view.covered(low, position)
     world.trace.note("range", f"{low} to {position} of {request.end}: {status.name} {text}", part)
@@ -163,6 +169,7 @@ class Follower:
         while self._world.reading:
             await self._world.pause(self._chance, 0.1)
             await self._follow(self.view.part)
+        self.view.took_s = float("inf")
         self.view.covered(0, self.view.last + 1)
 
     async def _follow(self, part: Part) -> None:

@@ -17,14 +17,18 @@ from bascule.errors import Status
 from bascule.sim import knobs
 from bascule.sim.activity import check_activity
 from bascule.sim.bugs import BUGS
+from bascule.sim.bulkwriters import BulkWriter
 from bascule.sim.checkers import View
 from bascule.sim.churn import Churn
 from bascule.sim.cursors import CursorClients
 from bascule.sim.expiring import Expiring
+from bascule.sim.faults.hanging import hang, hanging_at_peace
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.groups import Groups
 from bascule.sim.history import StreamInfo
 from bascule.sim.inspection import compare_metadata, compare_replicas, same_index
+from bascule.sim.keyed import create_keyed, start_keyed
+from bascule.sim.numbered import NumberedProducer
 from bascule.sim.omniscience import watching
 from bascule.sim.plan import Scenario
 from bascule.sim.publishers import (
@@ -35,7 +39,7 @@ from bascule.sim.publishers import (
     UnaryPublisher,
 )
 from bascule.sim.readers import Follower, Reader, Watcher, read_all, read_back, watch
-from bascule.sim.restrictions import Restrictions
+from bascule.sim.restrictions import LongPauses, Restrictions
 from bascule.sim.scenario import scenario
 from bascule.sim.trace import Part, Trace, Violation
 from bascule.sim.world import World
@@ -45,8 +49,13 @@ from bascule.wire.pb import api_pb2 as api
 RESUME_BOUND_S = 40.0
 """After the last fault: a partition that failed tries to reopen at least every 30 s."""
 LAST_TRIES_S = 10.0
+READ_ALL_S = 5.0
+READ_ONE_S = 0.005
+"""Of a slow disk, where reads take a record each: so long takes every record of a read from end to end."""
 CATCH_UP_BOUND_S = 10.0
 READ_TRIES = 3
+LEADERS_CHANGE = "limits.MAX_UNSYNCED_BYTES"
+"""Where it is small appends are refused, and leaders replaced, so often that none of them sees a replica lag."""
 USED = 4
 """Partitions of one stream that clients use; the others of a stream with hundreds stay empty."""
 MAX_RUN_S = 600.0
@@ -63,6 +72,8 @@ class Result:
     kinds: dict[str, int]
     """How often each kind of fault happened."""
     elections: int
+    tombstones: int
+    """Those that went in partitions with several replicas."""
     digest: str
     violations: list[Violation]
     timeline: list[str] = field(default_factory=list)
@@ -122,7 +133,11 @@ class Simulation:
         await self._begin()
         await asyncio.sleep(self.plan.duration_s)
         self.trace.note("phase", "peace")
+        self._world.stays_paused = True
         await self._faults.heal()
+        await self._catch_up_while_paused()
+        self._world.stays_paused = False
+        await self._resume_beside_hanging_disk()
         await self._resume()
         self._world.publishing = False
         await self._final_checks()
@@ -138,6 +153,7 @@ class Simulation:
             faults=self._faults.counts.total(),
             kinds=dict(self._faults.counts),
             elections=self._world.cluster.elections + checker.changes_of_leaders,
+            tombstones=sum(len(keys.gone) for keys in checker.compacted.values()),
             digest=self.trace.digest(),
             violations=violations,
             timeline=self.trace.timeline(violations[0]) if violations else [],
@@ -171,16 +187,25 @@ class Simulation:
         await world.create(StreamInfo("race", "race", 1, last.replication, last.min_isr, optimistic=True))
         if self.plan.many:
             await world.create(StreamInfo("many", "many", self.plan.many, last.replication, last.min_isr))
+        if self.plan.keyed is not None:
+            await create_keyed(world, self.plan.keyed)
         parts = [part for part in world.parts() if not part.stream.startswith("race") and part.number < USED]
         races = [part for part in world.parts() if part.stream.startswith("race")]
+        numbered = StreamInfo("numbered", "sub.numbered", 2, last.replication, last.min_isr)
+        await world.create(numbered)
         if self.plan.wildcard:
             await world.create(StreamInfo("wild", "sub.>", 1, last.replication, last.min_isr))
         self._start_publishers(parts, races)
+        for number in range(3):
+            world.start(NumberedProducer(world, f"numbered{number}", numbered, 0.4).run())
+        if self.plan.keyed is not None:
+            start_keyed(world)
         self._start_readers([part for part in world.parts() if part.number < USED])
         world.start(Churn(world, "churn", last.replication, last.min_isr).run())
         world.start(Groups(world, "grouped", "churn", last.replication, last.min_isr).run())
         world.start(Expiring(world, "expiring", last.replication, last.min_isr).run())
         world.start(Restrictions(world, "restricted", last.replication, last.min_isr).run())
+        world.start(LongPauses(world, "paused", last.replication, last.min_isr).run())
         self._cursors = CursorClients(world, last.replication, last.min_isr)
         self._cursors.start()
         self.trace.note("phase", f"work for {self.plan.duration_s:.3f} s")
@@ -193,6 +218,7 @@ class Simulation:
         world.start(SubjectPublisher(world, "subject", parts, 0.3).run())
         world.start(AsyncPublisher(world, "async0", parts, 0.5).run())
         world.start(NatsPublisher(world, "nats0", parts, 0.4).run())
+        world.start(BulkWriter(world, "bulk0", parts, 0.5).run())
         for number in range(2):
             world.start(RacingWriter(world, f"race{number}", races, 0.2).run())
 
@@ -206,26 +232,64 @@ class Simulation:
 
     # --- after the faults -------------------------------------------------------------------------------------
 
+    async def _catch_up_while_paused(self) -> None:
+        """I9: every replica of a paused partition comes back in sync, too, although nobody resumes it."""
+        deadline_s = asyncio.get_running_loop().time() + RESUME_BOUND_S
+        while (behind := self._world.paused_and_behind) != "":
+            if asyncio.get_running_loop().time() > deadline_s:
+                if behind is not None:  # else the final checks say why
+                    text = f"paused, {RESUME_BOUND_S} s after the last fault: {behind}"
+                    self._world.checker.violate("I9", text)
+                return
+            await asyncio.sleep(0.1)
+
+    async def _resume_beside_hanging_disk(self) -> None:
+        """I9: while the disk of one broker hangs, partitions that do not need it take a publish."""
+        if (
+            hang.__name__ not in self.plan.faults
+            or LEADERS_CHANGE in dict(self.plan.knobs)
+            or not await self._complete()
+        ):
+            return
+        with hanging_at_peace(self._faults) as parts:
+            loop = asyncio.get_running_loop()
+            until_s = loop.time() + RESUME_BOUND_S
+            tried = [
+                loop.create_task(self._takes_a_publish("beside a disk that hangs", part, until_s)) for part in parts
+            ]
+            for task in tried:
+                await task
+
+    async def _complete(self) -> bool:
+        """Every replica is in sync, within the bound. If not, the final checks say so."""
+        deadline_s = asyncio.get_running_loop().time() + RESUME_BOUND_S
+        while self._world.missing and asyncio.get_running_loop().time() < deadline_s:
+            await asyncio.sleep(0.1)
+        return not self._world.missing
+
     async def _resume(self) -> None:
         """I9: every partition takes a publish again."""
-        world = self._world
         deadline_s = asyncio.get_running_loop().time() + RESUME_BOUND_S
-        for part in world.parts():
+        for part in self._world.parts():
             if part.stream == "wild":
                 continue
             # Hundreds of partitions take long, and one may be paused while it is tried.
             until_s = max(deadline_s, asyncio.get_running_loop().time() + LAST_TRIES_S)
-            publisher = UnaryPublisher(world, f"after all, {part}", [part], 0.0)
-            while part in world.parts() and not await self._publishes(publisher, part):
-                if asyncio.get_running_loop().time() > until_s:
-                    world.checker.violate("I9", f"no publish within {RESUME_BOUND_S} s after the last fault", part)
-                    break
-                await asyncio.sleep(0.2)
+            await self._takes_a_publish("after all", part, until_s)
+
+    async def _takes_a_publish(self, when: str, part: Part, until_s: float) -> None:
+        world = self._world
+        publisher = UnaryPublisher(world, f"{when}, {part}", [part], 0.0)
+        while part in world.parts() and not await self._publishes(publisher, part):
+            if asyncio.get_running_loop().time() > until_s:
+                world.checker.violate("I9", f"{when}: no publish within {RESUME_BOUND_S} s after the last fault", part)
+                break
+            await asyncio.sleep(0.2)
 
     async def _publishes(self, publisher: UnaryPublisher, part: Part) -> bool:
         sent = publisher.send(part)
         request = api.PublishRequest(
-            stream=part.stream, partition=part.number, value=sent.value, ackPolicy=api.ALL, expectedOffset=-1
+            stream=part.stream, partition=part.number, **sent.fields, ackPolicy=api.ALL, expectedOffset=-1
         )
         status, text, answers = await self._world.call("Publish", request, 3.0)
         ack = api.PublishResponse.FromString(answers[0]).ack if answers else None
@@ -276,7 +340,7 @@ class Simulation:
         """I9: every replica comes back in sync. I8: then all have the same bytes, and brokers the same metadata."""
         world = self._world
         deadline_s = asyncio.get_running_loop().time() + RESUME_BOUND_S
-        while missing := world.missing:
+        while missing := world.missing or self._led_by_nobody():
             if asyncio.get_running_loop().time() > deadline_s:
                 world.checker.violate("I9", f"{when}, {RESUME_BOUND_S} s after the last fault: {missing}")
                 return
@@ -288,6 +352,13 @@ class Simulation:
             await asyncio.sleep(0.1)
         compare_metadata(world, when)
 
+    def _led_by_nobody(self) -> str:
+        """Partitions that could have a leader: damage of the only copy in sync cannot be repaired."""
+        world = self._world
+        parts = [each for each in world.parts() if not world.checker.known(each).damaged]
+        without = ", ".join(str(part) for part in parts if world.cluster.leader(part) is None)
+        return f"nobody leads {without}" if without else ""
+
     async def _read_everything(self, when: str) -> None:
         world = self._world
         for part in world.parts():
@@ -295,8 +366,7 @@ class Simulation:
             backward = await self._tried(read_back, part)
             if forward is None or backward is None:
                 world.checker.violate("I9", f"{when} it cannot be read to its end", part)
-            elif sorted(forward.seen) != sorted(backward.seen):
-                different = sorted(forward.seen.keys() ^ backward.seen.keys())
+            elif different := forward.differs(backward):
                 text = f"{when} a read backwards gives other records: {different[:5]}"
                 world.checker.violate("I1/I4", text, part, different[0])
             else:
@@ -305,8 +375,9 @@ class Simulation:
 
     async def _tried(self, read: Callable[[World, Part, float], Awaitable[View | None]], part: Part) -> View | None:
         """A client that is sent to the wrong broker asks again."""
+        timeout_s = READ_ALL_S + READ_ONE_S * self._world.checker.known(part).top
         for _ in range(READ_TRIES):
-            view = await read(self._world, part, 5.0)
+            view = await read(self._world, part, timeout_s)
             if view is not None:
                 return view
         return None

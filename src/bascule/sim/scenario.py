@@ -1,13 +1,14 @@
 """The scenario of a seed. The same seed always gives the same scenario."""
 
 import random
+from dataclasses import replace
 
-from bascule.limits import NATS_DEFAULT_PAYLOAD_BYTES
+from bascule.limits import MIB, NATS_DEFAULT_PAYLOAD_BYTES
 from bascule.log.sync import GROUP, SyncMode
 from bascule.sim import knobs
 from bascule.sim.faults.every import KINDS
 from bascule.sim.faults.every import families as families_of
-from bascule.sim.plan import Scenario, StreamPlan
+from bascule.sim.plan import KeyedPlan, Scenario, StreamPlan
 
 CONTROL_EVERY = 10
 """One seed in so many runs without any fault."""
@@ -30,12 +31,13 @@ def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Sce
     brokers = brokers or chance.choice(CLUSTER_SIZES)
     control = seed % CONTROL_EVERY == 0 and not families
     sync = chance.choice(RELAXED) if chance.random() < 0.15 or "relaxed" in families else GROUP
-    chosen = _families(chance, brokers, families)
+    chosen = _families(seed, chance, brokers, families)
     faults = () if control else _faults(chosen, brokers, sync)
     duration_s = chance.uniform(*(LONG_S if "away" in chosen and not control else SHORT_S))
     long = duration_s > SHORT_S[1]
     small = chance.random() < 0.25
     max_lag_s = chance.choice(LONG_LAGS_S if long else SHORT_LAGS_S)
+    hundreds = seed % MANY_EVERY == MANY_OF and not small
     return Scenario(
         seed=seed,
         brokers=brokers,
@@ -50,7 +52,7 @@ def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Sce
         cached_reads=chance.random() < 0.7,
         wildcard=chance.random() < 0.4,
         sync=sync,
-        streams=tuple(_stream(chance, brokers, faults) for _ in range(chance.randint(1, 2))),
+        streams=_with_one(seed, [_stream(chance, brokers, faults) for _ in range(chance.randint(1, 2))], faults),
         peers=tuple(f"broker{number + 1}" for number in range(brokers)) if chance.random() < 0.3 else (),
         max_quorum=3 if brokers > 3 and chance.random() < 0.3 else 0,
         snapshot_threshold=chance.choice((3, 3, 20)),
@@ -59,18 +61,47 @@ def scenario(seed: int, brokers: int = 0, families: tuple[str, ...] = ()) -> Sce
         max_payload=SMALL_PAYLOAD_BYTES if small else NATS_DEFAULT_PAYLOAD_BYTES,
         value_bytes=(10, 100, 300, 700, 2_000, 6_000) if small else (0, 10, 40, 100, 100, 300, 700),
         burst=chance.choice((12, 12, 80)),
-        many=chance.randint(*MANY_PARTITIONS) if seed % MANY_EVERY == MANY_OF and not small else 0,
-        knobs=_knobs(chance),
+        many=chance.randint(*MANY_PARTITIONS) if hundreds else 0,
+        keyed=_keyed(random.Random(f"{seed} {brokers} keyed"), brokers, faults),
+        knobs=_knobs(chance, hundreds),
     )
 
 
-def _knobs(chance: random.Random) -> tuple[tuple[str, float], ...]:
-    return tuple(knobs.draw(chance)) if chance.random() < 0.5 else ()
+def _with_one(seed: int, streams: list[StreamPlan], faults: tuple[str, ...]) -> tuple[StreamPlan, ...]:
+    """Where only ends of logs are damaged the contract covers min ISR 1, too, while two are in sync. Drawn apart."""
+    chance = random.Random(f"{seed} one in sync")
+    copied = {KINDS[kind].family.name for kind in faults if KINDS[kind].needs_copies}
+    one = copied == {"tail"} and chance.random() < 0.5
+    return tuple(replace(stream, min_isr=1) if one else stream for stream in streams)
 
 
-def _families(chance: random.Random, brokers: int, wanted: tuple[str, ...]) -> list[str]:
+def _keyed(chance: random.Random, brokers: int, faults: tuple[str, ...]) -> KeyedPlan | None:
+    """In half of the runs; drawn apart, so that the others are as they would be without it."""
+    if chance.random() < 0.5:
+        return None
+    stream = _stream(chance, brokers, faults)
+    if chance.random() < 0.35 and not any(KINDS[kind].needs_copies for kind in faults):
+        stream = StreamPlan(stream.partitions, 1, 1)  # tombstones go without the other replicas
+    return KeyedPlan(
+        stream,
+        compacts=chance.random() < 0.9,
+        keys=chance.choice((4, 12, 40)),
+        segment_bytes=chance.choice((300, 1_000, 3_000)),
+        cleaned_every_ms=chance.choice((200, 1_000)),
+        min_lag_ms=chance.choice((0, 0, 0, 500)),
+        tombstone_delay_ms=chance.choice((300, 1_000, 3_000)),
+        map_bytes=chance.choice((200, 400, 32 * MIB)),
+    )
+
+
+def _knobs(chance: random.Random, hundreds: bool) -> tuple[tuple[str, float], ...]:
+    return knobs.draw(chance, chance.random() < 0.5, hundreds)
+
+
+def _families(seed: int, chance: random.Random, brokers: int, wanted: tuple[str, ...]) -> list[str]:
     possible = families_of(brokers)
-    drawn = [family.name for family in possible if chance.random() < family.likely]
+    apart = {family: random.Random(f"{seed} {family.name}") for family in possible if family.drawn_apart}
+    drawn = [family.name for family in possible if apart.get(family, chance).random() < family.likely]
     names = [family.name for family in possible]
     return [name for name in wanted if name in names] if wanted else drawn
 

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
-from bascule.core.metadata.streams import ACTIVITY
+from bascule.core.metadata.state import Metadata
+from bascule.core.metadata.streams import ACTIVITY, Partition
 from bascule.errors import Status
 from bascule.sim.checkers import Checker
 from bascule.sim.cluster import Cluster
@@ -43,6 +44,8 @@ class World:
         self.omniscience = Omniscience(self.cluster, self.checker, scenario.sync.relaxed)
         self.publishing = True
         self.reading = True
+        self.stays_paused = False
+        """The faults are over, and what is paused stays so until its replicas have caught up."""
         self.changes: Counter[Change] = Counter()
         """What was carried out, and must be reported by the activity stream."""
         self._tasks: list[asyncio.Task[Any]] = []
@@ -105,8 +108,27 @@ class World:
     # --- streams ------------------------------------------------------------------------------------------------
 
     def newest_start(self, part: Part) -> int:
-        """Where the partition begins, by the newest metadata of any broker."""
-        return max(host.start_of(part) for host in self.cluster.hosts.values())
+        """Where the partition begins, by the newest metadata that any broker has, or had when it ended."""
+        return max(host.last_start_of(part) for host in self.cluster.hosts.values())
+
+    def newest_partition(self, part: Part) -> Partition | None:
+        """As the broker has it that knows most; nobody but the simulator can ask for that."""
+        known = [
+            item
+            for host in self.cluster.hosts.values()
+            if host.broker is not None
+            and (item := host.broker.cluster.metadata.partition(part.stream, part.number)) is not None
+        ]
+        return max(known, key=lambda item: item.epoch, default=None)
+
+    def log_end(self, part: Part, item: Partition) -> int | None:
+        """Where the log of its leader ends, open or paused; None if that broker is down, or has no such log."""
+        host = self.cluster.hosts.get(item.leader)
+        if host is None or host.broker is None:
+            return None
+        stream = host.broker.cluster.metadata.stream(part.stream)
+        summary = host.broker.replicas.summary(stream, part.number) if stream is not None else None
+        return None if summary is None else summary.end
 
     def parts(self) -> list[Part]:
         return [part for stream in self.history.streams.values() for part in stream.parts()]
@@ -161,22 +183,37 @@ class World:
 
     @property
     def missing(self) -> str:
-        """Why the cluster is not complete: brokers that do not serve, replicas that are not in sync. "" if it is."""
+        """Why the cluster is not complete: brokers that do not serve, replicas that are not in sync, or lack files that
+        were removed. "" if it is."""
         controller = self.cluster.controller
         if not self.cluster.complete or controller is None or controller.broker is None:
             serving = ", ".join(host.name for host in self.cluster.serving())
             return f"members are missing, or there is no controller; serving are {serving}"
-        streams = controller.broker.cluster.metadata.streams.values()
-        behind = [
-            f"{stream.name}/{item.id} has {', '.join(item.isr)} of {', '.join(item.replicas)}, led by {item.leader}"
-            for stream in streams
-            for item in stream
-            if len(item.isr) < len(item.replicas)
-        ]
-        return "; ".join(behind)
+        return "; ".join([*_behind(controller.broker.cluster.metadata), *self.omniscience.incomplete()])
+
+    @property
+    def paused_and_behind(self) -> str | None:
+        """Paused partitions of which not all replicas are in sync; None while the cluster is not complete."""
+        controller = self.cluster.controller
+        if not self.cluster.complete or controller is None or controller.broker is None:
+            return None
+        return "; ".join(_behind(controller.broker.cluster.metadata, only_paused=True))
 
     # --- time ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def now_s() -> float:
+        return asyncio.get_running_loop().time()
 
     async def pause(self, chance: random.Random, mean_s: float) -> None:
         """Clients wait between two rounds."""
         await asyncio.sleep(chance.uniform(0, 2 * mean_s) * self.scenario.pace)
+
+
+def _behind(metadata: Metadata, only_paused: bool = False) -> list[str]:
+    return [
+        f"{stream.name}/{item.id} has {', '.join(item.isr)} of {', '.join(item.replicas)}, led by {item.leader}"
+        for stream in metadata.streams.values()
+        for item in stream
+        if item.under_replicated and (item.paused or not only_paused)
+    ]

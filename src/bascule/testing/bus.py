@@ -94,7 +94,7 @@ class MemoryNats:
         """From now on nothing this host sends reaches that one. The other direction is not affected."""
         self._severed[sender, receiver] = None
 
-    def mend(self, sender: str, receiver: str) -> None:
+    def rejoin(self, sender: str, receiver: str) -> None:
         self._severed.pop((sender, receiver), None)
 
     def publish(self, subject: bytes, payload: bytes, reply: bytes = b"") -> None:

@@ -13,6 +13,7 @@ class MemoryCall:
     """The test is the client: `request` and `half_close` on one side, `responses` and `outcome` on the other."""
 
     def __init__(self, timeout_s: float | None = 5.0, peer_common_name: str | None = None) -> None:
+        self.peer = "a client in memory"
         self.peer_common_name = peer_common_name
         self.ended = False
         self.responses = bytearray()

@@ -12,7 +12,8 @@ the process alone: the page cache stays, but writes under way may be torn.
 
 Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do, or `injected_error` is asked
 at each. `capacity_bytes` bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time, and `latency_s`
-everything. `flip` changes a bit of a file at rest, `shorten` truncates it.
+everything; `hanging` makes commits wait until they are released. `flip` changes a bit of a file at rest, `shorten`
+truncates it.
 """
 
 import asyncio
@@ -115,6 +116,8 @@ class MemoryDisk:
         self.steps = 0
         self.capacity_bytes: int | None = None
         self.sync_delay_s = 0.0
+        self.hanging: asyncio.Event | None = None
+        """Commits wait until this is set."""
         self.cached = True
         """Whether `read_cached` finds anything."""
         self.latency_s: Callable[[], float] | None = None
@@ -159,16 +162,20 @@ class MemoryDisk:
         self.injected_error = self.misread = None
         self.capacity_bytes = None
 
-    def kill(self, chance: random.Random) -> None:
-        """The process ends in the middle of what it does: of a write under way any first part may be done."""
+    def kill(self, chance: random.Random | None = None) -> None:
+        """The process ends in the middle of what it does: of a write under way any first part may be done, or all."""
+        if chance is not None:
+            self._tear(chance)
+        self._under_way, self._open, self.gone = {}, {}, False
+        self._crashes += 1
+
+    def _tear(self, chance: random.Random) -> None:
         for writes in self._under_way.values():
             for write in writes:
                 file = self._find(write.path)
                 length = sum(map(len, write.buffers))
                 if file is not None and length and len(file.data) == write.position + length and chance.random() < 0.5:
                     file.change(write.position + chance.randrange(length), None)
-        self._under_way, self._open, self.gone = {}, {}, False
-        self._crashes += 1
 
     def flip(self, path: str, position: int, bit: int) -> None:
         """One bit of a file at rest is not what it was."""
@@ -300,6 +307,8 @@ class MemoryDisk:
         self._under_way[number] = list(writes)
         await self._take_time()
         await asyncio.sleep(self.sync_delay_s if sync else 0)
+        if self.hanging is not None:
+            await self.hanging.wait()
         self._under_way.pop(number, None)
         if crashes != self._crashes:
             return [OSError(errno.EIO, "the power was lost")] * len(writes)
@@ -366,6 +375,10 @@ class MemoryDisk:
             self._numbers[path] = self._last_number
         entries = [*self._files.get(path, {}), *(each for each in self._folders if each and _parent(each) == path)]
         return Seen((1, self._numbers[path]), 0, 1 + zlib.crc32("\n".join(sorted(entries)).encode()), True)
+
+    async def room(self) -> int | None:
+        await asyncio.sleep(0)
+        return None if self.capacity_bytes is None else max(self.capacity_bytes - self.used_bytes, 0)
 
     async def reserve(self, path: str, size: int) -> None:
         await asyncio.sleep(0)

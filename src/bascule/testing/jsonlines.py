@@ -73,6 +73,10 @@ class JsonProcess:
         assert self._process.stderr is not None
         self._errors = self._process.stderr.read()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def next(self, event: str, timeout_s: float = END_TIMEOUT_S) -> Event:
         """Its next event, which must be this one."""
         said = self._next(timeout_s)

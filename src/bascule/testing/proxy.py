@@ -63,6 +63,7 @@ class Proxy:
 
     async def _end(self) -> None:
         self._server.close()
+        await asyncio.sleep(0)  # who was let in just now is served first, and ends with the others
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

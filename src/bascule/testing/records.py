@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from bascule.wire import kernels
+from bascule.wire.pure.protobuf import bytes_field, frame
 from bascule.wire.record import FRAME_PREFIX_BYTES, origin
 
 SUBJECT = b"test.subject"
@@ -38,6 +39,17 @@ def encode(
         False,
         b"",
     )
+    return records, count, next_offset, last_timestamp
+
+
+def encode_batch(payloads: Sequence[bytes], offset: int = 0, timestamp: int = 1, epoch: int = 1) -> Encoded:
+    """The same as one atomic batch."""
+    tail = kernels.record_tail(origin("test", 0), SUBJECT, b"")
+    framed = b"".join(frame(bytes_field(0x1A, body)) for body in payloads)
+    records, count, next_offset, last_timestamp, problem = kernels.encode_messages(
+        framed, SUBJECT, tail, offset, epoch, timestamp, timestamp - 1, 1 << 30, len(payloads), True
+    )
+    assert not problem, "these are messages"
     return records, count, next_offset, last_timestamp
 
 

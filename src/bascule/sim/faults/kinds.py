@@ -17,6 +17,8 @@ class Family(NamedTuple):
     name: str
     likely: float
     """How often a seed has it."""
+    drawn_apart: bool = False
+    """Drawn by a number of its own, so that seeds without it draw everything else as they did before it was defined."""
 
 
 @dataclass(frozen=True, slots=True)

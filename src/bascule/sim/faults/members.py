@@ -29,6 +29,28 @@ async def early_wipe(faults: Faults, host: Host) -> None:
         await _lose_disk(faults, host, "early_wipe", f"{host.name} loses its disk, others may be behind")
 
 
+@fault(EARLY_WIPE, weight=3, several=True, needs_sync=True, needs_copies=True)
+async def wipe_first(faults: Faults, host: Host) -> None:
+    """All brokers go at once; one comes back without its disk, with the configuration it had, and before the others: it
+    must neither vote as the voter it was, nor found a cluster that the others take for theirs."""
+    if not faults.claim(host, whole=False):
+        return
+    chance = faults.chance
+    others = [other for other in faults.world.cluster.hosts.values() if other is not host]
+    faults.note("wipe_first", f"all go at once; {host.name} loses its disk, and comes back first")
+    for other in others:
+        (faults.cut_power if chance.random() < 0.5 else faults.kill)(other)
+    faults.crashes += 1
+    faults.world.omniscience.lost(host, asyncio.get_running_loop().time())
+    host.wipe()
+    host.boot()
+    chance.shuffle(others)
+    await asyncio.sleep(chance.choice((0.0, 0.2, 1.5, 6.0)))
+    for other in others:
+        await faults.come_back(other)
+    await faults.recovered()
+
+
 async def _lose_disk(faults: Faults, host: Host, kind: str, text: str) -> None:
     faults.note(kind, text)
     faults.crashes += 1
@@ -69,6 +91,7 @@ async def remove(faults: Faults, host: Host) -> None:
         faults.harmed = None
         return
     faults.note("remove", f"{host.name} is removed")
+    faults.world.history.replicas_move = True
     done = False
     while not done:
         await _administer(faults, "DrainBroker", admin.DrainBrokerRequest(broker=host.name), host)

@@ -65,7 +65,7 @@ async def sever(faults: Faults, host: Host) -> None:
     faults.note("sever", f"nothing of {pair[0] or 'the clients'} reaches {pair[1] or 'the clients'}")
     faults.world.nats.sever(*pair)
     await asyncio.sleep(faults.chance.uniform(0.1, 3.0))
-    faults.world.nats.mend(*pair)
+    faults.world.nats.rejoin(*pair)
 
 
 @fault(NETWORK, weight=2, several=True)
@@ -94,7 +94,7 @@ async def _part(faults: Faults, some: list[Host], others: list[Host]) -> None:
         faults.world.nats.sever(*pair)
     await asyncio.sleep(faults.chance.choice((0.2, 1.0, 3.0, 5.0)))
     for pair in pairs:
-        faults.world.nats.mend(*pair)
+        faults.world.nats.rejoin(*pair)
 
 
 def _some_bus(faults: Faults, host: Host) -> MemoryBus | None:

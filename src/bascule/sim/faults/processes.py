@@ -43,6 +43,20 @@ async def power(faults: Faults, host: Host) -> None:
         await asyncio.sleep(0.02)
 
 
+@fault(CRASH, weight=3)
+async def crash_in_swap(faults: Faults, host: Host) -> None:
+    """The process ends, or the power goes, while small segments are merged."""
+    if not await faults.amid_swap(host):
+        return
+    if faults.world.scenario.sync.relaxed or faults.chance.random() < 0.5:
+        faults.note("crash_in_swap", f"kill -9 {host.name}, which merges segments")
+        faults.kill(host)
+    else:
+        faults.note("crash_in_swap", f"power loss of {host.name}, which merges segments")
+        faults.cut_power(host)
+    await faults.come_back(host)
+
+
 @fault(CRASH, needs_sync=True)
 async def double(faults: Faults, host: Host) -> None:
     """The power goes again while the broker recovers."""
@@ -190,7 +204,7 @@ async def contest(faults: Faults, host: Host) -> None:
     await asyncio.sleep(1.0)
     nats.swallows = None
     for pair in pairs:
-        nats.mend(*pair)
+        nats.rejoin(*pair)
 
 
 async def _soon(condition: Callable[[], bool]) -> None:

@@ -5,6 +5,7 @@
 import asyncio
 from collections import Counter
 
+from bascule.log.manifest import MANIFEST_SUFFIX
 from bascule.sim.faults.kinds import REGISTERED
 from bascule.sim.host import Host
 from bascule.sim.readers import watch
@@ -13,6 +14,8 @@ from bascule.sim.world import World
 from bascule.wire.kernels import scan_records
 
 CLAIM_TRIES, CLAIM_EVERY_S = 20, 0.2
+SWAP_TRIES, SWAP_EVERY_S = 400, 0.005
+SWAP_STEP_S, SWAP_STEPS = 0.002, 25
 TEAR_TRIES, TEAR_EVERY_S = 250, 0.002
 TEAR_SYNC_DELAY_S = 0.02
 
@@ -108,6 +111,22 @@ class Faults:
         for host in hosts:
             host.disk.sync_delay_s = self.world.scenario.sync_delay_s
 
+    async def amid_swap(self, host: Host) -> bool:
+        """Whether this broker replaces small segments by a new one. That is a short moment: it is waited for, and the
+        disk takes its time meanwhile."""
+        usual, host.disk.latency_s = host.disk.latency_s, lambda: SWAP_STEP_S
+        try:
+            for _ in range(SWAP_TRIES):
+                if self.stopped:
+                    break
+                if any(MANIFEST_SUFFIX in path for path in host.disk.paths()):
+                    await asyncio.sleep(SWAP_STEP_S * self.chance.randrange(SWAP_STEPS))
+                    return True
+                await asyncio.sleep(SWAP_EVERY_S)
+        finally:
+            host.disk.latency_s = usual
+        return False
+
     async def come_back(self, host: Host) -> None:
         await asyncio.sleep(self.chance.choice((0.0, 0.05, 0.5)))
         host.boot()
@@ -119,9 +138,9 @@ class Faults:
                 await watch(self.world, part, 0.02)
 
     def claim(self, host: Host, whole: bool = True) -> bool:
-        """Whether this broker may lose data for good now: no other broker has lost any, and with `whole` all other
-        replicas are in sync."""
-        if self.harmed is not None or (whole and self.world.missing):
+        """Whether this broker may lose data for good now: no other broker has lost any, the voters of Raft have a
+        majority without it, and with `whole` all other replicas are in sync."""
+        if self.harmed is not None or (whole and self.world.missing) or not self.world.cluster.votes_without(host):
             return False
         self.harmed = host
         return True

@@ -102,6 +102,4 @@ def _allowed(faults: Faults, host: Host, path: str, part: Part, records: list[Re
         return False
     if world.history.replication(part) == 1:
         return clean
-    if world.history.streams[part.stream].min_isr < 2:
-        return False
     return all(world.omniscience.others_have(host, folder, record.offset) for record in records)
