@@ -8,7 +8,7 @@ from typing import Any, cast
 import click
 
 from bascule.cli.cluster import JsonOption
-from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.connect import ServerOption, Servers, connected, missing_stream_explained
 from bascule.cli.tables import print_json
 from bascule.client.settings import SETTING_FIELDS, StreamSettings
 from bascule.node.config.durations import format_duration, is_plain_number, parse_duration
@@ -25,10 +25,13 @@ SETTINGS = {
     "segment.max.age": "segment_max_age_ms",
     "compact.enabled": "compact_enabled",
     "compact.max.goroutines": "compact_max_goroutines",
+    "compact.min.lag": "compact_min_lag_ms",
+    "compact.tombstone.delay": "compact_tombstone_delay_ms",
     "auto.pause.time": "auto_pause_time_ms",
     "auto.pause.disable.if.subscribers": "auto_pause_disable_if_subscribers",
     "min.isr": "min_isr",
     "concurrency.control": "optimistic_concurrency_control",
+    "flatbuffers.draft": "flatbuffers_draft",
 }
 """As the configuration names the brokers' own, below `streams`; and their names in Python."""
 FIXED = {
@@ -40,7 +43,12 @@ FIXED = {
 }
 HINTED = "SETTING=VALUE"
 SWITCHES = {"true": True, "on": True, "yes": True, "false": False, "off": False, "no": False}
-IS_SWITCH = ("compact_enabled", "auto_pause_disable_if_subscribers", "optimistic_concurrency_control")
+IS_SWITCH = (
+    "compact_enabled",
+    "auto_pause_disable_if_subscribers",
+    "optimistic_concurrency_control",
+    "flatbuffers_draft",
+)
 IS_INT32 = ("compact_max_goroutines", "min_isr")
 MOST_OF_INT32, MOST_OF_INT64 = (1 << 31) - 1, (1 << 63) - 1
 MS = 1_000_000
@@ -54,26 +62,21 @@ MS = 1_000_000
 @click.option("--reset", multiple=True, metavar="SETTING", help="Use the brokers' own value again. May be repeated.")
 @JsonOption
 @ServerOption
-def alter(name: str, given: tuple[str, ...], reset: tuple[str, ...], as_json: bool, server: str) -> None:
+def alter(name: str, given: tuple[str, ...], reset: tuple[str, ...], as_json: bool, server: Servers) -> None:
     """Change settings of STREAM; they are in use when this returns.
 
     A setting is named as in the brokers' configuration, without `streams.`: retention.max.age=24h,
-    retention.max.bytes=1073741824, auto.pause.time=10m, concurrency.control=on; and min.isr=2. A change of min.isr or
-    concurrency.control begins a new leader epoch: publishers wait for a moment.
+    retention.max.bytes=1073741824, auto.pause.time=10m, concurrency.control=on; and min.isr=2. A change of min.isr,
+    concurrency.control or flatbuffers.draft begins a new leader epoch: publishers wait for a moment.
     """
     if not given and not reset:
         raise click.UsageError("nothing is to be changed: name SETTING=VALUE, or --reset SETTING")
-    settings: dict[str, int | bool] = {}
-    for text in given:
-        setting, value = _setting(text)
-        if setting in settings:
-            raise click.BadParameter(f"{text.partition('=')[0]} is given twice", param_hint=HINTED)
-        settings[setting] = value
+    settings = settings_given(given)
     names = [_named(each, "--reset") for each in reset]
 
     async def ask() -> pb.StreamSettings:
         async with connected(server) as client:
-            return await client.admin.alter_stream(name, reset=names, **cast(StreamSettings, settings))
+            return await client.admin.alter_stream(name, reset=names, **settings)
 
     with missing_stream_explained(HINT):
         answer = asyncio.run(ask())
@@ -82,6 +85,17 @@ def alter(name: str, given: tuple[str, ...], reset: tuple[str, ...], as_json: bo
         print_json(own)
     else:
         click.echo(f"{name} has now: {', '.join(shown(own)) or 'no settings of its own'}")
+
+
+def settings_given(texts: tuple[str, ...]) -> StreamSettings:
+    """From SETTING=VALUE, each at most once."""
+    settings: dict[str, int | bool] = {}
+    for text in texts:
+        setting, value = _setting(text)
+        if setting in settings:
+            raise click.BadParameter(f"{text.partition('=')[0]} is given twice", param_hint=HINTED)
+        settings[setting] = value
+    return cast(StreamSettings, settings)
 
 
 def _named(text: str, hinted: str) -> str:

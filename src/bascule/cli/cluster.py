@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import click
 
 from bascule import limits
-from bascule.cli.connect import ServerOption, connected
+from bascule.cli.connect import Number, Seconds, ServerOption, Servers, connected
 from bascule.cli.output import CommandFailed, one_line
 from bascule.cli.recover import recover
 from bascule.cli.tables import print_json, print_table
@@ -27,7 +27,7 @@ SHOWN = 20
 JsonOption = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 TimeoutOption = click.option(
     "--timeout",
-    type=click.FloatRange(min=1.0),
+    type=Seconds(min=1.0),
     default=limits.CLIENT_ADMIN_TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
@@ -65,7 +65,7 @@ def names(refs: Iterable[pb.PartitionRef]) -> str:
 @click.option("--watch", "-w", is_flag=True, help="Show it again every second until interrupted.")
 @JsonOption
 @ServerOption
-def status(watch: bool, as_json: bool, server: str) -> None:
+def status(watch: bool, as_json: bool, server: Servers) -> None:
     """Show the members, the controller, and the partitions that are not as they should be."""
 
     async def ask() -> pb.ClusterStatusResponse:
@@ -146,7 +146,7 @@ def _counts(member: pb.Member) -> tuple[int, int]:
 @TimeoutOption
 @JsonOption
 @ServerOption
-def drain(broker: str, stop: bool, timeout: float, as_json: bool, server: str) -> None:
+def drain(broker: str, stop: bool, timeout: float, as_json: bool, server: Servers) -> None:
     """Hand over what BROKER leads, and give it nothing new, until it is undrained.
 
     It stays in the cluster as a follower, also over a restart. It goes on leading partitions of which it has the only
@@ -191,7 +191,7 @@ def _not_stopped(broker: str, answer: pb.DrainBrokerResponse) -> str:
 @click.argument("broker")
 @JsonOption
 @ServerOption
-def undrain(broker: str, as_json: bool, server: str) -> None:
+def undrain(broker: str, as_json: bool, server: Servers) -> None:
     """Let BROKER lead and hold replicas again; a removal that has begun is cancelled."""
 
     async def ask() -> None:
@@ -214,7 +214,7 @@ def undrain(broker: str, as_json: bool, server: str) -> None:
 @TimeoutOption
 @JsonOption
 @ServerOption
-def remove(broker: str, force: bool, timeout: float, as_json: bool, server: str) -> None:
+def remove(broker: str, force: bool, timeout: float, as_json: bool, server: Servers) -> None:
     """Take BROKER out of the cluster for good: others get its replicas first.
 
     It must be dead, or drained. It is never removed while it has the only in-sync copy of something, unless by force;
@@ -252,7 +252,7 @@ def remove(broker: str, force: bool, timeout: float, as_json: bool, server: str)
 
 @cluster.command(short_help="Let a replica lead that is not in sync.", epilog="Example: bascule cluster elect orders 0")
 @click.argument("stream")
-@click.argument("partition", type=click.IntRange(min=0))
+@click.argument("partition", type=Number(min=0))
 @click.option(
     "--replica", default="", metavar="BROKER", help="Who is to lead. [default: the live replica with the longest log]"
 )
@@ -269,7 +269,7 @@ def elect(
     in_sync: str,
     eligible: str,
     as_json: bool,
-    server: str,
+    server: Servers,
 ) -> None:
     """Let a replica lead PARTITION of STREAM although it may lack messages: no live replica is known to have them all.
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from bascule.cli.cluster import JsonOption
-from bascule.cli.connect import PartitionOption, ServerOption, connected, missing_stream_explained
+from bascule.cli.connect import PartitionOption, ServerOption, Servers, connected, missing_stream_explained
 from bascule.cli.positions import (
     DryRunOption,
     Reset,
@@ -41,7 +41,7 @@ def cursor() -> None:
 @click.option("--stream", help="Only cursors of this stream.")
 @JsonOption
 @ServerOption
-def list_cursors(stream: str | None, as_json: bool, server: str) -> None:
+def list_cursors(stream: str | None, as_json: bool, server: Servers) -> None:
     """List the cursors of the cluster, with their lag in messages and in time.
 
     A cursor is the offset of the last message that was processed. Its lag is how many messages come after it, and how
@@ -85,7 +85,7 @@ def list_cursors(stream: str | None, as_json: bool, server: str) -> None:
 @JsonOption
 @ServerOption
 def reset(
-    stream: str, name: str, target: str, partition: int | None, dry_run: bool, as_json: bool, server: str
+    stream: str, name: str, target: str, partition: int | None, dry_run: bool, as_json: bool, server: Servers
 ) -> None:
     """Set CURSOR of STREAM so that the next message is the first one, the next new one, or one at an offset or time.
 

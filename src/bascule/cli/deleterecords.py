@@ -7,7 +7,7 @@ import asyncio
 import click
 
 from bascule.cli.cluster import JsonOption
-from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.connect import Number, ServerOption, Servers, connected, missing_stream_explained
 from bascule.cli.tables import print_json
 from bascule.wire.pb import admin_pb2 as pb
 
@@ -18,8 +18,8 @@ HINT = "`bascule stream list` shows those there are"
     "delete-records", epilog="Example: bascule stream delete-records orders --partition 0 --before 5000 --dry-run"
 )
 @click.argument("name", metavar="STREAM")
-@click.option("--partition", type=click.IntRange(min=0), required=True)
-@click.option("--before", type=click.IntRange(min=0), help="The first offset that stays.")
+@click.option("--partition", type=Number(min=0), required=True)
+@click.option("--before", type=Number(min=0, bits=64), help="The first offset that stays.")
 @click.option(
     "--expired", is_flag=True, help="Instead: what the stream's limits let go, without waiting for the cleaner."
 )
@@ -27,7 +27,7 @@ HINT = "`bascule stream list` shows those there are"
 @JsonOption
 @ServerOption
 def delete_records(
-    name: str, partition: int, before: int | None, expired: bool, dry_run: bool, as_json: bool, server: str
+    name: str, partition: int, before: int | None, expired: bool, dry_run: bool, as_json: bool, server: Servers
 ) -> None:
     """Delete the messages of a partition of STREAM below an offset, on every replica, for good.
 

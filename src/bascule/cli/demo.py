@@ -3,7 +3,8 @@
 Messages reach one replicated stream in the three ways there are: by a client over gRPC, as Liftbridge envelopes over
 NATS (with acks) and as plain NATS messages from a program that knows nothing of streams. Then the broker that leads
 is killed under a publisher, which goes on with the next leader. Everything is read back by a subscriber and counted by
-Spark. Every part is the real thing. The last line says `demo ok` only if all three counts agree.
+Spark. Then the pipelines run: the stream is archived into a table, the table and the stream are queried as one, and the
+table is audited. Every part is the real thing. The last line says `demo ok` only if all counts agree.
 
 A publisher that loses its broker cannot know which of its last messages were stored. This one is the only publisher of
 its stream, so it reads the stream's end, and nothing is stored twice.
@@ -24,14 +25,18 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from bascule import limits
 from bascule.client import Client, Outgoing
-from bascule.errors import BasculeError, Unavailable, Unconfirmed
+from bascule.errors import BasculeError, NotSent, Unavailable, Unconfirmed
 from bascule.testing.processes import Process, ProcessError, free_port, poll, script
 from bascule.wire import envelope, kernels
 from bascule.wire.pb import api_pb2 as pb
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 STREAM = "orders"
 BY_GRPC, BY_ENVELOPE, BY_PLAIN_NATS, AT_FAIL_OVER = 1000, 500, 250, 2000
@@ -41,6 +46,7 @@ KILL_AFTER = 500
 START_TIMEOUT_S = 90.0
 TIMEOUT_S = 30.0
 ACK_INBOX = "demo.acks"
+SOURCE = "coalesce(cast(headers['source'] as string), 'plain NATS')"
 
 
 class DemoError(BasculeError):
@@ -53,18 +59,20 @@ def main() -> int:
 
         find_java()  # before anything is started
         with tempfile.TemporaryDirectory(prefix="bascule-demo-") as folder:
-            published, read, counted = _demo(Path(folder))
+            counts = _demo(Path(folder))
     except (BasculeError, ProcessError, OSError) as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
-    if not published == read == counted:
-        print(f"demo failed: published {published}, read {read}, spark {counted}", file=sys.stderr)
+    found = ", ".join(f"{what} {count}" for what, count in counts.items())
+    if len(set(counts.values())) != 1:
+        print(f"demo failed: {found}", file=sys.stderr)
         return 1
-    print(f"demo ok: published {published}, read {read}, spark {counted}")
+    print(f"demo ok: {found}")
     return 0
 
 
-def _demo(folder: Path) -> tuple[int, int, int]:
+def _demo(folder: Path) -> dict[str, int]:
+    """By step, how many messages it saw."""
     _say(f"Starting a NATS server and {BROKERS} brokers with `bascule up --brokers {BROKERS}` (data in {folder}) ...")
     with _up(folder) as running:
         cluster = _Cluster.of(running)
@@ -72,13 +80,10 @@ def _demo(folder: Path) -> tuple[int, int, int]:
         _say(f"  NATS programs to   {cluster.nats_url}")
         published = asyncio.run(_publish(cluster))
         read = asyncio.run(_read_back(cluster.servers, published))
-        _say("Reading the stream into a Spark DataFrame and counting by source (Spark takes a moment) ...")
-        counts = _count_with_spark(cluster.servers, folder / "spark.log")
-        for source, count in counts:
-            _say(f"  {source:<20} {count:>6}")
+        counts = {"published": published, "read": read, **_in_spark(cluster.servers, folder)}
         asyncio.run(_see_all_in_sync(cluster.servers))
         running.terminate()
-    return published, read, sum(count for _, count in counts)
+    return counts
 
 
 def _say(line: str) -> None:
@@ -173,7 +178,7 @@ async def _publish_at_fail_over(cluster: _Cluster, client: Client, before: int) 
         while done < AT_FAIL_OVER:
             try:
                 await client.publish_many(STREAM, rest(), on_acks=on_acks)
-            except (Unconfirmed, Unavailable):
+            except (NotSent, Unconfirmed, Unavailable):
                 lost = True
                 done = await _stored(client) - before
     now_leads = (await client.fetch_partition_metadata(STREAM)).leader
@@ -267,8 +272,12 @@ async def _read_back(address: str, published: int) -> int:
     return read
 
 
-def _count_with_spark(address: str, log: Path) -> list[tuple[str, int]]:
-    with _stderr_into(log):
+# --- Spark ------------------------------------------------------------------------------------------------
+
+
+def _in_spark(servers: str, folder: Path) -> dict[str, int]:
+    _say("Reading the stream into a Spark DataFrame (Spark takes a moment) ...")
+    with _stderr_into(folder / "spark.log"):
         try:
             from bascule.spark import session
 
@@ -276,12 +285,40 @@ def _count_with_spark(address: str, log: Path) -> list[tuple[str, int]]:
         except ImportError as error:
             raise DemoError(f"{error}: pip install 'bascule[spark]' installs Spark") from error
         try:
-            reader = spark.read.format("liftbridge").options(servers=address, streams=STREAM, includeHeaders="true")
-            source = "coalesce(cast(headers['source'] as string), 'plain NATS') as source"
-            rows = reader.load().selectExpr(source).groupBy("source").count().orderBy("source").collect()
-            return [(row["source"], row["count"]) for row in rows]
+            reader = spark.read.format("liftbridge").options(servers=servers, streams=STREAM, columns="offset")
+            counted: int = reader.load().count()
+            _say(f"  {counted} rows")
+            return {"spark": counted, **_pipelines(spark, servers, folder)}
         finally:
             spark.stop()
+
+
+def _pipelines(spark: SparkSession, servers: str, folder: Path) -> dict[str, int]:
+    """As `bascule pipeline` runs them."""
+    from bascule.pipelines import archive, audit, query
+
+    table = folder / "lake" / STREAM
+    config = folder / "pipelines.yaml"
+    config.write_text(json.dumps({"servers": servers, "streams": STREAM, "table": str(table)}))
+    _say("Archiving the stream into a table of Parquet files (`bascule pipeline archive`) ...")
+    archived = archive.Archive(archive.configured(config), spark).run()
+    for part in archived.partitions.values():
+        _say(
+            f"  {part.stream}/{part.partition}: offsets {part.start} to {part.end - 1}, {part.rows} rows, "
+            f"{archived.bytes} bytes; the brokers keep what is at or above {part.hold}"
+        )
+    _say("Counting by source over the table and the stream behind it (`bascule pipeline query`) ...")
+    sql = f"select {SOURCE} as source, count(*), min(offset), max(offset) from {STREAM} group by 1 order by 3"
+    answer = query.Query(query.configured(config, sql)[0], spark).run(sql)
+    for source, count, first, last in answer.rows:
+        _say(f"  {source!s:<20} {count!s:>6}   offsets {first} to {last}")
+    _say("Auditing the table against its ledger and the brokers (`bascule pipeline audit`) ...")
+    audited = audit.Audit(audit.configured(config), spark).run()
+    if audited.findings:
+        raise DemoError(f"the audit found: {audited.findings[0]}")
+    _say(f"  {audited.records} records, each once, in order, undamaged")
+    aggregated = sum(int(str(row[1])) for row in answer.rows)
+    return {"archived": archived.rows, "aggregated": aggregated, "audited": audited.records}
 
 
 @contextmanager

@@ -14,7 +14,14 @@ import click
 
 from bascule import limits
 from bascule.cli.cluster import JsonOption
-from bascule.cli.connect import PartitionOption, ServerOption, connected, missing_stream_explained, partitions_named
+from bascule.cli.connect import (
+    PartitionOption,
+    ServerOption,
+    Servers,
+    connected,
+    missing_stream_explained,
+    partitions_named,
+)
 from bascule.cli.output import say
 from bascule.cli.positions import (
     UNKNOWN,
@@ -73,7 +80,7 @@ def group() -> None:
 @click.option("--no-lag", is_flag=True, help="Leave out the lag, which takes three requests per partition.")
 @JsonOption
 @ServerOption
-def list_groups(with_empty: bool, no_lag: bool, as_json: bool, server: str) -> None:
+def list_groups(with_empty: bool, no_lag: bool, as_json: bool, server: Servers) -> None:
     """List the consumer groups, with their lag: the messages of all their partitions, and the longest time of one."""
 
     async def ask() -> list[dict[str, Any]]:
@@ -139,7 +146,7 @@ def _longest(lags: Sequence[Lag]) -> int | None:
 @click.option("--stream", "streams", multiple=True, help="Also all partitions of this stream. May be repeated.")
 @JsonOption
 @ServerOption
-def describe(name: str, streams: tuple[str, ...], as_json: bool, server: str) -> None:
+def describe(name: str, streams: tuple[str, ...], as_json: bool, server: Servers) -> None:
     """Show the members of GROUP, the partitions that they read, and the lag of each.
 
     The offset is that of the last message that was processed; the end is what the next new message gets. Of a group
@@ -295,7 +302,7 @@ def reset(
     partition: int | None,
     dry_run: bool,
     as_json: bool,
-    server: str,
+    server: Servers,
 ) -> None:
     """Set where the members of GROUP go on: with the first message, the next new one, or one at an offset or time.
 

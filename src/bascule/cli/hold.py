@@ -9,8 +9,10 @@ import click
 
 from bascule.cli.cluster import JsonOption
 from bascule.cli.connect import (
+    Number,
     PartitionOption,
     ServerOption,
+    Servers,
     connected,
     missing_stream_explained,
     partitions_named,
@@ -38,10 +40,10 @@ def hold() -> None:
 @click.argument("stream")
 @click.argument("name")
 @PartitionOption
-@click.option("--offset", type=click.IntRange(min=0), help="[default: where the partition begins now]")
+@click.option("--offset", type=Number(min=0, bits=64), help="[default: where the partition begins now]")
 @JsonOption
 @ServerOption
-def set_hold(stream: str, name: str, partition: int | None, offset: int | None, as_json: bool, server: str) -> None:
+def set_hold(stream: str, name: str, partition: int | None, offset: int | None, as_json: bool, server: Servers) -> None:
     """Let nothing at or above an offset of STREAM be removed, or raise the hold of this NAME to it.
 
     Raising a hold states that all below it is archived: retention may remove that. A hold is never lowered.
@@ -73,7 +75,7 @@ def set_hold(stream: str, name: str, partition: int | None, offset: int | None, 
 @click.argument("stream")
 @JsonOption
 @ServerOption
-def list_holds(stream: str, as_json: bool, server: str) -> None:
+def list_holds(stream: str, as_json: bool, server: Servers) -> None:
     """List the holds of STREAM, with the messages and bytes that each keeps at or above it."""
 
     async def ask() -> pb.DescribeStreamResponse:
@@ -130,7 +132,7 @@ def print_holds(rows: list[dict[str, Any]]) -> None:
 @PartitionOption
 @JsonOption
 @ServerOption
-def remove(stream: str, name: str, partition: int | None, as_json: bool, server: str) -> None:
+def remove(stream: str, name: str, partition: int | None, as_json: bool, server: Servers) -> None:
     """Remove the hold of this NAME from STREAM: retention may then remove what it kept."""
 
     async def ask() -> list[int]:

@@ -69,7 +69,7 @@ class LocalBroker:
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - limits.LOCAL_LAST_LINE_BYTES))
             lines = log.read().decode("utf-8", "replace").splitlines()
-        return lines[-1].removeprefix("error: ") if lines else "it said nothing"
+        return lines[-1].removeprefix("error: ") if lines else "no output"
 
 
 class LocalCluster:

@@ -4,17 +4,20 @@ So `bascule --help` and shell completion answer at once, whatever the subcommand
 """
 
 import importlib
-from typing import Any
+import os
+import sys
 
 import click
 
 from bascule import __version__
-from bascule.cli.output import reported
+from bascule.cli.output import Reported
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "cluster": ("bascule.cli.cluster:cluster", "Look at the brokers; drain, remove, elect."),
     "cursor": ("bascule.cli.cursor:cursor", "List cursors with their lag, and reset them."),
+    "export": ("bascule.cli.export:export", "Write a stream into Parquet files."),
     "group": ("bascule.cli.group:group", "Show consumer groups with members and lag, and reset them."),
+    "pipeline": ("bascule.cli.pipeline:pipeline", "Archive, audit and query streams with Spark."),
     "pub": ("bascule.cli.pub:pub", "Publish messages, from arguments or stdin."),
     "server": ("bascule.cli.server:server", "Run a broker."),
     "stream": ("bascule.cli.stream:stream", "List, describe, create, alter, delete, pause and hold streams."),
@@ -38,7 +41,7 @@ Completion for bash (for zsh put zsh_source), in your shell's start-up file:
 """
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Reported):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
 
@@ -53,10 +56,6 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
-    def invoke(self, ctx: click.Context) -> Any:
-        with reported():
-            return super().invoke(ctx)
-
 
 @click.command(
     cls=LazyGroup,
@@ -69,7 +68,24 @@ def cli() -> None:
 
 
 def main() -> None:
-    cli.main(prog_name="bascule")
+    _open_standard_streams()
+    try:
+        cli.main(prog_name="bascule")
+    except OSError as error:  # of a help text or a version, which click writes before a command runs
+        click.echo(f"error: {error.strerror or error}", err=True)
+        sys.exit(1)
+
+
+def _open_standard_streams() -> None:
+    """Of a command that was started without one of them (`<&-`): it would have nothing to read from or write to, and
+    the next file or socket would take its place."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 if __name__ == "__main__":

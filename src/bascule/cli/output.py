@@ -34,6 +34,8 @@ HINTS = {
 }
 """Texts of the Go server, which clients get, and the hint that the command line adds to each."""
 TOO_MANY_REPLICAS = "Invalid replicationFactor "
+EXPECTS_TLS = "does the server expect TLS"
+"""In the client's error for a connection without TLS that was lost at once."""
 NO_ACK = "no ack within "
 """The beginning of the client's error for publishes without an ack."""
 
@@ -43,6 +45,8 @@ def hint(text: str) -> str:
         return ": so many brokers are in the cluster, each holds one replica; start more, or ask for fewer replicas"
     if text.startswith(NO_ACK):
         return ". `bascule cluster status` shows whether the partition has a leader and enough replicas in sync"
+    if EXPECTS_TLS in text:
+        return ". To connect over TLS give --tls-ca or --tls"
     return HINTS.get(text, "")
 
 
@@ -104,6 +108,14 @@ class CommandFailed(click.ClickException):
         click.echo(f"{label} {one_line(self.message)}", file=file, err=file is None)
 
 
+class Reported(click.Group):
+    """Commands whose errors are told in one line, however the group is run."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with reported():
+            return super().invoke(ctx)
+
+
 @contextmanager
 def reported() -> Iterator[None]:
     try:
@@ -111,6 +123,9 @@ def reported() -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("interrupted", err=True)
         raise SystemExit(INTERRUPTED) from None
+    except UnicodeEncodeError as error:  # of an argument, in which Python has put surrogates for other bytes
+        text = harmless(error.object.encode("utf-8", "surrogateescape"))
+        raise CommandFailed(f"{text!r} is not valid UTF-8, which names have to be") from error
     except BasculeError as error:
         text = str(error) or type(error).__name__
         raise CommandFailed(text + hint(text)) from error

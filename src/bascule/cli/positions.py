@@ -19,7 +19,7 @@ from bascule.cli.sub import STOP_BEFORE_START, parse_start
 from bascule.cli.tables import age
 from bascule.client import Client, StartAt
 from bascule.client.cursors import BEFORE_THE_FIRST, GROUP, NEVER_SET, Cursor
-from bascule.errors import BasculeError, FailedPrecondition, InvalidArgument
+from bascule.errors import BasculeError, CorruptError, FailedPrecondition, InvalidArgument
 
 LAG_TIMEOUT_S = 2.0
 """For a partition that nobody leads, or that is paused, the lag is not known."""
@@ -114,7 +114,10 @@ async def resets_of(client: Client, id: str, stream: str, partition: int | None,
     """What setting this cursor to that position means, in one partition of the stream or in all. Nothing is set."""
     found = []
     for number in await partitions_named(client, stream, partition):
-        before = await client.fetch_cursor(id, stream, number)
+        try:
+            before = await client.fetch_cursor(id, stream, number)
+        except CorruptError:
+            before = NEVER_SET  # nobody knows what it was, and to set it is the way out
         after = await _last_before(client, id, stream, number, position)
         found.append(Reset(Cursor(id, stream, number, before), after))
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import nullcontext
@@ -15,7 +16,7 @@ from contextlib import nullcontext
 import click
 from click.core import ParameterSource
 
-from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.connect import Number, Seconds, ServerOption, Servers, connected, missing_stream_explained
 from bascule.cli.input import Lines, progress
 from bascule.cli.output import console, one_line, say
 from bascule.client import AckPolicy, Client, Outgoing
@@ -37,7 +38,7 @@ def _header(text: str) -> tuple[str, bytes]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--header")
-    return name, value.encode()
+    return name, os.fsencode(value)
 
 
 @click.command(epilog=EPILOG)
@@ -50,7 +51,7 @@ def _header(text: str) -> tuple[str, bytes]:
 )
 @click.option(
     "--replication-factor",
-    type=click.IntRange(min=-1),
+    type=Number(min=-1),
     default=1,
     show_default=True,
     help="Of a stream that --create creates: copies of it; -1 means one on every broker.",
@@ -70,11 +71,12 @@ def _header(text: str) -> tuple[str, bytes]:
 @click.option(
     "--retry",
     "retry_s",
-    type=click.FloatRange(min=0.0),
+    type=Seconds(min=0.0),
     default=0.0,
     show_default=True,
     metavar="SECONDS",
-    help="After a lost connection send again what is not confirmed, for so long; some of it may be stored twice.",
+    help="After a lost connection send again what is not confirmed, for so long. Bascule stores each message "
+    "once, other servers may store some twice.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each ack as a line of JSON.")
 @ServerOption
@@ -89,7 +91,7 @@ def pub(
     ack: str,
     retry_s: float,
     as_json: bool,
-    server: str,
+    server: Servers,
 ) -> None:
     """Publish messages to STREAM: each MESSAGE, or each line of stdin (without LF or CR LF) if there is none."""
     copies = replication_factor if create else None
@@ -99,7 +101,7 @@ def pub(
         )
     if replication_factor == 0:
         raise click.UsageError("a stream needs a copy: --replication-factor 1 or more, or -1 for one on every broker")
-    template = Outgoing(b"", key.encode() if key else None, dict(map(_header, headers)) or None)
+    template = Outgoing(b"", os.fsencode(key) if key else None, dict(map(_header, headers)) or None)
     if not messages and sys.stdin.isatty():
         click.echo("Type messages, one per line; Ctrl-D ends.", err=True)
     with missing_stream_explained("`--create` creates it"):
@@ -134,7 +136,7 @@ class Tally:
 
 
 async def _publish(
-    server: str,
+    server: Servers,
     stream: str,
     messages: tuple[str, ...],
     template: Outgoing,

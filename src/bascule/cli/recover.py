@@ -72,6 +72,12 @@ def _lines(found: Recovery) -> list[str]:
         f"every change of the metadata after index {found.index} is lost, if there was one",
         f"partitions this broker was in sync with, as far as it knows, and which it leads: {len(found.whole)}",
     ]
+    if found.missing:
+        lines.insert(
+            2,
+            f"its metadata log is damaged: the last {found.missing} saves that it had confirmed are missing, so "
+            f"streams and changes may be lost that it knew of; if there is a copy of its folder raft, restore that",
+        )
     if found.out_of_sync:
         lines.append(
             f"partitions it holds and was not in sync with, so that acked messages may be missing: "

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import click
 
 from bascule.cli.cluster import JsonOption
-from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.connect import ServerOption, Servers, connected, missing_stream_explained
 from bascule.cli.tables import print_json
 from bascule.client import Client, Stream
 from bascule.errors import NotFound
@@ -26,7 +26,7 @@ PartitionsOption = click.option(
 @click.option("--resume-all", is_flag=True, help="The first partition that is resumed resumes all of them.")
 @JsonOption
 @ServerOption
-def pause(name: str, partitions: tuple[int, ...], resume_all: bool, as_json: bool, server: str) -> None:
+def pause(name: str, partitions: tuple[int, ...], resume_all: bool, as_json: bool, server: Servers) -> None:
     """Pause STREAM: its partitions take no messages, are not read, and hold no files open.
 
     A publish by a client resumes its partition; messages that come over NATS are ignored meanwhile.
@@ -40,7 +40,7 @@ def pause(name: str, partitions: tuple[int, ...], resume_all: bool, as_json: boo
 @PartitionsOption
 @JsonOption
 @ServerOption
-def resume(name: str, partitions: tuple[int, ...], as_json: bool, server: str) -> None:
+def resume(name: str, partitions: tuple[int, ...], as_json: bool, server: Servers) -> None:
     """Resume the partitions of STREAM that are paused."""
     _do(server, name, partitions, lambda client: client.admin.resume_stream(name, partitions))
     _say(name, partitions, "resumed", as_json)
@@ -52,13 +52,13 @@ def resume(name: str, partitions: tuple[int, ...], as_json: bool, server: str) -
 @click.option("--off", is_flag=True, help="Let it be written again.")
 @JsonOption
 @ServerOption
-def readonly(name: str, partitions: tuple[int, ...], off: bool, as_json: bool, server: str) -> None:
+def readonly(name: str, partitions: tuple[int, ...], off: bool, as_json: bool, server: Servers) -> None:
     """Refuse what is published to STREAM; it can still be read, to its end."""
     _do(server, name, partitions, lambda client: client.set_stream_readonly(name, not off, partitions))
     _say(name, partitions, "writable" if off else "readonly", as_json)
 
 
-def _do(server: str, name: str, partitions: Sequence[int], change: Callable[[Client], Awaitable[None]]) -> None:
+def _do(server: Servers, name: str, partitions: Sequence[int], change: Callable[[Client], Awaitable[None]]) -> None:
     async def ask() -> None:
         async with connected(server) as client:
             _check((await client.fetch_metadata([name])).streams.get(name), name, partitions)

@@ -9,7 +9,10 @@ import shlex
 import string
 from pathlib import Path
 
+from bascule import limits
 from bascule.cli.output import CommandFailed
+
+_MEMBERS = string.ascii_lowercase[: limits.LOCAL_BROKERS]
 
 
 def check_shape(folder: Path, brokers: int) -> None:
@@ -18,8 +21,11 @@ def check_shape(folder: Path, brokers: int) -> None:
     # Brokers have letters as names, and the first so many are started: with folders a, c and d, four are needed.
     needed = max(2, len(names), *(string.ascii_lowercase.find(name) + 1 for name in names)) if names else 1
     removed = ""
+    path = folder
     if _is_broker(folder):
         there, count, fits = "the data of one broker", "", brokers == 1
+    elif len(names) == 1 and names[0] not in _MEMBERS:
+        there, count, fits, path = f"a folder {names[0]} with the data of one broker", "", False, folder / names[0]
     else:
         there, count = f"a cluster of {len(names)} brokers ({', '.join(names)})", f" --brokers {needed}"
         # There may be fewer folders: the disks of other brokers were lost, or they are new.
@@ -29,7 +35,7 @@ def check_shape(folder: Path, brokers: int) -> None:
     if not fits:
         raise CommandFailed(
             f"{folder} holds {there}, and not what {brokers} would use: nothing was started. To open what is there: "
-            f"bascule up{count} --data-dir {shlex.quote(str(folder))}; for another cluster name another --data-dir"
+            f"bascule up{count} --data-dir {shlex.quote(str(path))}; for another cluster name another --data-dir"
             f"{removed}"
         )
 

@@ -6,9 +6,9 @@ import asyncio
 
 import click
 
-from bascule.cli.alter import alter, settings_of, shown
+from bascule.cli.alter import alter, settings_given, settings_of, shown
 from bascule.cli.cluster import JsonOption
-from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.connect import Number, ServerOption, Servers, connected, missing_stream_explained
 from bascule.cli.deleterecords import delete_records
 from bascule.cli.hold import hold, holds_of, print_holds
 from bascule.cli.restrict import pause, readonly, resume
@@ -46,7 +46,7 @@ stream.add_command(delete_records)
 @stream.command("list", epilog="Example: bascule stream list --json")
 @JsonOption
 @ServerOption
-def list_streams(as_json: bool, server: str) -> None:
+def list_streams(as_json: bool, server: Servers) -> None:
     """List the streams of the cluster."""
 
     async def ask() -> Metadata:
@@ -79,7 +79,7 @@ def list_streams(as_json: bool, server: str) -> None:
 @click.argument("name", metavar="STREAM")
 @JsonOption
 @ServerOption
-def info(name: str, as_json: bool, server: str) -> None:
+def info(name: str, as_json: bool, server: Servers) -> None:
     """Show the partitions of STREAM, as their leaders know them: where they begin and end, their size and times.
 
     Ends are exclusive: a log with offsets 0 to 9 ends at 10. --json has the same of every replica.
@@ -145,30 +145,48 @@ def _state(item: pb.PartitionDescription) -> list[str]:
     return states or ["ok"]
 
 
-@stream.command(epilog="Example: bascule stream create orders --partitions 3 --replication-factor 3")
+@stream.command(
+    epilog="""\b
+Examples:
+  bascule stream create orders --partitions 3 --replication-factor 3
+  bascule stream create clicks retention.max.age=24h segment.max.age=1h"""
+)
 @click.argument("name", metavar="STREAM")
+@click.argument("given", nargs=-1, metavar="[SETTING=VALUE]...")
 @click.option("--subject", help="The NATS subject it stores. [default: its name]")
-@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--partitions", type=Number(min=1), default=1, show_default=True)
 @click.option(
     "--replication-factor",
-    type=click.IntRange(min=-1),
+    type=Number(min=-1),
     default=1,
     show_default=True,
     help="Copies of each partition; -1 means one on every broker.",
 )
-@click.option("--min-isr", type=click.IntRange(min=1), help="In-sync replicas a commit needs. [default: the broker's]")
+@click.option("--min-isr", type=Number(min=1), help="In-sync replicas a commit needs. [default: the broker's]")
 @JsonOption
 @ServerOption
 def create(
     name: str,
+    given: tuple[str, ...],
     subject: str | None,
     partitions: int,
     replication_factor: int,
     min_isr: int | None,
     as_json: bool,
-    server: str,
+    server: Servers,
 ) -> None:
-    """Create STREAM."""
+    """Create STREAM.
+
+    Settings of its own are named as in the brokers' configuration, without `streams.`: retention.max.age=24h,
+    retention.max.bytes=1073741824. It has the brokers' values of the others. `bascule stream alter` changes them.
+    """
+    settings = settings_given(given)
+    if min_isr is None:
+        min_isr = settings.get("min_isr")
+    elif "min_isr" in settings:
+        raise click.UsageError("give --min-isr or min.isr=, not both")
+    else:
+        settings["min_isr"] = min_isr
     if replication_factor == 0:
         raise InvalidArgument("a stream needs a copy: --replication-factor 1 or more, or -1 for one on every broker")
 
@@ -180,10 +198,9 @@ def create(
 
     async def ask() -> None:
         async with connected(server) as client:
+            await client.create_stream(name, subject, partitions, replication_factor, **settings)
             if min_isr is None:
-                await client.create_stream(name, subject, partitions, replication_factor)
                 return
-            await client.create_stream(name, subject, partitions, replication_factor, min_isr=min_isr)
             made = (await client.fetch_metadata([name])).streams.get(name)
             fewest = min((len(item.replicas) for item in made.partitions.values()), default=0) if made else min_isr
             if fewest < min_isr:  # with -1 only the cluster knows how many there are
@@ -205,7 +222,7 @@ def create(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @JsonOption
 @ServerOption
-def delete(name: str, yes: bool, as_json: bool, server: str) -> None:
+def delete(name: str, yes: bool, as_json: bool, server: Servers) -> None:
     """Delete STREAM and every message in it."""
     if not yes:
         click.confirm(f"delete {name} and every message in it?", abort=True, err=True)

@@ -22,7 +22,7 @@ from datetime import datetime
 import click
 
 from bascule import limits
-from bascule.cli.connect import ServerOption, connected, missing_stream_explained
+from bascule.cli.connect import Number, ServerOption, Servers, connected, missing_stream_explained
 from bascule.cli.merge import arriving, by_time
 from bascule.cli.output import INTERRUPTED, harmless, harmless_json, one_line, say
 from bascule.client import Client, Message, Partition, StartAt
@@ -64,7 +64,7 @@ def parse_start(text: str, option: str = "--from") -> StartAt:
 
 @click.command(epilog=EPILOG)
 @click.argument("stream")
-@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin with the last N messages.")
+@click.option("--last", type=Number(min=1), metavar="N", help="Begin with the last N messages.")
 @click.option("--follow", "-f", is_flag=True, help="Wait for new messages until interrupted.")
 @click.option(
     "--from",
@@ -88,7 +88,7 @@ def sub(
     replica: str,
     as_json: bool,
     raw: bool,
-    server: str,
+    server: Servers,
 ) -> None:
     """Print the messages of STREAM, oldest first.
 
@@ -126,7 +126,7 @@ class Wanted:
 # --- reading ------------------------------------------------------------------------------------------------------
 
 
-async def _read(server: str, wanted: Wanted, as_json: bool, raw: bool) -> None:
+async def _read(server: Servers, wanted: Wanted, as_json: bool, raw: bool) -> None:
     async with connected(server) as client:
         there = await _partitions(client, wanted.stream)
         chosen = list(dict.fromkeys(wanted.partitions)) or sorted(there)
@@ -327,9 +327,7 @@ def as_object(message: Message) -> dict[str, object]:
         **({"reply": message.reply} if message.reply else {}),
         **(_text_or_base64("key", message.key) if message.key else {}),
         **_text_or_base64("value", message.value),
-        "headers": {
-            name: _header(value) for name, value in message.headers.items() if name not in ("subject", "reply")
-        },
+        "headers": {name: _header(value) for name, value in message.headers.items()},
     }
 
 

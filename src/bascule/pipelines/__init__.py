@@ -1,0 +1,1 @@
+"""Pipelines on Spark: streams into tables and back, checked and queried. One file of configuration each."""

@@ -1,0 +1,1 @@
+"""What `audit` looks at, and what it finds."""
