@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help demo test conformance check bench footprint scale segments fuzz requests faults simulate mutate proto wheel clean setup
+.PHONY: help demo test conformance check bench bench-spark footprint scale segments fuzz requests faults producers compaction client-faults spark-faults simulate mutate proto wheel clean setup
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
@@ -22,7 +22,7 @@ $(VENV)/.kernels: $(VENV)/.ready $(wildcard src/bascule/wire/*.pyx src/bascule/w
 
 setup: $(VENV)/.kernels ## the virtual environment, with the kernels compiled
 
-demo: setup ## three brokers: publish, kill the leader, read back, aggregate in Spark
+demo: setup ## three brokers: publish, kill the leader, read back; archive, query and audit in Spark
 	$(BIN)/python -m bascule.cli.demo
 
 # A client of 2021 needs a protobuf of its own time, so it gets an environment of its own.
@@ -50,6 +50,9 @@ check: setup ## format, lint, types, layers
 bench: setup ## ratios against NATS JetStream, and kernels against their pure twins
 	$(BIN)/python -m bench
 
+bench-spark: setup ## Spark on streams beside Spark on Parquet files and Kafka, 2 million rows (ROWS= ROUNDS= NO_KAFKA=1 JSON=1)
+	$(BIN)/python -m bench.spark $(if $(ROWS),--rows $(ROWS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(NO_KAFKA),--no-kafka) $(if $(JSON),--json)
+
 footprint: setup ## memory, idle CPU and start times of a broker with a log of 2 GB
 	$(BIN)/python -m bench.footprint
 
@@ -68,8 +71,21 @@ requests: setup ## ten minutes of random requests to every method of a broker un
 faults: setup ## kills, pauses, cuts and wiped disks of three real brokers under load (ONLY= ROUNDS= JSON=1 OTHER=/path/of/another/bascule)
 	$(BIN)/python -m tools.faults $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(OTHER),--other $(OTHER)) $(if $(JSON),--json)
 
-simulate: setup ## seeded runs of brokers and clients under faults (SEEDS=100 FIRST_SEED=1 BROKERS= FAULTS= BUG= JOBS=1)
-	$(BIN)/python -m bascule.sim --seeds $(or $(SEEDS),100) --first-seed $(or $(FIRST_SEED),1) --jobs $(or $(JOBS),1) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(BUG),--bug $(BUG))
+producers: setup ## each message once: a producer that repeats, 1,000 beside it, 20 leaders killed (KILLS= OTHERS= MESSAGES=)
+	$(BIN)/python -m tools.producers $(if $(KILLS),--kills $(KILLS)) $(if $(OTHERS),--others $(OTHERS)) $(if $(MESSAGES),--messages $(MESSAGES))
+
+compaction: setup ## 5 million keyed records compacted beside publishing, then 50 kills amid it (RECORDS= KEYS= KILLS= SEED=)
+	$(BIN)/python -m tools.compaction $(if $(RECORDS),--records $(RECORDS)) $(if $(KEYS),--keys $(KEYS)) $(if $(KILLS),--kills $(KILLS)) $(if $(SEED),--seed $(SEED))
+
+client-faults: setup ## the Python client while leaders, replicas, coordinators and members of a group are killed, paused, partitioned (ROUNDS=10 ONLY=)
+	$(BIN)/python -m tools.clientfaults $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ONLY),--only "$(ONLY)")
+
+spark-faults: setup ## Spark queries and an archive while drivers, workers and leaders are killed: each row once (KILLS=30 SEED=1 ONLY=queries or archive)
+	$(if $(filter archive,$(ONLY)),,$(BIN)/python -m tools.spark_faults --kills $(or $(KILLS),30) --seed $(or $(SEED),1))
+	$(if $(filter queries,$(ONLY)),,$(BIN)/python -m tools.archive_faults --kills $(or $(KILLS),30) --seed $(or $(SEED),1))
+
+simulate: setup ## seeded runs of brokers and clients under faults (SEEDS=100 FIRST_SEED=1 BROKERS= FAULTS= BUG= JOBS=1 ALL=1: go on after a violation)
+	$(BIN)/python -m bascule.sim --seeds $(or $(SEEDS),100) --first-seed $(or $(FIRST_SEED),1) --jobs $(or $(JOBS),1) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(BUG),--bug $(BUG)) $(if $(ALL),--all)
 
 mutate: setup ## plants every bug of the catalogue and sees whether anything finds it (ONLY= SEEDS=200 FIRST_SEED= JOBS=2)
 	$(BIN)/python -m tools.mutate --jobs $(or $(JOBS),2) $(if $(ONLY),--only $(ONLY)) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(FIRST_SEED),--first-seed $(FIRST_SEED))

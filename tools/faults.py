@@ -46,7 +46,7 @@ SCENARIOS: dict[str, tuple[Scenario, int]] = {
     "away": (away_scenarios.away, 6),
     "damaged_tail": (away_scenarios.damaged_tail, 6),
 }
-KEPT = Path("build") / "faults"
+RETAINED = Path("build") / "faults"
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ def run(name: str, rounds: int, on_round: scenarios.OnRound) -> Run:
     if report.clean:
         shutil.rmtree(folder)
     else:
-        kept = KEPT / f"{name}-{time.strftime('%H%M%S')}"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(folder, kept)
-        report.failure = f"{report.failure or 'see the numbers'}; logs and data are in {kept}"
+        retained = RETAINED / f"{name}-{time.strftime('%H%M%S')}"
+        retained.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(folder, retained)
+        report.failure = f"{report.failure or 'see the numbers'}; logs and data are in {retained}"
     return Run(name, report, time.monotonic() - began)
 
 

@@ -210,7 +210,7 @@ class Hunt:
             with ThreadPoolExecutor(self._jobs) as pool:
                 yield from pool.map(self._hunt, self._mutants)
 
-    def sound(self) -> str:
+    def baseline(self) -> str:
         """Why the tests of the catalogue prove nothing: they fail without any mutant too. "" if they pass."""
         tests = list(dict.fromkeys(test for mutant in self._mutants for test in mutant.tests))
         if not tests:
@@ -263,7 +263,7 @@ def main() -> int:
     if not mutants:
         parser.error(f"no mutant has {options.only!r} in its name")
     hunt = Hunt(mutants, options.jobs, options.first_seed, options.seeds)
-    if problem := hunt.sound():
+    if problem := hunt.baseline():
         print(f"the tests fail without any mutant:\n{problem}")
         return 1
     began = time.monotonic()

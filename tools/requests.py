@@ -52,7 +52,7 @@ MOST_GROWTH_MIB = 8.0
 MOST_GROWTH = 0.05
 MOST_MORE_DESCRIPTORS = 12
 MOST_MORE_TASKS = 12
-KEPT = Path("build") / "requests"
+RETAINED = Path("build") / "requests"
 _ERROR = re.compile(r" (?:ERROR|CRITICAL) .*|^Traceback.*|^\w*(?:Error|Exception): .*", re.MULTILINE)
 _EXPECTED = ("below min ISR",)
 """Errors that requests may bring about: a stream that needs more replicas than it has."""
@@ -148,15 +148,15 @@ class Run:
             except BasculeError as error:
                 print(f"streams of other names could not be deleted: {error}", flush=True)
 
-    async def _delete_others(self, client: Client, most: int, kept: tuple[str, ...] = STREAMS) -> None:
+    async def _delete_others(self, client: Client, most: int, retained: tuple[str, ...] = STREAMS) -> None:
         found = (await client.fetch_metadata()).streams
-        others = [name for name in found if name not in (*kept, *OWN_STREAMS, STREAM)]
+        others = [name for name in found if name not in (*retained, *OWN_STREAMS, STREAM)]
         for name in others[most:]:
             await client.delete_stream(name)
 
     async def _calm(self, load: Load) -> None:
         """No stream but the load's, every broker takes part again, and nobody calls."""
-        await load.with_client(lambda client: self._delete_others(client, 0, kept=()))
+        await load.with_client(lambda client: self._delete_others(client, 0, retained=()))
         for name in self._names:
             host, _, port = load.brokers.addresses[0].rpartition(":")
             request = admin.UndrainBrokerRequest(broker=name).SerializeToString()
@@ -243,9 +243,9 @@ def main() -> int:
         print(f"FOUND {finding}")
     print(f"requests: calls={run.answers.calls} findings={len(run.findings)}", flush=True)
     if run.findings:
-        KEPT.mkdir(parents=True, exist_ok=True)
-        kept = shutil.move(folder, KEPT / f"{seed}")
-        print(f"logs and data are in {kept}")
+        RETAINED.mkdir(parents=True, exist_ok=True)
+        retained = shutil.move(folder, RETAINED / f"{seed}")
+        print(f"logs and data are in {retained}")
         return 1
     shutil.rmtree(folder)
     return 0

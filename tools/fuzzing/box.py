@@ -30,11 +30,11 @@ class Box:
 
     def note(self, target: Target, number: int, data: bytes) -> None:
         """The case that runs next."""
-        kept = data[:_ROOM]
+        retained = data[:_ROOM]
         self.executions += 1
-        self._memory[_HEAD.size : _HEAD.size + len(kept)] = kept
+        self._memory[_HEAD.size : _HEAD.size + len(retained)] = retained
         _HEAD.pack_into(
-            self._memory, 0, self.executions, self.findings, number, len(kept), target.name.encode().ljust(32)
+            self._memory, 0, self.executions, self.findings, number, len(retained), target.name.encode().ljust(32)
         )
 
     def counts(self) -> tuple[int, int]:

@@ -12,6 +12,8 @@ import google_crc32c
 
 from bascule.wire import _pure
 from bascule.wire.pb import api_pb2
+from bascule.wire.producers import numbered as number_it
+from bascule.wire.producers import producer_prefix
 from bascule.wire.record import origin
 from tools.fuzzing.chance import Chance
 
@@ -136,6 +138,7 @@ def message(chance: Chance) -> bytes:
 
 def publish_request(chance: Chance) -> bytes:
     made = api_pb2.PublishRequest(
+        producer=chance.blob(60) if chance.one_in(3) else b"",
         key=raw(chance),
         value=raw(chance),
         stream=chance.choice(("s", "s", "s", "occ", "é", "", "unknown")),
@@ -173,7 +176,31 @@ def envelope(chance: Chance, payload: bytes, message_type: int) -> bytes:
 
 
 def published(chance: Chance) -> bytes:
-    return envelope(chance, protobuf(chance, message), 0)
+    return batched(chance) if chance.one_in(6) else envelope(chance, protobuf(chance, message), 0)
+
+
+def batched(chance: Chance, producer: bytes = b"") -> bytes:
+    """An atomic batch in an envelope."""
+    bodies = [protobuf(chance, message) for _ in range(chance.randrange(5))]
+    framed = b"".join(struct.pack(">BI", 0, chance.lied(len(body)) & 0xFFFFFFFF) + body for body in bodies)
+    made = api_pb2.Message(value=framed, ackInbox="inbox", correlationId="b", producer=producer)
+    made.ackPolicy = chance.choice(POLICIES)  # type: ignore[assignment]
+    made.offset = chance.choice((-1, 0, 3))
+    return envelope(chance, made.SerializeToString(), 128)
+
+
+def numbered(chance: Chance) -> bytes:
+    """A message of an idempotent producer, mostly of partition 1 of the stream with index 7."""
+    made = api_pb2.Message(value=raw(chance), ackInbox="inbox", correlationId="c")
+    made.ackPolicy = chance.choice(POLICIES)  # type: ignore[assignment]
+    scope = (chance.choice((7, 7, 7, 7, 8)), chance.choice((1, 1, 1, 1, 0)))
+    prefix = producer_prefix(chance.choice((1, 2, 300)), chance.choice((3, 3, 3, 4)), *scope)
+    made.producer = number_it(prefix, chance.choice((0, 0, 1, 1, 2, 3, 4, 5, (1 << 64) - 1)))
+    if chance.one_in(20):
+        made.producer = chance.blob(60)
+    if chance.one_in(3):
+        return batched(chance, made.producer)
+    return envelope(chance, made.SerializeToString(), 0)
 
 
 def acked(chance: Chance) -> bytes:

@@ -26,8 +26,8 @@ def parsed(kind: type[AnyMessage], payload: bytes) -> AnyMessage | None:
 def forgot_entries(message: Message, number: int) -> bool:
     """upb put entries of the map `number` aside because something in them was unknown; we keep them."""
     unknown = UnknownFieldSet(message)
-    kept = [unknown[index] for index in range(len(unknown))]
-    return any(field.field_number == number and field.wire_type == 2 for field in kept)
+    retained = [unknown[index] for index in range(len(unknown))]
+    return any(field.field_number == number and field.wire_type == 2 for field in retained)
 
 
 def opened(payload: bytes, message_type: int) -> bytes | None:

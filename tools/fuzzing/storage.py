@@ -25,7 +25,7 @@ from tools.fuzzing.chance import Chance, bent
 from tools.fuzzing.target import Target, require
 
 Files = dict[str, bytes]
-WORDS = (b"\x82\x7d\x0c", bytes(5), bytes(512), b"BSCC", b"BSCP", b"BSCINDX1", b"\x00\x00\x00\x00\x20\x08\x00")
+WORDS = (b"\x82\x7d\x0c", bytes(5), bytes(512), b"BSCC", b"BSCP", b"BSCINDX2", b"\x00\x00\x00\x00\x20\x08\x00")
 COMMANDS = "metadata"
 CHECKPOINT = "node/checkpoint"
 
@@ -127,7 +127,7 @@ def _body(chance: Chance) -> bytes:
     return chance.randbytes(chance.choice((0, 1, 30, 400)))
 
 
-async def kept(bench: Bench) -> list[bytes]:
+async def retained(bench: Bench) -> list[bytes]:
     """Every record a reader of the log gets."""
     bench.log.set_visible_end(bench.log.promised_end)
     reader, found = bench.log.reader(0), list[bytes]()
@@ -142,7 +142,7 @@ def check_recovery(data: bytes, chance: Chance) -> None:
     async def work() -> None:
         disk = disk_of(found)
         bench = await open_bench(disk)
-        records = await kept(bench)
+        records = await retained(bench)
         written = {record for name, content in was.items() if name.endswith(".log") for record in split(content)}
         invented = [record for record in records if record not in written]
         require(all(looks_own(found, record) for record in invented), "recovery invented a record")
@@ -156,7 +156,7 @@ def check_recovery(data: bytes, chance: Chance) -> None:
         await bench.close()
         before = [content for content in files_of(disk).items() if not content[0].startswith("quarantine/")]
         again = await open_bench(disk)
-        require((await kept(again))[:-1] == records, "the second recovery reads something else")
+        require((await retained(again))[:-1] == records, "the second recovery reads something else")
         await again.close()
         after = [content for content in files_of(disk).items() if not content[0].startswith("quarantine/")]
         require(len(after) >= len(before), "the second recovery removed a file")

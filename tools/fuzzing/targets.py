@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tools.fuzzing import http2, records, storage, texts, wires
+from tools.fuzzing import drafts, http2, records, storage, texts, wires
 
 TARGETS = {
     target.name: target
-    for target in (*records.TARGETS, *wires.TARGETS, *http2.TARGETS, *texts.TARGETS, *storage.TARGETS)
+    for target in (*records.TARGETS, *drafts.TARGETS, *wires.TARGETS, *http2.TARGETS, *texts.TARGETS, *storage.TARGETS)
 }

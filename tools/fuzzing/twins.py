@@ -12,8 +12,9 @@ import importlib.machinery
 import importlib.util
 import os
 from array import array
+from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from bascule.errors import NatsProtocolError
 from bascule.wire import _pure
@@ -23,7 +24,22 @@ from tools.fuzzing.target import FindingError, require
 NAME = "bascule.wire._kernels"
 BUILD_VARIABLE = "BASCULE_FUZZ_KERNELS"
 EXPECTED_ERRORS = (NatsProtocolError, ValueError)
-_BUFFER_ARGUMENT = {"frame_data": 1, "record_tail": None}
+_BUFFER_ARGUMENT = {"envelope_columns": 2, "frame_data": 1, "record_tail": None, "observe_producers": 1}
+
+
+class Both(NamedTuple):
+    """An object of each twin, made of the same."""
+
+    pure: Any
+    compiled: Any
+
+    def same(self, question: Callable[[Any], Any]) -> Any:
+        """What both give, or the class of the error that both raise."""
+        answer = _answer(question, (self.pure,))
+        if self.compiled is not None:
+            other = _answer(question, (self.compiled,))
+            require(same(answer, other), f"the twins differ: {shown(answer)} and {shown(other)}")
+        return answer
 
 
 def _compiled() -> ModuleType | None:
@@ -46,10 +62,10 @@ COMPILED = _compiled()
 
 def ask(name: str, *arguments: Any) -> Any:
     """What both twins answer, or the class of the error that both raise."""
-    answer = _answer(getattr(_pure, name), arguments)
+    answer = _answer(getattr(_pure, name), [each.pure if isinstance(each, Both) else each for each in arguments])
     if COMPILED is not None:
         place = _BUFFER_ARGUMENT.get(name, 0)
-        given = list(arguments)
+        given = [each.compiled if isinstance(each, Both) else each for each in arguments]
         if place is not None:
             given[place] = memoryview(array("B", arguments[place])[:])
         other = _answer(getattr(COMPILED, name), given)
@@ -58,6 +74,12 @@ def ask(name: str, *arguments: Any) -> Any:
         if place is not None:
             require(given[place] == arguments[place], f"{name}: the compiled twin wrote into its input")
     return answer
+
+
+def make(name: str, *arguments: Any) -> Both:
+    """An object of each twin."""
+    made = _answer(getattr(_pure, name), arguments)
+    return Both(made, None if COMPILED is None else _answer(getattr(COMPILED, name), arguments))
 
 
 def ask_within(name: str, data: bytes, chance: Chance, *rest: Any) -> Any:

@@ -10,16 +10,17 @@ from typing import Any
 from bascule.errors import NatsProtocolError
 from bascule.limits import MAX_CORRELATION_ID_BYTES
 from bascule.wire.pb import api_pb2
+from bascule.wire.pure.producers import is_about
 from tools.fuzzing import inputs, judge
 from tools.fuzzing.chance import Chance
 from tools.fuzzing.inputs import MAGIC
 from tools.fuzzing.target import Target, require
 from tools.fuzzing.twins import ask, ask_within
 
-ROUTES: dict[bytes, list[tuple[bytes, int, bytes] | None]] = {
-    b"s": [(b"subject", 0, b"-1"), None, (b"subject.\xff", 0, b"-1"), (b"subject.3", 2, b"-1")],
-    b"occ": [(b"occ", 1, b"-22")],
-    "é".encode(): [("é".encode(), 0, b"")],
+ROUTES: dict[bytes, list[tuple[bytes, int, bytes, int] | None]] = {
+    b"s": [(b"subject", 0, b"-1", 1), None, (b"subject.\xff", 0, b"-1", 1), (b"subject.3", 2, b"-1", 1)],
+    b"occ": [(b"occ", 1, b"-22", 22)],
+    "é".encode(): [("é".encode(), 0, b"", 3)],
 }
 LIMIT = 1 << 20
 NATS_WORDS = (
@@ -96,7 +97,8 @@ def check_request(data: bytes, chance: Chance) -> None:
     partitions = ROUTES.get(request.stream.encode(), [])
     route = partitions[request.partition] if 0 <= request.partition < len(partitions) else None
     too_long = len(request.correlationId.encode()) > MAX_CORRELATION_ID_BYTES
-    if route is None or too_long or route[1] == 2 or (route[1] == 1 and request.ackPolicy not in (0, 1)):
+    bent = bool(request.producer) and (route is None or not is_about(request.producer, route[3], request.partition))
+    if route is None or too_long or bent or route[1] == 2 or (route[1] == 1 and request.ackPolicy not in (0, 1)):
         require((exceptions, commands) == ([data], b""), "a request without a route is no exception")
         return
     require((published, awaiting) == (1, int(request.ackPolicy in (0, 1))), "wrong counts")
@@ -114,6 +116,7 @@ def check_request(data: bytes, chance: Chance) -> None:
         ackInbox="own.s1" + route[2].decode(),
         correlationId=request.correlationId,
         ackPolicy=request.ackPolicy,
+        producer=request.producer,
     )
     require(message == expected, "the message is not what upb read in the request")
 

@@ -8,12 +8,13 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import FileDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 
-from bascule.wire.pb import admin_pb2, api_pb2, health_pb2, log_pb2
+from bascule.wire.pb import admin_pb2, api_pb2, health_pb2, log_pb2, producer_pb2
 
 FILES: tuple[FileDescriptor, ...] = (
     api_pb2.DESCRIPTOR,
     admin_pb2.DESCRIPTOR,
     log_pb2.DESCRIPTOR,
+    producer_pb2.DESCRIPTOR,
     health_pb2.DESCRIPTOR,
 )
 _READING = ("Fetch", "Describe", "List", "Subscribe", "Read", "Check", "Watch", "ClusterStatus")

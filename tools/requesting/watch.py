@@ -66,8 +66,8 @@ class Watch:
             for line in file.read_text().splitlines() if file.exists() else ():
                 ended, took, collecting, what = line.split(" ", 3)
                 if float(ended) >= began:
-                    garbage = " (garbage collection)" if float(collecting) > float(took) / 2 else ""
-                    found.append((float(took) * 1000, name, what + garbage))
+                    cause = " (garbage collection)" if float(collecting) > float(took) / 2 else ""
+                    found.append((float(took) * 1000, name, what + cause))
         return sorted(found, reverse=True)
 
     def tasks(self, name: str) -> list[tuple[float, int]]:
