@@ -23,6 +23,7 @@ Groups:
   b  acked PublishAsync over gRPC   f  latency of acks
   c  plain NATS messages            g  kernels against their pure twins
   d  catch-up Subscribe             h  three brokers: ack ALL, and fail-over
+  i  programs with our Python client, nats-py, gufo_liftbridge
 """
 WARM_UP_SCALE = 0.05
 MIN_WIDTH = 110
@@ -30,7 +31,7 @@ MIN_WIDTH = 110
 
 @click.command(epilog=GROUPS)
 @click.option("--rounds", default=5, show_default=True, help="Rounds; the medians count.")
-@click.option("--only", default="a,b,c,d,e,f,g,h", help="Groups to run, e.g. a,d.")
+@click.option("--only", default="a,b,c,d,e,f,g,h,i", help="Groups to run, e.g. a,d.")
 @click.option("--scale", default=1.0, show_default=True, help="Fraction of the usual number of messages.")
 @click.option("--dir", "folder", default="/var/tmp", show_default=True, help="Where data goes: a real disk.")
 @click.option("--json", "json_output", is_flag=True, help="Print JSON instead of tables.")

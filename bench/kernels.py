@@ -81,14 +81,16 @@ def cases() -> list[Case]:
     origin = b"\x2a\x06orders"
     tail = _pure.record_tail(origin, SUBJECT, b"")
     settings = (origin, SUBJECT, tail, 1000, 3, NOW_NS, 0, MIB, False, b"_bascule.")
-    records, _, _, _, pending, _, _ = _pure.encode_records(batch_of(wrapped), *settings)
+    records, _, _, _, pending, *_ = _pure.encode_records(batch_of(wrapped), *settings)
     prefix = b"\x0a\x06orders\x12" + bytes([len(SUBJECT)]) + SUBJECT
     commands, _ = _pure.encode_acks(pending, prefix, SUBJECT, NOW_NS, b"", MIB)
     acks = [c.split(b"\r\n", 1)[1] for c in commands.split(b"\r\nPUB ")]
     local = INBOX.rpartition(".")[0].encode() + b"."
-    routes = {b"orders": [(SUBJECT + b".%d" % n, 0, b"-7") for n in range(32)]}
+    routes = {b"orders": [(SUBJECT + b".%d" % n, 0, b"-7", 7) for n in range(32)]}
     one, many, frames = requests(MESSAGES, 1), requests(MESSAGES, 32), data_frames(plain, 3)
     nats, spread = nats_of(wrapped, 1), nats_of(wrapped, 32)
+    messages = framed(api_pb2.Message(value=VALUE).SerializeToString() for _ in range(MESSAGES))
+    written = (SUBJECT, tail, 1000, 3, NOW_NS, 0, MIB, MESSAGES, False)
     bounds = (0, len(records))
     return [
         Case("crc32c 128 B", "crc32c", (VALUE,), 1),
@@ -99,6 +101,7 @@ def cases() -> list[Case]:
         Case("encode_records plain", "encode_records", (batch_of(plain), *settings), MESSAGES),
         Case("encode_records envelopes", "encode_records", (batch_of(wrapped), *settings), MESSAGES),
         Case("encode_records other subject", "encode_records", (batch_of(wrapped, b"a.b"), *settings), MESSAGES),
+        Case("encode_messages", "encode_messages", (messages, *written), MESSAGES),
         Case("encode_acks", "encode_acks", (pending, prefix, SUBJECT, NOW_NS, b"", MIB), MESSAGES),
         Case("encode_acks local", "encode_acks", (pending, prefix, SUBJECT, NOW_NS, local, MIB), MESSAGES),
         Case("ack_responses", "ack_responses", (batch_of(acks, INBOX.encode()),), MESSAGES),
@@ -108,6 +111,7 @@ def cases() -> list[Case]:
         Case("find_record, a byte", "find_record", (b"\0" + VALUE * 512, 0, 65537, 0), 65537),
         Case("seek_record", "seek_record", (records, *bounds, 0, 1 << 60), MESSAGES),
         Case("reverse_records", "reverse_records", (records, *bounds), MESSAGES),
+        Case("open_batch", "open_batch", (records, *bounds), MESSAGES),
         Case("index_records", "index_records", (records, 0, 4096, 4096), MESSAGES),
         Case("decode_records", "decode_records", (records, *bounds, MESSAGES), MESSAGES),
         Case("record_columns", "record_columns", (records, *bounds, 0, 31), MESSAGES),

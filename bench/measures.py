@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ class Field:
         self.scale = scale
         self.driver = build_go(ROOT / "bench" / "driver", ROOT / ".bin" / "bench-driver")
         self._filled: set[str] = set()
+        self._python_filled: set[tuple[str, str]] = set()
 
     def count(self, full: int) -> int:
         return max(PARTITIONS, int(full * self.scale))
@@ -170,6 +172,34 @@ class Field:
         name = self.stored("bascule", fill)
         return self.sample(command, [broker], address=broker.address, stream=name, count=self.count(count))
 
+    def python(self, client: str, way: str, count: int, *, sync_always: bool = False) -> Sample:
+        """A program in Python, which says itself what it cost. One that reads has what another one wrote before."""
+        server: Process
+        if client == "jetstream":
+            server = self.servers.jetstream(sync_always=sync_always)
+            address = server.nats_url
+        else:
+            server = self.servers.broker("group")
+            address = server.address
+        count = self.count(count)
+        filled = FILLED.get(way)
+        if filled is None:
+            name = f"bench-{next(_names)}"
+        else:
+            filler = "jetstream" if client == "jetstream" else "bascule"
+            name = f"{filled}-{count}"
+            if (filler, name) not in self._python_filled:
+                _python(filler, filled, address, name, count)
+                self._python_filled.add((filler, name))
+        measured = _python(client, way, address, name, count)
+        messages = measured["messages"]
+        return Sample(
+            rate=messages / measured["seconds"],
+            driver_us=measured["cpu_seconds"] / messages * 1e6,
+            broker_us=0.0,
+            server_us=0.0,
+        )
+
     def consume(self, count: int, pull: int = 0) -> Sample:
         server = self.servers.jetstream()
 
@@ -179,6 +209,21 @@ class Field:
         name = self.stored("jetstream", fill)
         flags = {"stream": name, "subject": name, "count": self.count(count), "pull": pull}
         return self.sample("jetstream-consume", [server], nats=server.nats_url, **flags)
+
+
+def _python(client: str, way: str, address: str, stream: str, count: int) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.pythonclients", client, way, address, stream, str(count)],
+        capture_output=True,
+        text=True,
+        timeout=DRIVER_TIMEOUT_S,
+        check=False,
+        cwd=ROOT,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the Python client {client} failed, {way}: {done.stderr.strip()[-2000:]}")
+    measured: dict[str, float] = json.loads(done.stdout)
+    return measured
 
 
 def _steady(rate: int) -> dict[str, int]:
@@ -195,6 +240,7 @@ ACKED = 400_000
 SYNCED = 5_000
 PLAIN = 1_500_000
 READ = 1_500_000
+WRITTEN = 1_500_000
 STEADY = 15_000
 STEADY_RATE = 5_000  # the driver's own
 REPLICATED = 200_000
@@ -202,15 +248,57 @@ REPLICATED_STEADY = 10_000
 REPLICATED_RATE = 2_000
 KILLS = 4  # a round: 20 in the usual five
 
+FILLED = {
+    "iterated": "filled",
+    "iterated-in-batches": "filled",
+    "columns": "filled",
+    "iterated-keyed": "filled-keyed",
+}
+"""Programs that read, and those that write what they read."""
+
+
+def _of_python(client: str, way: str, count: int, text: str, server: str = "", *, sync_always: bool = False) -> Measure:
+    made_by = {"bascule": "Bascule", "jetstream": "nats-py", "gufo": "gufo_liftbridge"}[client]
+    return Measure(
+        f"Python, {made_by}{server}: {text}",
+        lambda field: field.python(client, way, count, sync_always=sync_always),
+    )
+
+
+PYTHON = (
+    _of_python("bascule", "awaited", 2_000, "awaited one by one"),
+    _of_python("jetstream", "awaited", 5_000, "awaited one by one"),
+    _of_python("jetstream", "awaited", 2_000, "awaited one by one", ", sync always", sync_always=True),
+    _of_python("gufo", "awaited", 2_000, "awaited one by one"),
+    _of_python("bascule", "gathered", 40_000, "gathered"),
+    _of_python("jetstream", "gathered", 40_000, "gathered"),
+    _of_python("bascule", "pipelined", 300_000, "pipelined"),
+    _of_python("bascule", "pipelined-keyed", 300_000, "pipelined, key and headers"),
+    _of_python("bascule", "produced", 100_000, "producer"),
+    _of_python("bascule", "produced-keyed", 100_000, "producer, key and headers"),
+    _of_python("jetstream", "pipelined", 40_000, "pipelined"),
+    _of_python("jetstream", "pipelined-keyed", 40_000, "pipelined, key and headers"),
+    _of_python("gufo", "pipelined", 10_000, "pipelined"),
+    _of_python("bascule", "iterated", 500_000, "iterated"),
+    _of_python("bascule", "iterated-keyed", 500_000, "iterated, key and headers"),
+    _of_python("jetstream", "iterated", 50_000, "iterated"),
+    _of_python("jetstream", "iterated-keyed", 50_000, "iterated, key and headers"),
+    _of_python("gufo", "iterated", 20_000, "iterated"),
+    _of_python("bascule", "columns", 3_000_000, "Arrow batches"),
+)
+"""Of these the processor time of the program counts."""
+
 MEASURES = {
     measure.name: measure
     for measure in (
         Measure("envelopes, group", lambda field: field.bascule("group", "envelopes", ACKED)),
         Measure("envelopes, os", lambda field: field.bascule("os", "envelopes", ACKED)),
+        Measure("numbered envelopes, group", lambda field: field.bascule("group", "numbered", ACKED)),
         Measure("JetStream async", lambda field: field.jetstream("jetstream", ACKED)),
         Measure("JetStream lean client", lambda field: field.jetstream("jetstream-lean", ACKED)),
         Measure("JetStream sync always", lambda field: field.jetstream("jetstream", SYNCED, sync_always=True)),
         Measure("gRPC PublishAsync, group", lambda field: field.bascule("group", "grpc", ACKED)),
+        Measure("bulk Write, group", lambda field: field.bascule("group", "bulk-write", WRITTEN)),
         Measure("plain NATS, group", lambda field: field.bascule("group", "plain", PLAIN)),
         Measure("Subscribe, decoded", lambda field: field.subscribe("subscribe", READ)),
         Measure("Subscribe, undecoded", lambda field: field.subscribe("subscribe-raw", READ)),
@@ -235,5 +323,6 @@ MEASURES = {
             lambda field: field.jetstream_replicated("jetstream-latency", REPLICATED_STEADY, REPLICATED_RATE),
         ),
         Measure("kill -9 of the leader", lambda field: field.fail_over(KILLS)),
+        *PYTHON,
     )
 }

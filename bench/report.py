@@ -153,6 +153,9 @@ rounds on one machine; the tables show medians. What counts is the ratio: absolu
   the server that leads it. Processor times are those of all servers together.
 - A new leader: kill -9 of the leader under light load, four times a round, until a message sent after it is acked by
   all replicas; the worst of all counts. The killed broker is back in sync before the next one is killed.
+- Programs in Python: "driver CPU" is that of the program. nats-py publishes to JetStream, whose acks come before the
+  disk has the message, and with "sync always" after that, as Bascule's do; it reads by pulling 1 000 at a time.
+  gufo_liftbridge reads from and writes to Bascule. A program that awaits each ack sleeps in between, and pays for that.
 
 ## Rates
 

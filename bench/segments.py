@@ -39,6 +39,9 @@ BEFORE_S = 10.0
 RATE = 100.0
 """Publishes a second beside the deletion."""
 
+NOT_MERGED_MS = 24 * 3600 * 1000
+"""The cleaner's interval: it would merge them."""
+
 MAX_START_S = 2.0
 MAX_MEMORY_MB = 10.0
 MAX_LOOKUP = MAX_P99 = 2.0
@@ -69,7 +72,7 @@ def percentile(values: list[float], share: float) -> float:
 async def fill(address: str, segments: int, count: int) -> None:
     nbytes = 1 if segments == count else count * RECORD_BYTES // segments
     async with await Client.connect(address) as client:
-        await client.create_stream(STREAM, STREAM, segment_max_bytes=nbytes)
+        await client.create_stream(STREAM, STREAM, segment_max_bytes=nbytes, cleaner_interval_ms=NOT_MERGED_MS)
         await client.create_stream(BESIDE, BESIDE)
         for _ in range(count):  # each waits for its ack, so that each is a batch of its own
             await client.publish(STREAM, VALUE)

@@ -57,8 +57,10 @@ func (p *ackPolicy) UnmarshalText(text []byte) error {
 // place: NATS clients copy what they are given, so one buffer serves a whole
 // run and encoding does not count as load.
 type envelope struct {
-	data        []byte
-	correlation []byte
+	data          []byte
+	correlation   []byte
+	correlationAt int
+	sequence      []byte // of an idempotent producer, or nil
 }
 
 func newEnvelope(value []byte, inbox string, policy ackPolicy) *envelope {
@@ -74,7 +76,8 @@ func newEnvelope(value []byte, inbox string, policy ackPolicy) *envelope {
 	}
 	data = protowire.AppendTag(data, messageCorrelation, protowire.BytesType)
 	data = protowire.AppendBytes(data, make([]byte, correlationLen))
-	return &envelope{data: data, correlation: data[len(data)-correlationLen:]}
+	at := len(data) - correlationLen
+	return &envelope{data: data, correlation: data[at:], correlationAt: at}
 }
 
 // number writes n as the correlation id: eight letters, valid UTF-8.
@@ -83,6 +86,7 @@ func (e *envelope) number(n int) []byte {
 	for i := range correlationLen {
 		e.correlation[i] = 'a' + byte(v>>(4*i)&0xF)
 	}
+	e.count(n)
 	return e.data
 }
 

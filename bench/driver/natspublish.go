@@ -100,6 +100,19 @@ func (s *seen) mark(n int) error {
 // partitions each has a publisher of its own, with its own connection and its
 // share of the window and the messages.
 func publishEnvelopes(o options) (result, error) {
+	return publishAs(o, nil)
+}
+
+// publishNumbered is the same by an idempotent producer.
+func publishNumbered(o options) (result, error) {
+	producer, err := initProducer(o)
+	if err != nil {
+		return result{}, err
+	}
+	return publishAs(o, &producer)
+}
+
+func publishAs(o options, producer *identity) (result, error) {
 	publishers := make([]answered, o.partitions)
 	value := bytes.Repeat([]byte{'v'}, o.size)
 	share := o.count / o.partitions
@@ -109,7 +122,12 @@ func publishEnvelopes(o options) (result, error) {
 			return result{}, err
 		}
 		defer conn.Close()
-		publishers[p] = envelopePublisher(conn, partitionSubject(o.subject, p), value, share, o.policy)
+		inbox := nats.NewInbox()
+		message := newEnvelope(value, inbox, o.policy)
+		if producer != nil {
+			message.numbered(*producer, p)
+		}
+		publishers[p] = envelopePublisher(conn, partitionSubject(o.subject, p), inbox, message, share)
 	}
 	deadline := time.After(o.timeout)
 	failures := make(chan error, len(publishers))
@@ -125,9 +143,7 @@ func publishEnvelopes(o options) (result, error) {
 	return watch.stop(share * o.partitions), nil
 }
 
-func envelopePublisher(conn *nats.Conn, subject string, value []byte, count int, policy ackPolicy) answered {
-	inbox := nats.NewInbox()
-	message := newEnvelope(value, inbox, policy)
+func envelopePublisher(conn *nats.Conn, subject, inbox string, message *envelope, count int) answered {
 	answers := newSeen(count)
 	return answered{
 		conn:    conn,

@@ -25,8 +25,8 @@ TASKS_EVERY_S = 2.0
 MOST_WAITING = 20.0
 
 
-class _Garbage:
-    """Processor time spent on collecting it."""
+class _Collections:
+    """Processor time that the garbage collector took."""
 
     def __init__(self) -> None:
         self.total_s = 0.0
@@ -84,17 +84,17 @@ def _name(callback: Any) -> str:
 
 def install(path: str, everything: bool) -> None:
     file = open(path, "a", buffering=1, encoding="utf-8")  # noqa: SIM115 - open until the process ends
-    garbage = _Garbage()
-    gc.callbacks.append(garbage)
+    collections = _Collections()
+    gc.callbacks.append(collections)
     run = asyncio.events.Handle._run
     timed = partial(_blocked_too, run) if everything else partial(_ran, run)
     tasks = _Tasks(path) if everything else None
 
     def metered(self: asyncio.Handle) -> None:
-        callback, collected = self._callback, garbage.total_s  # type: ignore[attr-defined]
+        callback, collected = self._callback, collections.total_s  # type: ignore[attr-defined]
         took = timed(self)
         if took > NOTED_S:
-            collecting = garbage.total_s - collected
+            collecting = collections.total_s - collected
             file.write(f"{time.monotonic():.6f} {took:.6f} {collecting:.6f} {_name(callback)}\n")
         if tasks is not None:
             tasks.look()

@@ -1,0 +1,1 @@
+"""Spark on streams beside Spark on Parquet files and on Kafka."""
