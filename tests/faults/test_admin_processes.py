@@ -131,8 +131,8 @@ async def elect(brokers: Brokers) -> None:
     (item,) = answer(brokers, "stream", "info", "orders")["partitions"]
     leader = item["leader"]
     (behind,) = (each["broker"] for each in item["replicas"] if each["broker"] != leader)
-    kept, lost = [b"kept %d" % number for number in range(10)], [b"lost %d" % number for number in range(7)]
-    await publish(brokers, kept)
+    retained, lost = [b"kept %d" % number for number in range(10)], [b"lost %d" % number for number in range(7)]
+    await publish(brokers, retained)
     brokers[behind].kill9()
     assert poll(lambda: replicas_in_sync(brokers) == [[leader]])
     await publish(brokers, lost)
@@ -149,7 +149,7 @@ async def elect(brokers: Brokers) -> None:
     await publish(brokers, [b"after"])
     brokers[leader].start().wait_ready()
     assert poll(lambda: len(replicas_in_sync(brokers)[0]) == 2)
-    assert await read(brokers[behind].address, 0) == [*kept, b"after"]
+    assert await read(brokers[behind].address, 0) == [*retained, b"after"]
     (item,) = answer(brokers, "stream", "info", "orders")["partitions"]
     assert {each["end"] for each in item["replicas"]} == {11}
     assert item["unclean_epoch"] > 0

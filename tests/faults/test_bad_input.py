@@ -297,7 +297,7 @@ def test_headers_of_nats_itself_are_dropped_and_the_payload_is_whole(stub: Stub,
     assert sorted(messages[1].headers) == ["own", "reply", "subject"]
 
 
-def test_the_reply_subject_is_kept(stub: Stub, nats: RawNats) -> None:
+def test_the_reply_subject_is_stored(stub: Stub, nats: RawNats) -> None:
     create(stub, "replies")
     nats.publish(b"replies", b"plain", reply=b"answer.here")
     nats.publish(b"replies", envelope(b"enveloped"), reply=b"answer.there")
@@ -367,7 +367,7 @@ def test_peers_that_speak_something_else_are_hung_up_on(broker: BrokerProcess, s
     assert publish(stub, "calm").offset == 0
 
 
-def test_garbage_requests_on_a_good_connection_fail_alone(broker: BrokerProcess, stub: Stub) -> None:
+def test_malformed_requests_on_a_good_connection_fail_alone(broker: BrokerProcess, stub: Stub) -> None:
     create(stub, "alone")
     for method in ("CreateStream", "Publish", "Subscribe", "PublishAsync", "FetchMetadata"):
         call = stub.channel.stream_stream(f"/proto.API/{method}")

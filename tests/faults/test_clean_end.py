@@ -16,7 +16,7 @@ from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, nothing_is_fatal, start_ends, stop_ends
 from bascule.testing.loop import run
 from bascule.testing.records import split
-from tests.harness.ended_logs import COUNT, SOUND, body, filled, numbered, on_record, opened, segments, stopped
+from tests.harness.ended_logs import COUNT, NOT_SUSPECT, body, filled, numbered, on_record, opened, segments, stopped
 
 Change = Callable[[bytes], bytes]
 
@@ -44,12 +44,12 @@ def test_no_offset_is_given_again_whatever_bit_of_the_last_segment_flips(clean: 
             harmed.put(path, damaged)
             _, bench = await opened(harmed)
             assert bench.log.tail is (Tail.SHORT if lost == COUNT - 1 else Tail.SURE)
-            kept = numbered(*(number for number in range(COUNT) if number != lost))
-            assert await bench.read_all() == kept
+            retained = numbered(*(number for number in range(COUNT) if number != lost))
+            assert await bench.read_all() == retained
             assert bench.log.end == COUNT
             assert any(harmed.content(each) for each in harmed.paths() if each.startswith("quarantine/"))
             await bench.store([b"next"])
-            assert await bench.read_all() == [*kept, (COUNT, b"next")]
+            assert await bench.read_all() == [*retained, (COUNT, b"next")]
 
     run(scenario())
 
@@ -159,7 +159,7 @@ def test_starts_and_crashes_without_a_write_between_change_nothing() -> None:
             disk = await stopped(clean)
             for _ in range(3):
                 _, bench = await opened(disk)
-                assert bench.log.tail in SOUND
+                assert bench.log.tail in NOT_SUSPECT
                 assert await bench.read_all() == numbered(*range(COUNT))
                 disk.crash(random.Random(1))
 

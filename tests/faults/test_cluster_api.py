@@ -158,7 +158,8 @@ def test_without_a_majority_requests_say_so_in_their_time(tmp_path: Path) -> Non
             assert poll(lambda: answer(None)[:2] == expected, 30.0), "a has lost its majority and knows it"
             assert answer(None)[2] < 1.0, "without a deadline at once"
             code, text, taken_s = answer(3.0)
-            assert (code, text) in (expected, (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"))
+            # Whose clock says first that the time is over, this client's or the server's, is chance.
+            assert (code, text) == expected or code is grpc.StatusCode.DEADLINE_EXCEEDED
             assert 1.0 < taken_s < 4.0
             brokers["b"].start().wait_ready()
             assert poll(lambda: _created(stub), 20.0)

@@ -136,7 +136,7 @@ def test_peers_started_one_after_the_other_found_one_cluster(tmp_path: Path, nat
         assert status.returncode == 1
         waiting, error = status.stderr.splitlines()
         assert waiting.startswith("waiting to found a cluster for ")
-        assert error.endswith(missing)
+        assert missing in error, "it may add how long nobody answered"
         b.start()
         c.start()
         for process in (a, b, c):

@@ -40,6 +40,8 @@ def test_nothing_acked_is_lost(tmp_path: Path, scenario: Scenario, rounds: int, 
 
 
 @pytest.mark.slow
+# Connections of the proxies, which brokers open while they are ended, end with the event loop of their proxy.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_leader_that_cannot_receive_or_send_is_replaced(tmp_path: Path) -> None:
     report = asyncio.run(scenarios.cut_off(tmp_path, 3))
     print(report)

@@ -44,19 +44,19 @@ class Aftermath:
         self.sealed = sum(len(split(content)) for content in self.before)
         self.disk = disk
 
-    async def check(self, damaged: bytes, kept: list[bytes], lost: bytes, end: int) -> None:
+    async def check(self, damaged: bytes, retained: list[bytes], lost: bytes, end: int) -> None:
         disk = self.disk.copy()
         disk.put(self.last, damaged)
         bench = await open_bench(disk, SEGMENT_BYTES)
         log = bench.log
-        assert disk.content(self.last) == b"".join(kept)
+        assert disk.content(self.last) == b"".join(retained)
         assert aside(disk) == ([lost] if lost.strip(b"\0") else [])
         assert log.end == log.promised_end == end
         log.set_visible_end(end)
         reader, found = log.reader(self.sealed), b""
         while (records := await reader.read()) is not None:
             found += records
-        assert found == b"".join(kept)
+        assert found == b"".join(retained)
 
     async def goes_on(self, damaged: bytes) -> None:
         disk = self.disk.copy()
@@ -96,8 +96,8 @@ def test_a_log_with_a_bit_flipped_in_every_byte_loses_that_record_alone() -> Non
             damaged = bytearray(log.whole)
             damaged[at] ^= 1 << at % 8
             lost = bytes(damaged[log.starts[number] : log.starts[number + 1]])
-            kept = log.records[:number] + log.records[number + 1 :]
-            await log.check(bytes(damaged), kept, lost, COUNT - (number == last))
+            retained = log.records[:number] + log.records[number + 1 :]
+            await log.check(bytes(damaged), retained, lost, COUNT - (number == last))
 
     asyncio.run(scenario())
 

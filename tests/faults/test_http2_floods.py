@@ -243,7 +243,11 @@ def test_streams_over_the_bound_start_no_handlers() -> None:
         async with attack(victim.port) as attacker:
             for n in range(3000):
                 await attacker.flood(hang_request(2 * n + 1), 1)
-            await victim.still_serves()
+            await victim.still_serves()  # they begin in turns
+            async with asyncio.timeout(20):
+                while victim.running < limits.HTTP2_MAX_CONCURRENT_STREAMS:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)  # long enough for more, if more were begun
             assert victim.running == limits.HTTP2_MAX_CONCURRENT_STREAMS
         await victim.quiet()
 

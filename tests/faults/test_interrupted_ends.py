@@ -1,4 +1,4 @@
-"""What is interrupted leaves a sound log, with the end of it known: starts, stops, truncations and
+"""What is interrupted leaves a valid log, with the end of it known: starts, stops, truncations and
 deletions, each with every call to the disk as the last one before the process is killed or the power is lost."""
 
 import asyncio
@@ -13,7 +13,7 @@ from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, nothing_is_fatal, stop_ends
 from bascule.testing.loop import run
-from tests.harness.ended_logs import COUNT, SOUND, body, filled, numbered, on_record, opened, segments, stopped
+from tests.harness.ended_logs import COUNT, NOT_SUSPECT, body, filled, numbered, on_record, opened, segments, stopped
 
 Act = Callable[[MemoryDisk], Awaitable[None]]
 Prepare = Callable[[], Awaitable[tuple[MemoryDisk, Act]]]
@@ -48,11 +48,11 @@ def every_last_call(prepare: Prepare, check: Callable[[MemoryDisk], Awaitable[No
 
 async def is_whole(disk: MemoryDisk) -> None:
     _, bench = await opened(disk, replicated=True)
-    assert bench.log.tail in SOUND
+    assert bench.log.tail in NOT_SUSPECT
     assert await bench.read_all() == numbered(*range(COUNT))
 
 
-def test_a_stop_that_is_interrupted_anywhere_leaves_a_sound_log() -> None:
+def test_a_stop_that_is_interrupted_anywhere_leaves_a_valid_log() -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk, ends, bench = await filled(replicated=True)
         return disk, lambda _: stop_ends(ends, bench)
@@ -60,7 +60,7 @@ def test_a_stop_that_is_interrupted_anywhere_leaves_a_sound_log() -> None:
     assert every_last_call(prepare, is_whole) > 5
 
 
-def test_a_start_that_is_interrupted_anywhere_leaves_a_sound_log() -> None:
+def test_a_start_that_is_interrupted_anywhere_leaves_a_valid_log() -> None:
     async def prepare() -> tuple[MemoryDisk, Act]:
         disk = await stopped(True, replicated=True)
 
@@ -123,7 +123,7 @@ def test_a_truncation_that_is_interrupted_anywhere_is_not_damage(end: int) -> No
 
     async def check(disk: MemoryDisk) -> None:
         _, bench = await opened(disk, replicated=True)
-        assert bench.log.tail in SOUND
+        assert bench.log.tail in NOT_SUSPECT
         assert not bench.log.damaged
         assert end <= bench.log.end <= COUNT
         assert await bench.read_all() == numbered(*range(bench.log.end))
@@ -194,7 +194,7 @@ def test_a_deletion_that_is_interrupted_anywhere_is_not_damage(caplog: pytest.Lo
     async def check(disk: MemoryDisk) -> None:
         caplog.clear()
         _, bench = await opened(disk, replicated=True)
-        assert bench.log.tail in SOUND
+        assert bench.log.tail in NOT_SUSPECT
         assert bench.log.end in (0, COUNT)
         assert not bench.log.damaged
         assert not caplog.text

@@ -181,7 +181,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "/deeper"])
-def test_a_file_in_place_of_the_folder_is_refused_and_kept(tmp_path: Path, below: str) -> None:
+def test_a_file_in_place_of_the_folder_is_refused_and_stays(tmp_path: Path, below: str) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
     args = seeded(tmp_path)
@@ -303,7 +303,7 @@ def test_damaged_metadata_is_refused_with_a_way_out_and_nothing_is_deleted(broke
     assert values(stub, "second") == [b"kept"]
 
 
-def test_the_id_is_kept_and_wins_over_the_configuration(broker: BrokerProcess, stub: Stub) -> None:
+def test_the_id_is_stored_and_wins_over_the_configuration(broker: BrokerProcess, stub: Stub) -> None:
     create(stub, "orders")
     publish(stub, "orders")
     name = broker_id(stub)

@@ -23,7 +23,7 @@ def described(process: BrokerProcess) -> dict[int, tuple[str, tuple[str, ...]]]:
     return {number: (item.leader, tuple(sorted(item.isr))) for number, item in stream.partitions.items()}
 
 
-def settled(process: BrokerProcess) -> bool:
+def ready(process: BrokerProcess) -> bool:
     return [isr for _, isr in described(process).values()] == [("a", "b")] * PARTITIONS
 
 
@@ -38,7 +38,7 @@ def test_a_controller_that_stood_still_takes_nobody_for_dead(tmp_path: Path) -> 
         second.start().wait_ready()
         request = api.CreateStreamRequest(name=STREAM, subject=STREAM, partitions=PARTITIONS, replicationFactor=2)
         assert call(HOST, first.port, "/proto.API/CreateStream", request.SerializeToString(), 10.0).status == 0
-        assert poll(lambda: settled(first) and settled(second))
+        assert poll(lambda: ready(first) and ready(second))
         assert "this broker is the controller" in first.logs()
         before = described(second)
         assert {leader for leader, _ in before.values()} == {"a", "b"}

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from bascule.client import Client
-from bascule.errors import DeadlineExceeded, Unavailable, Unconfirmed
+from bascule.errors import DeadlineExceeded, NotSent, Unavailable, Unconfirmed
 from bascule.testing.processes import HOST
 from bascule.testing.records import record_starts
 from bascule.wire.pb import api_pb2 as api
@@ -88,15 +88,19 @@ async def publish(brokers: Brokers, numbers: Iterator[int]) -> list[bytes]:
                 try:
                     await client.publish(STREAM, value, timeout=GIVE_UP_S)
                     acked.append(value)
-                except (Unconfirmed, Unavailable, DeadlineExceeded):
+                except (NotSent, Unconfirmed, Unavailable, DeadlineExceeded):
                     pass
     return acked
 
 
-def served(port: int, timeout_s: float) -> tuple[grpc.StatusCode, list[bytes]]:
-    """What one broker alone shows of the stream."""
+def served(port: int, newest: int, timeout_s: float) -> tuple[grpc.StatusCode, list[bytes]]:
+    """What one broker alone shows of the stream, up to this offset: which is the newest one a leader would say."""
     request = api.SubscribeRequest(
-        stream=STREAM, startPosition=api.EARLIEST, stopPosition=api.STOP_LATEST, readISRReplica=True
+        stream=STREAM,
+        startPosition=api.EARLIEST,
+        stopPosition=api.STOP_OFFSET,
+        stopOffset=newest,
+        readISRReplica=True,
     )
     with grpc.insecure_channel(f"{HOST}:{port}") as channel:
         subscribe = channel.unary_stream(
@@ -132,14 +136,18 @@ def test_each_kind_of_damage_of_each_replica_heals_while_the_others_go_on(tmp_pa
                 await until_in_sync(brokers)
                 assert "Traceback" not in victim.logs()
             known = dict.fromkeys(acked)
+            async with await Client.connect(brokers.addresses) as client:
+                newest = (await client.fetch_partition_metadata(STREAM)).newest_offset
             # A replica exposes what it knows to be committed, which it learns from the next answer of its leader.
             await until(
-                lambda: served(victim.port, 1.0)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED, WHOLE_S, "not exposed"
+                lambda: served(victim.port, newest, 1.0)[0] is grpc.StatusCode.RESOURCE_EXHAUSTED,
+                WHOLE_S,
+                "not exposed",
             )
             for name in "abc":
                 if brokers[name] is not victim:
                     brokers[name].kill9()
-            status, values = served(victim.port, 20.0)
+            status, values = served(victim.port, newest, 20.0)
             assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert [value for value in values if value in known] == acked
 

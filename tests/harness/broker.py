@@ -93,7 +93,7 @@ class Node:
         self.disk.crash(chance)
 
     def handler(self, method: str) -> Callable[[Any], Awaitable[None]]:
-        return self.methods[f"/proto.API/{method}"]
+        return self.methods[method if method.startswith("/") else f"/proto.API/{method}"]
 
     async def call(self, method: str, request: Any, timeout_s: float | None = 5.0) -> tuple[Status, str, list[bytes]]:
         call = MemoryCall(timeout_s)

@@ -29,6 +29,7 @@ from bascule.testing.proxy import Proxy
 from bascule.wire.envelope import MsgType, decode, encode
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
+from tests.harness.nats_peers import close
 
 STREAM = "orders"
 PARTITIONS = 3
@@ -248,7 +249,7 @@ class Load:
                         await connection.publish(subject, envelope)
                 await asyncio.sleep(ROUND_S)
         finally:
-            await connection.close()
+            await close(connection)
 
     async def _publish_by_grpc(self, partition: int) -> None:
         for connection in itertools.count():

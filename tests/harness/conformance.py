@@ -7,6 +7,7 @@ import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 import grpc
@@ -135,6 +136,23 @@ class Server:
         self.any.CreateStream(request, timeout=TIMEOUT_S)
         self.known(name)
         return name
+
+    def leads_cursors(self) -> None:
+        """Returns when the leaders of `__cursors` answer: one that was just elected refuses for a moment."""
+
+        def answers(number: int) -> bool:
+            request = api.FetchCursorRequest(stream="s", partition=0, cursorId=f"probe-{number}")
+            for stub in self.every.values():
+                try:
+                    stub.FetchCursor(request, timeout=TIMEOUT_S)
+                except grpc.RpcError:
+                    continue
+                return True
+            return False
+
+        partitions = len(self.described("__cursors").partitions)
+        for number in range(8 * partitions):  # as many ids as reach every partition
+            assert poll(partial(answers, number), TIMEOUT_S), f"nobody answers for cursor probe-{number}"
 
     def known(self, name: str) -> None:
         """Returns when every broker has heard of the stream."""

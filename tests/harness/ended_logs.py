@@ -20,7 +20,7 @@ def numbered(*offsets: int) -> list[tuple[int, bytes]]:
     return [(number, body(number)) for number in offsets]
 
 
-SOUND = (Tail.SURE, Tail.LIKELY)
+NOT_SUSPECT = (Tail.SURE, Tail.LIKELY)
 
 
 def segments(disk: MemoryDisk) -> list[str]:

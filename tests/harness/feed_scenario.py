@@ -15,7 +15,9 @@ from bascule.core.partition.epochs import EpochHistory
 from bascule.core.replication import feed as feed_module
 from bascule.core.replication import progress as progress_module
 from bascule.core.replication.feed import (
+    Advanced,
     Appended,
+    AppendFailed,
     Asked,
     DiskFailing,
     Due,
@@ -23,7 +25,6 @@ from bascule.core.replication.feed import (
     Event,
     Feed,
     Fetched,
-    News,
     Read,
     ReadFailed,
     Send,
@@ -35,7 +36,6 @@ from bascule.core.replication.feed import (
     TakeSoon,
     Timer,
     WasRead,
-    WentBack,
 )
 from bascule.wire.replication import Answer, FetchRequest, Kind, Position
 from tests.harness.fetcher_scenario import key_of, text_of
@@ -108,11 +108,11 @@ class FeedScenario(CommandRunner):
 
     def do_watermark(self, key: str, hw_end: str) -> None:
         self._led[key_of(key)].hw_end = int(hw_end)
-        self._step(News(key_of(key)))
+        self._step(Advanced(key_of(key)))
 
-    def do_went_back(self, key: str, end: str) -> None:
+    def do_append_failed(self, key: str, end: str) -> None:
         self._led[key_of(key)].end = int(end)
-        self._step(WentBack(key_of(key)))
+        self._step(AppendFailed(key_of(key)))
 
     # --- the follower -------------------------------------------------------------------------------------------
 

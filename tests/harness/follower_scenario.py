@@ -30,13 +30,13 @@ class FollowerScenario(CommandRunner):
         self._epochs: EpochHistory
 
     def do_follow(self, *words: str) -> None:
-        """Records that its log has; `epoch=` of the leader, `promised=`, `hw=` that it knows."""
+        """Records that its log has; `epoch=` of the leader, `promised=`, `hw=` and `start=` that it knows."""
         runs = [run_of(word) for word in words if "=" not in word]
         given = options_of(words)
         end = runs[-1][1] + 1 if runs else 0
         self._epochs = EpochHistory([(epoch, first) for first, _, epoch in runs])
         ends = (end, int(given.get("promised", end)), int(given.get("hw", 0)))
-        self._machine = f.Follower(7, 0, Epoch(int(given["epoch"])), self._epochs, *ends)
+        self._machine = f.Follower(7, 0, Epoch(int(given["epoch"])), self._epochs, *ends, int(given.get("start", 0)))
         self.do_status()
 
     # --- the leader -------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ class FollowerScenario(CommandRunner):
                     self.output.append(f"truncate to {end}")
                 case f.Expose(hw_end):
                     self.output.append(f"show up to {hw_end}")
-                case f.Distrust(reason):
+                case f.IgnoreResponse(reason):
                     self.output.append(f"not taken: {reason}")
         if not self.output:
             self.output.append("nothing")

@@ -26,3 +26,7 @@ async def published(member: Member, value: bytes) -> None:
         except AssertionError:
             await asyncio.sleep(0.1)
     raise AssertionError("it was never taken")
+
+
+async def started(members: dict[str, Member], names: str = "") -> None:
+    await asyncio.gather(*(members[name].start() for name in names or members))

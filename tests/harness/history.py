@@ -79,12 +79,12 @@ async def in_sync(members: dict[str, Member], count: int = 3) -> None:
 
 
 class History:
-    def __init__(self, luck: int = 0) -> None:
-        """`luck`: other draws of chance, the same history."""
+    def __init__(self, variant: int = 0) -> None:
+        """`variant`: other draws of chance, the same history."""
         self.nats = MemoryNats()
         self.members = {name: Member(name, self.nats, seed=name == "a") for name in NAMES}
         for member in self.members.values():
-            member.boots = 100 * luck
+            member.boots = 100 * variant
 
     async def run(self) -> None:
         await self._found()

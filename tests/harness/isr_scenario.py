@@ -21,6 +21,7 @@ from bascule.core.metadata.commands import (
     HandOver,
     ShrinkIsr,
 )
+from bascule.core.metadata.isr import giving_way
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata, Rejected
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
@@ -63,8 +64,10 @@ class IsrScenario(CommandRunner):
         self._apply(ExpandIsr("s", 0, replica, item.leader, item.leader_epoch, item.epoch))
 
     def do_give_way(self, replica: str, *words: str) -> None:
+        """`whole`: the leader has everything that it promised."""
         item = self._known(words)
-        self._apply(GiveWay("s", 0, replica, item.leader, item.leader_epoch, item.epoch))
+        wanted = GiveWay("s", 0, replica, item.leader, item.leader_epoch, item.epoch)
+        self._apply(giving_way(item, wanted, "whole" in words))
 
     def do_step_down(self, *words: str) -> None:
         item = self._known(words)

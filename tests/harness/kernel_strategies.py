@@ -135,7 +135,7 @@ def protobuf(valid: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
 
 
 def envelopes(payloads: st.SearchStrategy[bytes], message_type: int) -> st.SearchStrategy[bytes]:
-    sound = payloads.map(lambda payload: envelope(payload, message_type))
+    valid = payloads.map(lambda payload: envelope(payload, message_type))
     checked = payloads.map(lambda payload: checked_envelope(payload, message_type))
     odd = st.builds(
         lambda version, start, flags, kind, payload: MAGIC + bytes((version, start, flags, kind)) + payload,
@@ -145,7 +145,7 @@ def envelopes(payloads: st.SearchStrategy[bytes], message_type: int) -> st.Searc
         st.integers(0, 2),
         payloads,
     )
-    return st.one_of(sound, sound, checked, odd, mutated(sound), mutated(checked), st.binary(max_size=12))
+    return st.one_of(valid, valid, checked, odd, mutated(valid), mutated(checked), st.binary(max_size=12))
 
 
 def batches(payloads: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:

@@ -17,7 +17,7 @@ from tests.harness.scenario_text import CommandRunner
 
 SECOND = 1_000_000_000
 POLICIES = {"leader": 0, "all": 1, "none": 2}
-OWED = struct.Struct("<qqBBHHI")
+PENDING = struct.Struct("<qqBBHHI")
 
 
 def acks_of(pending: bytes) -> list[str]:
@@ -25,9 +25,9 @@ def acks_of(pending: bytes) -> list[str]:
     found, position = [], 0
     names = {number: name for name, number in POLICIES.items()}
     while position < len(pending):
-        offset, _, policy, error, *sizes = OWED.unpack_from(pending, position)
+        offset, _, policy, error, *sizes = PENDING.unpack_from(pending, position)
         found.append(f"{AckError(error).name} ({names[policy]})" if error else f"{offset} ({names[policy]})")
-        position += OWED.size + sum(sizes)
+        position += PENDING.size + sum(sizes)
     return found
 
 
@@ -37,15 +37,17 @@ class LeaderScenario(CommandRunner):
         self._now = 0
         self._replicas: tuple[str, ...] = ()
         self._machine: le.Leader
+        self._refused: list[bytes] = []
 
     def do_lead(self, *words: str) -> None:
-        """`isr=a,b` of `replicas=a,b,c`; `min=`; `end=` and `hw=` of its log; `lag=` in seconds."""
+        """`isr=a,b` of `replicas=a,b,c`; `min=`; `end=` and `hw=` of its log; `lag=` in seconds; `optimistic=yes`."""
         given = dict(word.split("=") for word in words)
         isr = tuple(given["isr"].split(","))
         self._replicas = tuple(given.get("replicas", "a,b,c").split(","))
         end, hw_end = int(given.get("end", 0)), int(given.get("hw", 0))
         lag = int(given.get("lag", 10)) * SECOND
-        identity = le.Identity(origin("orders", 0), b"orders", Epoch(3), 1000, False, b"", lag)
+        optimistic = "optimistic" in given
+        identity = le.Identity(origin("orders", 0), b"orders", Epoch(3), 1000, optimistic, b"", lag)
         in_sync = InSync("a", self._replicas, isr, int(given.get("min", 1)), hw_end, end)
         in_sync.start_watching(self._now)
         self._machine = le.Leader(identity, in_sync, end, 0, PendingAcks("orders/0", PendingAcksBound()))
@@ -54,9 +56,16 @@ class LeaderScenario(CommandRunner):
     # --- what it receives -----------------------------------------------------------------------------------------
 
     def do_publish(self, *policies: str) -> None:
-        """A message each, with the ack it asks for: `leader`, `all` or `none`."""
-        messages = [envelope(b"x", POLICIES[policy]) for policy in policies]
+        """A message each, with the ack it asks for: `leader`, `all` or `none`; or `expecting=5`, `large`."""
+        messages = [self._message(policy) for policy in policies]
         self._step(le.Arrived(batch(*messages), self._now))
+
+    def _message(self, policy: str) -> bytes:
+        if policy == "large":
+            return envelope(b"x" * 2000, POLICIES["all"])
+        if policy.startswith("expecting="):
+            return envelope(b"x", POLICIES["all"], int(policy.removeprefix("expecting=")))
+        return envelope(b"x", POLICIES[policy], -1)
 
     def do_promised(self, end: str) -> None:
         """Its own log is synced up to there."""
@@ -88,6 +97,10 @@ class LeaderScenario(CommandRunner):
         """Nobody was asked to let it in."""
         self._step(le.ExpandFailed(replica, False, self._now))
 
+    def do_confirmed(self, whether: str) -> None:
+        """`yes`: this broker led when it refused the oldest messages that have no answer yet."""
+        self._step(le.Confirmed(self._refused.pop(0), whether == "yes"))
+
     def do_wait(self, seconds: str, *heard: str) -> None:
         """Those `heard` say meanwhile that they stand where they stood."""
         self._now += int(float(seconds) * SECOND)
@@ -102,7 +115,9 @@ class LeaderScenario(CommandRunner):
     def do_status(self) -> None:
         machine, known = self._machine, self._machine.in_sync
         words = [f"end {machine.end}", f"high watermark {known.hw_end}", f"in sync {' '.join(known.isr)}"]
-        words += ["below the minimum"] * known.below_min_isr + ["settled" if machine.established else "not settled"]
+        words += ["below the minimum"] * known.below_min_isr + [
+            "established" if machine.established else "not established"
+        ]
         self.output.append(", ".join(words))
 
     # --- what it does ---------------------------------------------------------------------------------------------
@@ -118,6 +133,9 @@ class LeaderScenario(CommandRunner):
                 return f"replicate {first_offset} to {next_offset - 1}"
             case le.SendAcks(pending):
                 return f"ack {', '.join(acks_of(pending))}"
+            case le.Refuse(pending):
+                self._refused.append(pending)
+                return f"refuse {', '.join(acks_of(pending))}"
             case le.Expose(hw_end):
                 return f"high watermark {hw_end}"
             case le.DropAcks(partition, nbytes):

@@ -26,3 +26,7 @@ def bounded() -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
+
+
+def numbered(first: int, count: int) -> list[tuple[int, bytes]]:
+    return [(number, b"value %d" % number) for number in range(first, first + count)]

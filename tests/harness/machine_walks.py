@@ -18,6 +18,7 @@ from bascule.errors import BasculeError
 from bascule.testing.records import encode
 from bascule.types import Epoch
 from bascule.wire import raft_messages as rm
+from bascule.wire.pendingacks import pending_ack
 from bascule.wire.record import origin
 from bascule.wire.replication import Answer, Kind
 from tests.harness.batches import batch, envelope
@@ -152,6 +153,8 @@ class LeaderWalk:
             isr = chance.choice(ISRS)
             eligible = tuple(each for each in "bc" if each not in isr and chance.random() < 0.5)
             return le.IsrChanged(isr, ("me", "b", "c"), self._now, eligible)
+        if kind is le.Confirmed:
+            return le.Confirmed(pending_ack(0, 0, 1, b"in.box", b"c"), chance.random() < 0.5)
         if kind is le.DiskFailing:
             return le.DiskFailing(chance.choice("bc"), end, self._now)
         if kind is le.ShrinkFailed:
@@ -233,7 +236,8 @@ def _follower_event(chance: random.Random, machine: f.Follower, epochs: EpochHis
         records = records[:-1] + bytes([records[-1] ^ 1])
     position = (machine.end, epochs.last_epoch)
     cut_to = chance.randint(0, machine.end)
-    return f.Answered(Answer(7, 0, kind, Epoch(2), chance.randint(0, 9), 99, *position, 1, cut_to, records))
+    takes = f.BeginAnew if chance.random() < 0.05 else f.Answered
+    return takes(Answer(7, 0, kind, Epoch(2), chance.randint(0, 9), 99, *position, 1, cut_to, records))
 
 
 # --- liveness ------------------------------------------------------------------------------------------------------

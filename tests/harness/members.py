@@ -65,7 +65,9 @@ class Member:
     async def _start(self, loop: VirtualLoop) -> None:
         clock = VirtualClock(loop)
         chance = SeededRandom(hash_of(self.name) + self.boots)
-        self.buses = [self.nats.connect(purpose) for purpose in ("control", "streams", "publishes", "replication")]
+        self.buses = [
+            self.nats.connect(purpose, self.name) for purpose in ("control", "streams", "publishes", "replication")
+        ]
         settings: dict[str, Any] = {
             "broker_id": self.name,
             "namespace": "ns",
@@ -118,6 +120,7 @@ class Member:
         return api.PublishResponse.FromString(responses[0]).ack
 
     async def read(self, stream: str, partition: int = 0, replica: bool = False) -> list[bytes]:
+        """To the newest; of a `replica`, to the end of its own log."""
         request = api.SubscribeRequest(
             stream=stream,
             partition=partition,
@@ -125,6 +128,10 @@ class Member:
             stopPosition=api.STOP_LATEST,
             readISRReplica=replica,
         )
+        if replica:
+            own = self.broker.replicas.find(stream, partition)
+            assert own is not None, "it has a replica"
+            request.stopPosition, request.stopOffset = api.STOP_OFFSET, own.log.end - 1
         call = MemoryCall(5.0)
         call.request(request.SerializeToString())
         assert self.process is not None
@@ -172,10 +179,10 @@ def followers(members: dict[str, Member]) -> list[Member]:
     return [member for member in members.values() if member is not leader]
 
 
-def item_of(members: dict[str, Member]) -> Partition:
-    """`s` as the living broker that knows most has it."""
+def item_of(members: dict[str, Member], stream: str = "s") -> Partition:
+    """Its first partition, as the living broker that knows most has it."""
     known = [m.broker.cluster.metadata for m in members.values() if m.process is not None]
-    item = max(known, key=lambda metadata: metadata.index).partition("s", 0)
+    item = max(known, key=lambda metadata: metadata.index).partition(stream, 0)
     assert item is not None
     return item
 

@@ -10,6 +10,7 @@ from bascule.core.metadata.commands import (
     BrokerStarted,
     ChangeCoordinator,
     ChangeLeader,
+    ClearedEnd,
     Command,
     CreateStream,
     DeleteStream,
@@ -19,6 +20,7 @@ from bascule.core.metadata.commands import (
     ExpandIsr,
     GiveWay,
     HandOver,
+    InitProducer,
     JoinGroup,
     LeaveGroup,
     NewStart,
@@ -31,6 +33,7 @@ from bascule.core.metadata.commands import (
     SetHold,
     SetStreamReadonly,
     ShrinkIsr,
+    TellCleared,
     UndrainBroker,
 )
 from bascule.core.metadata.operations import Operation
@@ -56,6 +59,15 @@ places = st.builds(At, names, st.integers(0, 3), st.sampled_from(["w", "x", "y",
 isr_change = (names, st.integers(0, 3), brokers, brokers, st.integers(0, 5), st.integers(0, 5))
 numbers = st.lists(st.integers(0, 2), max_size=2).map(tuple)
 new_starts = st.builds(NewStart, names, st.integers(1, 5), st.integers(0, 3), st.integers(1, 5), st.integers(0, 9))
+cleared_ends = st.builds(
+    ClearedEnd,
+    names,
+    st.integers(1, 5),
+    st.integers(0, 3),
+    st.integers(1, 5),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
 groups, consumers = st.sampled_from(["g", "h"]), st.sampled_from(["c1", "c2", "c3"])
 configs = st.builds(
     StreamConfig,
@@ -86,6 +98,8 @@ commands: st.SearchStrategy[Command] = st.one_of(
     st.builds(PauseStream, names, numbers, leader=brokers, leader_epoch=st.integers(0, 5)),
     st.builds(ResumeStream, names, numbers, st.integers(0, 9)),
     st.builds(RaiseStarts, brokers, st.lists(new_starts, max_size=3).map(tuple)),
+    st.builds(TellCleared, brokers, st.lists(cleared_ends, max_size=3).map(tuple)),
+    st.builds(InitProducer, st.sampled_from(["", "p", "q"]), st.integers(0, 1 << 60)),
     st.builds(SetHold, names, st.integers(0, 3), st.sampled_from(["h", "i"]), st.integers(0, 9), st.integers(0, 9)),
     st.builds(PublishActivity, st.integers(0, 20)),
     st.builds(RemoveHold, names, st.integers(0, 3), st.sampled_from(["h", "i"]), operations),

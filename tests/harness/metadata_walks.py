@@ -12,6 +12,7 @@ from bascule.core.metadata.operations import Operation
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
+from bascule.core.metadata.tombstones import told
 
 BROKERS = ("a", "b", "c", "d")
 NAMES = ("s", "t")
@@ -20,10 +21,11 @@ FIELDS = (
     *(name for name in Partition._fields if name != "id"),
     *(field.name for field in fields(Brokers)),
     "activity",
+    "producers",
     "groups",
 )
 """What a command can change: which streams there are, each field of a partition, each list of brokers, how far the
-activity stream is published, and consumer groups."""
+activity stream is published, producers with a name, and consumer groups."""
 
 
 class Walk:
@@ -70,22 +72,29 @@ class Walk:
             return None
         name, item = chance.choice(known)
         where = (name, item.id, chance.choice(item.replicas), item.leader, item.leader_epoch, item.epoch)
-        return chance.choice(
-            (
-                c.ShrinkIsr(*where, lacks=chance.random() < 0.5),
-                c.ExpandIsr(*where),
-                c.GiveWay(*where),
-                c.ChangeLeader(name, item.id, item.leader, item.leader_epoch, tuple(chance.sample(BROKERS, 3))),
-                c.ElectLeader(c.At(*where[:3]), item.isr, item.eligible),
-                c.SetHold(name, item.id, "h", item.start + chance.randrange(3), self.metadata.index),
-                c.RemoveHold(name, item.id, "h"),
-                c.RaiseStarts(item.leader, (self._start(name, item),)),
-            )
-        )
+        choices: list[c.Command] = [
+            c.ShrinkIsr(*where, lacks=chance.random() < 0.5),
+            c.ExpandIsr(*where),
+            c.GiveWay(*where),
+            c.ChangeLeader(name, item.id, item.leader, item.leader_epoch, tuple(chance.sample(BROKERS, 3))),
+            c.ElectLeader(c.At(*where[:3]), item.isr, item.eligible),
+            c.InitProducer(chance.choice(["", "p", "q"]), self.metadata.index),
+            c.SetHold(name, item.id, "h", item.start + chance.randrange(3), self.metadata.index),
+            c.RemoveHold(name, item.id, "h"),
+            c.RaiseStarts(item.leader, (self._start(name, item),)),
+            *(c.TellCleared(each, (self._cleared(name, item, each),)) for each in item.replicas for _ in range(2)),
+        ]
+        return chance.choice(choices)
 
     def _start(self, name: str, item: Partition) -> c.NewStart:
         index = self.metadata.streams[name].creation_index
         return c.NewStart(name, index, item.id, item.leader_epoch, item.start + self._chance.randrange(3))
+
+    def _cleared(self, name: str, item: Partition, replica: str) -> c.ClearedEnd:
+        index, known = self.metadata.streams[name].creation_index, told(item, replica)
+        since = known.at if known is not None else 0
+        end = item.tombstones_end + self._chance.randrange(3)
+        return c.ClearedEnd(name, index, item.id, item.epoch, since, 0 if self._chance.random() < 0.1 else end)
 
     def _of_groups(self) -> c.Command | None:
         chance, known = self._chance, self.metadata.groups.get("g")
@@ -119,11 +128,12 @@ def state_of(metadata: Metadata) -> dict[str, object]:
     for name in Partition._fields:
         state[name] = {key: getattr(item, name) for key, item in partitions.items()}
     state["activity"] = metadata.activity.published
+    state["producers"] = dict(metadata.producers.named)
     state["groups"] = dict(metadata.groups)
     return state | {field.name: getattr(metadata.brokers, field.name) for field in fields(Brokers)}
 
 
-def changed_fields(walks: int = 150, length: int = 80) -> dict[str, set[str]]:
+def changed_fields(walks: int = 800, length: int = 80) -> dict[str, set[str]]:
     """By command. A stream that comes or goes takes its partitions along: only `streams` is noted then."""
     seen: dict[str, set[str]] = {}
     for seed in range(walks):

@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+import nats.errors
 from nats.aio.client import Client as NatsClient
 
 from bascule.net.embedded import EmbeddedNats
@@ -40,6 +41,22 @@ async def flush_of(peer: NatsClient) -> None:
     """All that this client sent has arrived: its PING overtakes what is still in its buffer, the second one cannot."""
     await peer.flush()
     await peer.flush()
+
+
+async def close(peer: NatsClient) -> None:
+    """
+    Closes a client whose server may be gone. If it waits just then for its last socket to close, to connect again, its
+    close cancels that wait, and finds the future, which its own wait shares, cancelled: nobody cancelled the caller.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    cancelled = task.cancelling()
+    with suppress(nats.errors.Error, OSError):
+        try:
+            await peer.close()
+        except asyncio.CancelledError:
+            if task.cancelling() > cancelled:
+                raise
 
 
 @asynccontextmanager

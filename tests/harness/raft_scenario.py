@@ -209,9 +209,9 @@ class RaftScenario(CommandRunner):
 
     def do_lose(self, *ways: str) -> None:
         """What is under way these ways, or at all, is lost."""
-        kept = [message for message in self.network if ways and f"{message.source}->{message.target}" not in ways]
-        self.output.append(f"{len(self.network) - len(kept)} lost")
-        self.network = kept
+        retained = [message for message in self.network if ways and f"{message.source}->{message.target}" not in ways]
+        self.output.append(f"{len(self.network) - len(retained)} lost")
+        self.network = retained
 
     def do_double(self) -> None:
         """Everything under way arrives twice, the second time after everything else."""

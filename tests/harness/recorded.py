@@ -30,7 +30,7 @@ from bascule.wire.replication import decode_part, decode_request, decode_respons
 from tests.harness.history import History, Spoken, Turmoil
 from tests.harness.metadata_walks import Walk
 
-KEPT = 12
+RETAINED = 12
 """Messages of one kind, with the same fields, that are worth keeping."""
 WALKS, STEPS = 4, 80
 PROTOBUF: dict[str, type[Message]] = {
@@ -138,7 +138,7 @@ def thinned(messages: Iterable[Said]) -> Iterator[Said]:
     for said in messages:
         key = shape(said)
         counts[key] = counts.get(key, 0) + 1
-        if counts[key] <= KEPT:
+        if counts[key] <= RETAINED:
             yield said
 
 

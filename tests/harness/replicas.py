@@ -72,3 +72,13 @@ def flip(position_in_record: int) -> Callable[[MemoryDisk, str, random.Random], 
         disk.flip(path, records[len(records) // 2] + position_in_record, 3)
 
     return harm
+
+
+def end(member: Member) -> None:
+    """The process alone, not the machine."""
+    assert member.process is not None
+    member.process.kill()
+    member.process = None
+    for bus in member.buses:
+        bus.disconnect()
+    member.disk.kill(random.Random(1))

@@ -190,11 +190,11 @@ class FeedWalk:
         if kind is fe.Appended:
             first, led.end, led.lost = led.end, led.end + 1, 0
             return fe.Appended(key, b"new", first, led.end)
-        if kind is fe.News:
+        if kind is fe.Advanced:
             led.hw_end = chance.randint(led.hw_end, max(led.end, led.hw_end))
-            return fe.News(key)
-        if kind is fe.WentBack:
-            return fe.WentBack(key)
+            return fe.Advanced(key)
+        if kind is fe.AppendFailed:
+            return fe.AppendFailed(key)
         if kind is fe.Asked:
             return fe.Asked(self._request(), 0, self._now)
         if kind is fe.TakeMore and self._taking:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bascule.client import Client, LogRange, Message, Outgoing
-from bascule.errors import FailedPrecondition, NotFound
+from bascule.client import Client, LogRange, Message, Outgoing, bulk
+from bascule.errors import FailedPrecondition, NotFound, Unavailable
+from bascule.net.channel import Channel, ClientCall
 from bascule.testing.processes import BrokerProcess, start_broker
+from tests.harness.clients import with_client
 
 TIMEOUT_S = 60.0
 COUNT = 40_000
@@ -89,3 +91,49 @@ def test_errors_say_what_is_wrong(broker: BrokerProcess, stream: str) -> None:
                 await ranges(client, stream)
 
     asyncio.run(main())
+
+
+def test_a_replica_that_cannot_be_reached_is_replaced_by_the_leader(
+    broker: BrokerProcess, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def use(client: Client) -> None:
+        await client.create_stream(stream)
+        await client.publish_many(stream, [b"v"] * 10)
+        (own,) = (await client.fetch_metadata([stream])).brokers
+        with pytest.raises(NotFound, match="has no replica"):
+            await anext(client.read_range(stream, replica="nobody").ranges())
+
+        async def unreachable(*_: object) -> Channel:
+            raise Unavailable("it is down")
+
+        monkeypatch.setattr(client._cluster, "replica", unreachable)
+        pieces = [each async for each in client.read_range(stream, replica=own)]
+        assert sum(each.count for each in pieces) == 10
+
+    with_client(broker.address, use)
+
+
+def test_a_replica_that_refuses_is_replaced_by_the_leader(
+    broker: BrokerProcess, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that the partition was moved away from."""
+
+    async def use(client: Client) -> None:
+        await client.create_stream(stream)
+        await client.publish_many(stream, [b"v"] * 10)
+        asked: list[bool] = []
+        receive = bulk.BulkRead._received
+
+        async def refused(read: bulk.BulkRead, call: ClientCall) -> bytes | None:
+            asked.append(read._request.fromReplica)
+            if read._request.fromReplica:
+                raise FailedPrecondition("Server not partition leader")
+            return await receive(read, call)
+
+        monkeypatch.setattr(bulk.BulkRead, "_received", refused)
+        (own,) = (await client.fetch_metadata([stream])).brokers
+        pieces = [each async for each in client.read_range(stream, replica=own)]
+        assert sum(each.count for each in pieces) == 10
+        assert asked[:2] == [True, False]
+
+    with_client(broker.address, use)

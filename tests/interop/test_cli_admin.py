@@ -204,6 +204,15 @@ def test_settings_of_a_stream_are_altered(broker: BrokerProcess, stream: str) ->
     assert f"no such stream: {stream}-x" in run(broker, "stream", "alter", f"{stream}-x", "--reset", "min.isr", code=1)
 
 
+def test_a_stream_is_created_with_settings_of_its_own(broker: BrokerProcess, stream: str) -> None:
+    run(broker, "stream", "create", stream, "retention.max.age=24h", "segment.max.bytes=9", "--min-isr", "1")
+    assert "settings: retention.max.age=24h, segment.max.bytes=9" in run(broker, "stream", "info", stream)
+    assert "not both" in run(broker, "stream", "create", f"{stream}-2", "--min-isr", "1", "min.isr=1", code=2)
+    assert "can never be met" in run(broker, "stream", "create", f"{stream}-2", "min.isr=2", code=1)
+    assert "there are retention.max.bytes" in run(broker, "stream", "create", f"{stream}-2", "colour=red", code=2)
+    assert f"no such stream: {stream}-2" in run(broker, "stream", "info", f"{stream}-2", code=1)
+
+
 def test_records_are_deleted_before_an_offset(broker: BrokerProcess, stream: str) -> None:
     run(broker, "stream", "create", stream)
     run(broker, "pub", stream, "one", "two", "three")

@@ -165,3 +165,16 @@ def test_a_port_in_use_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
     assert len(error.splitlines()) == 1
     assert time.monotonic() - began < 60
     assert not (tmp_path / "cluster").exists(), "a start that failed left something behind"
+
+
+def test_brokers_that_stop_together_end_in_good_order_and_none_is_killed(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with up(folder) as cluster:
+        cluster.run("pub", "s", "kept", "--create", "--replication-factor", "3")
+        cluster.process.send_signal(signal.SIGINT)
+        cluster.process.communicate(timeout=TIMEOUT_S)
+        assert cluster.process.returncode == 0
+    said = [(folder / f"{name}.log").read_text() for name in "abc"]
+    assert all("stopping: no new calls" in text for text in said)
+    assert all(text.splitlines()[-1].endswith("stopped") for text in said), "one was killed"
+    assert all((folder / name / "clean-shutdown").exists() for name in "abc")

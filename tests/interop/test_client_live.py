@@ -46,7 +46,7 @@ def test_what_is_published_is_read_back_with_key_headers_and_offsets(broker: Bro
         assert second.commit_timestamp >= second.reception_timestamp > first.reception_timestamp
         one, two = await read_all(client, stream)
         assert (one.offset, one.key, one.value, one.stream, one.subject) == (0, b"k", b"one", stream, stream)
-        assert one.headers["colour"] == b"blue"
+        assert (one.headers, two.headers, one.reply) == ({"colour": b"blue"}, {}, "")
         assert one.timestamp == first.reception_timestamp
         assert (two.offset, two.key, two.value) == (1, None, b"")
 

@@ -3,46 +3,27 @@ by grpcio and by our own client.
 """
 
 import asyncio
+import os
 import ssl
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
 
 from bascule.client import Client
-from bascule.errors import BasculeError
+from bascule.errors import TlsRefused
 from bascule.net.tls import client_context
-from bascule.testing.processes import BrokerProcess, NatsProcess, poll, start_nats
+from bascule.testing.processes import BrokerProcess, NatsProcess, poll, script, start_nats
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.certificates import Authority
 from tests.harness.stub import Stub
+from tests.harness.tls_broker import TlsBroker, server_config, start
 
 TIMEOUT_S = 30.0
 PASSWORD = "open sesame"
-
-
-class TlsBroker(BrokerProcess):
-    """Ready when it says so: the probe of plain brokers speaks no TLS."""
-
-    def ready(self) -> bool:
-        return "ready: clients connect to" in self.logs()
-
-
-def start(folder: Path, config: Mapping[str, Any], nats_url: str | None = None) -> TlsBroker:
-    broker = TlsBroker(folder / "broker", config=config, nats_url=nats_url)
-    broker.start().wait_ready()
-    return broker
-
-
-def server_config(authority: Authority, *, clients: Authority | None = None) -> dict[str, Any]:
-    cert, key = authority.issue("server")
-    config: dict[str, Any] = {"tls.cert": str(cert), "tls.key": str(key)}
-    if clients is not None:
-        config |= {"tls.client.auth.enabled": True, "tls.client.auth.ca": str(clients.path)}
-    return config
 
 
 def credentials(trusted: Authority, pair: tuple[Path, Path] | None = None) -> grpc.ChannelCredentials:
@@ -94,7 +75,7 @@ async def own_round_trip(
 def own_refused(broker: BrokerProcess, tls: ssl.SSLContext | None) -> str:
     """The reason, said at once and not when the time is up."""
     began = time.monotonic()
-    with pytest.raises(BasculeError) as caught:
+    with pytest.raises(TlsRefused) as caught:
         asyncio.run(own_round_trip(broker, tls, "never", timeout_s=60.0))
     assert time.monotonic() - began < 20.0
     return str(caught.value)
@@ -206,3 +187,41 @@ def test_nats_settings_that_do_not_fit_stop_the_start(
         assert line.startswith("error: NATS at ")
         assert told in line
         assert PASSWORD not in broker.logs()
+
+
+def run_bascule(
+    broker: BrokerProcess, *arguments: str, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    command = [str(script("bascule")), *arguments, "--server", broker.address]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60.0, check=False, env={**os.environ, **(env or {})}
+    )
+
+
+def test_commands_reach_a_broker_that_wants_tls_and_a_client_certificate(
+    tmp_path: Path, authority: Authority, another: Authority
+) -> None:
+    with start(tmp_path, server_config(authority, clients=authority)) as broker:
+        cert, key = map(str, authority.issue("client"))
+        options = ["--tls-ca", str(authority.path), "--tls-cert", cert, "--tls-key", key]
+        published = run_bascule(broker, "pub", "--create", "orders", "by a command", *options)
+        assert published.returncode == 0, published.stderr
+        env = {"BASCULE_TLS_CA": str(authority.path), "BASCULE_TLS_CERT": cert, "BASCULE_TLS_KEY": key}
+        read = run_bascule(broker, "sub", "orders", env=env)
+        assert (read.returncode, read.stdout) == (0, "by a command\n"), read.stderr
+        for words in (["stream", "list"], ["cluster", "status"], ["group", "list"]):
+            answer = run_bascule(broker, *words, env=env)
+            assert answer.returncode == 0, answer.stderr
+        refusals = {
+            "client certificate": ["--tls-ca", str(authority.path)],
+            "check the CA": ["--tls-ca", str(another.path)],
+            "To connect over TLS give --tls-ca or --tls": [],
+            "--tls-cert and --tls-key belong together": ["--tls-ca", str(authority.path), "--tls-cert", cert],
+            "--tls-ca: cannot read /nowhere": ["--tls-ca", "/nowhere"],
+            "does not belong to the certificate": [*options[:4], "--tls-key", str(another.issue("other")[1])],
+        }
+        for told, given in refusals.items():
+            refusal = run_bascule(broker, "stream", "list", *given)
+            assert refusal.returncode == 1
+            assert told in refusal.stderr, (told, refusal.stderr)
+            assert refusal.stderr.count("\n") == 1, refusal.stderr
