@@ -1,10 +1,18 @@
 """Options of the suite."""
 
+import logging
+import signal
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
 
 settings.register_profile("shared machine", deadline=None)  # how long an example takes depends on who else is at work
 settings.load_profile("shared machine")
+
+# A shell that starts the suite in the background makes it ignore SIGINT, and what the tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,3 +29,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def raft_seeds(request: pytest.FixtureRequest) -> int:
     seeds: int = request.config.getoption("--raft-seeds")
     return seeds
+
+
+LEVELS_AT_FIRST = {name: logging.getLogger(name).level for name in ("", "bascule", "bascule.node.membership.raft")}
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    """A command that runs inside a test, or in a fixture of many tests, sets levels and handlers of its own: no other
+    test may inherit them."""
+    loggers = {name: logging.getLogger(name) for name in LEVELS_AT_FIRST}
+    before = {name: (one.propagate, one.handlers[:]) for name, one in loggers.items()}
+    for name, one in loggers.items():
+        one.setLevel(LEVELS_AT_FIRST[name])
+    yield
+    for name, one in loggers.items():
+        one.setLevel(LEVELS_AT_FIRST[name])
+        one.propagate, one.handlers[:] = before[name]

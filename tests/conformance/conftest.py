@@ -72,6 +72,8 @@ def start(folder: Path, brokers: int, settings: dict[str, Any]) -> tuple[Server,
     for setting, stream in OWN_STREAMS.items():
         if setting in settings:
             server.known(stream)
+            if stream == "__cursors":
+                server.leads_cursors()
     return server, owned
 
 

@@ -51,8 +51,8 @@ def test_min_isr(server: Server) -> None:
 def test_retention(server: Server) -> None:
     """4: streams.retention.max.messages, and retentionMaxMessages of the stream."""
     fields = {"autoPauseTime": NEVER, "minIsr": api.NullableInt32(value=1)}
-    limited, all_kept = server.create(**fields), server.create(retentionMaxMessages=NEVER, **fields)  # type: ignore[arg-type]
-    for name in (limited, all_kept):
+    limited, all_retained = server.create(**fields), server.create(retentionMaxMessages=NEVER, **fields)  # type: ignore[arg-type]
+    for name in (limited, all_retained):
         server.fill(name, 10)
     assert poll(lambda: [message.offset for message in server.stored(limited)] == [7, 8, 9], 6.0)
-    assert len(server.stored(all_kept)) == 10
+    assert len(server.stored(all_retained)) == 10

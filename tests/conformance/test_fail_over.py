@@ -11,7 +11,7 @@ import pytest
 from bascule.testing.processes import poll
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import health_pb2
-from tests.harness.conformance import TIMEOUT_S, Outcome, Server, status
+from tests.harness.conformance import TIMEOUT_S, Outcome, Server, outcome, status
 from tests.harness.stub import Stub
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -57,9 +57,9 @@ def survivor(server: Server, *dead: str) -> Server:
 def test_everything_is_there_after_a_restart(fresh: Server, kill: bool) -> None:
     """7.1 TestTombstoneStreamsOnRestart; 3.11: pausing survives restarts; 7.8 TestAssignedDurableServerID;
     7.8 TestFSMSnapshotRestore; 11.5."""
-    kept, deleted, again = fresh.create("kept"), fresh.create("deleted"), fresh.create("again")
+    retained, deleted, again = fresh.create("kept"), fresh.create("deleted"), fresh.create("again")
     paused, readonly = fresh.create("paused"), fresh.create("readonly")
-    for name in (kept, deleted, again, paused, readonly):
+    for name in (retained, deleted, again, paused, readonly):
         fresh.fill(name, 3)
     fresh.delete(deleted)
     fresh.delete(again)
@@ -71,9 +71,9 @@ def test_everything_is_there_after_a_restart(fresh: Server, kill: bool) -> None:
     before = {name: fresh.described(name) for name in (paused, readonly)}
     ids = sorted(fresh.every)
     restart(fresh, kill=kill)
-    assert poll(lambda: all(answers(fresh, name) for name in (kept, again, readonly)), SETTLE_S)
+    assert poll(lambda: all(answers(fresh, name) for name in (retained, again, readonly)), SETTLE_S)
     assert poll(lambda: sorted(broker.id for broker in fresh.brokers()) == ids, SETTLE_S)
-    assert fresh.values(kept) == [b"0", b"1", b"2"]
+    assert fresh.values(retained) == [b"0", b"1", b"2"]
     assert fresh.values(again) == [b"new"]
     assert fresh.described(deleted).error == api.StreamMetadata.UNKNOWN_STREAM
     item = fresh.described(paused).partitions[0]
@@ -251,3 +251,26 @@ def test_without_a_majority_there_is_no_metadata_leader(fresh: Server) -> None:
         began = time.monotonic()
         assert created(rest, 3.0) in (expected, (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded"))
         assert time.monotonic() - began > 2.0
+
+
+@pytest.mark.three
+def test_without_a_majority_nothing_is_resumed(fresh: Server) -> None:
+    """1.5 Publish: resume failed; 1.5 PublishAsync: INTERNAL failed to resume stream; 1.5 Subscribe: resume failed."""
+    alone, *dead = fresh.processes
+    name = fresh.create(partitions=3, replicationFactor=1)
+    number = next(number for number, item in fresh.described(name).partitions.items() if item.leader == alone)
+    fresh.fill(name, 1, number)
+    fresh.pause(name)
+    for other in dead:
+        fresh.processes[other].kill9()
+    with survivor(fresh, *dead) as rest:
+        assert poll(lambda: created(rest, None) == (grpc.StatusCode.INTERNAL, "no known metadata leader"), SETTLE_S)
+        request = api.PublishRequest(stream=name, partition=number, value=b"x")
+        failed = (grpc.StatusCode.INTERNAL, "failed to resume stream: no known metadata leader")
+        assert status(rest.any.Publish, request, None) == failed
+        (answer,) = rest.any.PublishAsync(iter([request]), timeout=TIMEOUT_S)
+        assert answer.asyncError.code == api.PublishAsyncError.INTERNAL
+        assert answer.asyncError.message.startswith("failed to resume stream: ")
+        subscription = api.SubscribeRequest(stream=name, partition=number, resume=True)
+        failed = (grpc.StatusCode.INTERNAL, "Failed to resume stream: no known metadata leader")
+        assert outcome(lambda: list(rest.any.Subscribe(subscription, timeout=None))) == failed

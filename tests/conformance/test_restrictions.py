@@ -343,6 +343,15 @@ def test_a_new_subscriber_gets_all_and_is_told(server: Server) -> None:
     assert ended == (EXHAUSTED, "Stop offset reached")
 
 
+@pytest.mark.parametrize("position", [api.NEW_ONLY, api.OFFSET, api.EARLIEST, api.LATEST, api.TIMESTAMP])
+def test_a_new_subscriber_of_an_empty_partition_is_told(server: Server, position: Any) -> None:
+    """3.12: a new subscription of an empty readonly partition."""
+    name = server.create()
+    server.set_readonly(name)
+    with server.reading(name, startPosition=position) as reading:
+        assert reading.rest() == ([], (EXHAUSTED, "End of readonly partition"))
+
+
 def test_nothing_new_comes_to_a_readonly_partition(server: Server) -> None:
     """3.12: NEW_ONLY on a non-empty readonly partition."""
     name = server.create()

@@ -110,3 +110,15 @@ def test_without_limits_nothing_is_removed(server: Server) -> None:
     name = server.create(**fields, **SMALL, **ALWAYS)
     server.fill(name, 10)
     assert not poll(lambda: oldest(server, name) > 0, 1.0)
+
+
+def test_without_being_asked_nothing_is_compacted(server: Server) -> None:
+    """3.18: compaction is off by default."""
+    name = server.create(**SMALL, **ALWAYS)
+    for number in range(5):
+        server.publish(name, b"%d" % number, key=b"k", ackPolicy=api.ALL)
+    other = server.create(compactEnabled=api.NullableBool(value=True), **SMALL, **ALWAYS)
+    for number in range(5):
+        server.publish(other, b"%d" % number, key=b"k", ackPolicy=api.ALL)
+    assert poll(lambda: len(server.stored(other)) <= 2, CLEANED_S)
+    assert server.values(name) == [b"0", b"1", b"2", b"3", b"4"]

@@ -106,6 +106,7 @@ class Reader:
             **os.environ,
             "PATH": f"{programs}:{scripts}:{os.environ['PATH']}",
             "BASCULE_SERVER": ",".join(f"{HOST}:{port}" for port in brokers),
+            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # Spark starts sooner
         }
 
     def run(self, block: Block) -> None:
@@ -198,6 +199,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
         typing.kill()
 
 
+@pytest.mark.timeout(600)  # of a document as a whole; each command has a limit of its own
 @pytest.mark.parametrize("document", [path for path in DOCUMENTS if runnable(path)], ids=name_of)
 def test_every_command_of_a_document_runs(document: Path, reader: Reader) -> None:
     for block in runnable(document):
@@ -237,6 +239,7 @@ def test_some_document_shows_each_command() -> None:
         "bascule stream",
         "bascule cursor",
         "bascule group",
+        "bascule pipeline",
     ):
         assert command in shown
 

@@ -11,6 +11,7 @@ import pytest
 
 from bascule.sim.faults.every import families
 from bascule.wire import kernels
+from bascule.wire.pb import admin_pb2, api_pb2, log_pb2, producer_pb2
 from tests.harness.diagrams import rows, section
 from tests.harness.documents import DOCUMENTS, name_of, prose
 from tests.harness.paths import ROOT
@@ -19,7 +20,7 @@ from tools.faults import SCENARIOS
 SOURCE = ROOT / "src" / "bascule"
 GUARANTEES = ROOT / "docs" / "guarantees.md"
 _CODE = re.compile(r"`([^`\n]+)`")
-_OWN_FILE = re.compile(r"(?:wire|core|log|net|node|client|spark|cli|testing|sim)(?:/\w+)+(?:\.\w+)?")
+_OWN_FILE = re.compile(r"(?:wire|core|log|net|node|client|spark|pipelines|cli|testing|sim)(?:/\w+)+(?:\.\w+)?")
 
 
 def named_files() -> list[str]:
@@ -76,6 +77,16 @@ def test_what_operators_may_see_is_what_brokers_say() -> None:
 def test_every_kernel_is_in_the_table() -> None:
     named = {name for row in rows("The kernels") for name in _CODE.findall(row[0])}
     assert named == {name for name in kernels.__all__ if name not in ("TWIN", "crc32c", "record_tail")}
+
+
+def test_every_rpc_is_in_the_table_of_authorization() -> None:
+    named = [name.strip() for row in rows("Authorization") for name in row[0].split(",")]
+    services = [
+        service
+        for file in (api_pb2, admin_pb2, log_pb2, producer_pb2)
+        for service in file.DESCRIPTOR.services_by_name.values()
+    ]
+    assert sorted(named) == sorted(method.name for service in services for method in service.methods)
 
 
 # --- evidence ------------------------------------------------------------------------------------------------------
@@ -142,16 +153,58 @@ def test_each_bug_says_what_it_cost_and_what_shows_it() -> None:
     assert [row[0] for row in table] == sorted((row[0] for row in table), reverse=True), "the newest is first"
 
 
+def selects(path: Path, words: str) -> bool:
+    """Whether `pytest path -k words` runs a test for each of the alternatives: by the name of a test, by a case that
+    stands at its head, or by a scenario."""
+    scenarios = SCENARIOS_OF_MACHINES if path.stem.endswith("_scenarios") else []
+    names = [f"{path.stem} {head}" for head in heads_of(path)] + scenarios
+    return all(
+        any(all(word in name for word in choice.split(" and ")) for name in names)
+        for choice in words.strip('"').split(" or ")
+    )
+
+
+@cache
+def heads_of(path: Path) -> list[str]:
+    """Each test: its name, and its decorators, which have its cases."""
+    return [
+        " ".join([node.name, *map(ast.unparse, node.decorator_list)])
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    ]
+
+
+SCENARIOS_OF_MACHINES = [path.stem for path in (ROOT / "tests" / "scenarios").rglob("*.txt")]
+
+
 def test_what_shows_a_bug_again_is_there() -> None:
-    """`pytest file -k words`: each word is in the name of a test, of a case, or of a scenario."""
     record = (ROOT / "docs" / "track-record.md").read_text()
     commands = re.findall(r"`pytest (tests/\S+\.py)(?: -k ([^`]+))?`", record)
     assert len(commands) > 50
-    scenarios = " ".join(path.stem for path in (ROOT / "tests" / "scenarios").rglob("*.txt"))
-    missing = []
-    for file, words in commands:
-        text = (ROOT / file).read_text() + scenarios
-        missing += [
-            (file, word) for word in re.findall(r"\w+", words) if word not in ("or", "and") and word not in text
-        ]
-    assert missing == []
+    assert [(file, words) for file, words in commands if words and not selects(ROOT / file, words)] == []
+    assert [file for file, _ in commands if not (ROOT / file).exists()] == []
+
+
+def test_words_that_select_no_test_are_noticed() -> None:
+    candidates = ROOT / "tests" / "unit" / "node" / "partition" / "test_candidate.py"
+    assert "cut" in candidates.read_text()
+    assert not selects(candidates, "cut")
+    assert not selects(candidates, '"last_record or cut"')
+    assert selects(candidates, "last_record")
+
+
+# --- figures -------------------------------------------------------------------------------------------------------
+
+
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    readme, benchmarks = (ROOT / "README.md").read_text(), ROOT / "docs" / "benchmarks.md"
+    rates = {row[0]: int(row[1].replace(",", "")) for row in rows("Rates", benchmarks)}
+    times = {row[0]: float(row[1].split()[0]) / 1000 for row in rows("Against the bars", benchmarks) if " us" in row[1]}
+    for name in ("envelopes, group", "JetStream async", "ack ALL, three brokers", "JetStream R3, async"):
+        assert f"{round(rates[name], -3):,}" in readme, name
+    for name, at in (("group", "5 000"), ("JetStream", "5 000"), ("ack ALL", "2 000"), ("JetStream R3", "2 000")):
+        p50, p99 = (times[f"latency, {name}, {each} at {at} msgs/s"] for each in ("p50", "p99"))
+        assert f"{p50:.1f} / {p99:.1f} ms" in readme, name
+    for row in rows("Against the bars", benchmarks):
+        if row[3] == "MISS":
+            assert row[1].removesuffix(" x") in readme, f"a bar was missed: {row[0]}"

@@ -4,14 +4,22 @@ import re
 
 import pytest
 
-from bascule.spark.columns import COLUMNS
+from bascule.client.columns import COLUMNS
+from bascule.spark.envelopes import ENVELOPE_FIELDS
 from bascule.spark.options import OPTIONS
+from bascule.spark.rows import SINK_COLUMNS
+from bascule.spark.writeoptions import WRITE_OPTIONS
 from tests.harness.paths import ROOT
 
 DOCUMENT = ROOT / "docs" / "spark.md"
 TABLES = {
     "Options": [f"| `{name}` | {text} |" for name, text in OPTIONS.items()],
     "Columns": [f"| `{name}` | {column.spark} | {column.what} |" for name, column in COLUMNS.items()],
+    "Fields of an envelope": [f"| `{name}` | {kind} | {what} |" for name, (kind, what) in ENVELOPE_FIELDS.items()],
+    "Options of a write": [f"| `{name}` | {text} |" for name, text in WRITE_OPTIONS.items()],
+    "Columns that are written": [
+        f"| `{name}` | {' or '.join(column.types)} | {column.what} |" for name, column in SINK_COLUMNS.items()
+    ],
 }
 
 

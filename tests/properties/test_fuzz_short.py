@@ -39,7 +39,8 @@ def test_every_kernel_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(twins, "_answer", noted)
     fuzz.count_on([name for name, target in TARGETS.items() if target.kernels_only], "asked", 20)
-    assert set(kernels.__all__) - {"TWIN"} <= asked
+    # What these read are Arrow's own buffers, never bytes of a peer: test_rows.py, test_envelopes.py compare the twins.
+    assert set(kernels.__all__) - {"TWIN", "frame_rows", "envelope_rows"} <= asked
 
 
 def test_a_planted_difference_is_found_and_its_case_replays(

@@ -19,7 +19,7 @@ from bascule.core.metadata.commands import (
     HandOver,
     ShrinkIsr,
 )
-from bascule.core.metadata.isr import minimum
+from bascule.core.metadata.isr import giving_way, minimum
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.types import PartitionId
@@ -222,15 +222,16 @@ class Replicas(RuleBasedStateMachine):
             self.harmed = ""
         self.learns(broker)
 
-    @rule(broker=brokers, other=brokers)
-    def gives_way(self, broker: str, other: str) -> None:
-        """To one with more, by the comparison of Raft."""
+    @rule(broker=brokers, other=brokers, whole=st.booleans())
+    def gives_way(self, broker: str, other: str, whole: bool) -> None:
+        """To one with more, by the comparison of Raft; it may know that it has everything it promised."""
         view = self.views[broker]
         if self.leadership(broker) is None or not self.up(other) or not self.logs[other]:
             return
         own, theirs = self.logs[broker], self.logs[other]
         if (theirs[-1][0], len(theirs)) > (own[-1][0] if own else 0, len(own)):
-            self.late.append(GiveWay("s", 0, other, broker, view.leader_epoch, view.epoch))
+            wanted = GiveWay("s", 0, other, broker, view.leader_epoch, view.epoch)
+            self.late.append(giving_way(self.item, wanted, whole))
 
     # --- what must hold ----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import google_crc32c
@@ -28,6 +29,7 @@ from tests.harness.kernel_inputs import (
     ORIGIN,
     SUBJECT,
     built_twins,
+    frame,
     make_records,
     pack,
     pack_pending,
@@ -153,14 +155,39 @@ def test_both_twins_write_the_same_records(
         records, count, end, *_ = answer
         assert end == next_offset + count
         assert both("scan_records", records, 0, len(records), next_offset)[1] == count
-        for pending in answer[4:]:
+        for pending in answer[4:7]:
             both("encode_acks", pending, PREFIX, SUBJECT, NOW, b"own.", 120)
+
+
+@examples
+@given(
+    st.lists(protobuf(messages()) | RAW, max_size=4).map(lambda each: b"".join(map(frame, each))) | RAW,
+    st.sampled_from([0, 5, 300]),
+    st.sampled_from([0, NOW, NOW + 5]),
+    st.sampled_from([0, 7, 30, 10_000]),
+    st.sampled_from([0, 1, 3, 1 << 40]),
+    st.booleans(),
+)
+def test_both_twins_make_the_same_records_of_framed_messages(
+    framed: bytes, next_offset: int, last_timestamp: int, max_bytes: int, most: int, atomic: bool
+) -> None:
+    records, count, end, _, problem = both(
+        "encode_messages", framed, SUBJECT, TAIL, next_offset, 9, NOW, last_timestamp, max_bytes, most, atomic
+    )
+    if problem:
+        assert (records, end) == (b"", next_offset)
+        return
+    assert end == next_offset + count
+    assert both("scan_records", records, 0, len(records), next_offset)[:2] == (len(records), count)
+    for stored, message in zip(parse_messages(records), parse_messages(framed), strict=True):
+        assert (stored.key, stored.value) == (message.key, message.value)
+    both("open_batch", records, 0, len(records))
 
 
 @examples
 @given(SUBJECTS, st.just(b"") | SUBJECTS, envelopes(protobuf(messages()), 0))
 def test_a_record_says_what_upb_read_in_the_envelope(subject: bytes, reply: bytes, payload: bytes) -> None:
-    records, *_, leader_pending, all_pending, _ = both(
+    records, *_, leader_pending, all_pending, _, _ = both(
         "encode_records", pack((subject, reply, payload)), ORIGIN, SUBJECT, TAIL, 3, 9, NOW, 0, 1000, False, b""
     )
     (stored,) = parse_messages(records)
@@ -254,12 +281,14 @@ def test_a_client_decodes_what_upb_decodes(payload: bytes) -> None:
     ]
     if not forgot_headers(message, 9):
         assert headers == dict(message.headers)
+    users = {name: value for name, value in headers.items() if name not in ("subject", "reply")}
+    assert both("decode_records", data, 0, len(data), 2, True) == (position, [(*values, users)])
 
 
 @examples
-@given(mutated(grpc_frames(protobuf(messages()))), st.integers(0, 4))
-def test_both_twins_decode_streams_alike(data: bytes, limit: int) -> None:
-    both("decode_records", data, 0, len(data), limit)
+@given(mutated(grpc_frames(protobuf(messages()))), st.integers(0, 4), st.booleans())
+def test_both_twins_decode_streams_alike(data: bytes, limit: int, user_only: bool) -> None:
+    both("decode_records", data, 0, len(data), limit, user_only)
 
 
 # --- acks -------------------------------------------------------------------------------------------------
@@ -330,10 +359,10 @@ def test_both_twins_keep_the_same_acks(pending: bytes, prefix: bytes, tokens: li
 
 # --- publishes --------------------------------------------------------------------------------------------
 
-ROUTES: dict[bytes, list[tuple[bytes, int, bytes] | None]] = {
-    b"s": [(b"subject", 0, b"-1"), None, (b"subject.\xff", 0, b"-1"), (b"subject.3", 2, b"-1")],
-    b"occ": [(b"occ", 1, b"-22")],
-    "é".encode(): [("é".encode(), 0, b"")],
+ROUTES: dict[bytes, list[tuple[bytes, int, bytes, int] | None]] = {
+    b"s": [(b"subject", 0, b"-1", 1), None, (b"subject.\xff", 0, b"-1", 1), (b"subject.3", 2, b"-1", 1)],
+    b"occ": [(b"occ", 1, b"-22", 22)],
+    "é".encode(): [("é".encode(), 0, b"", 3)],
 }
 
 
@@ -409,3 +438,25 @@ def test_both_twins_split_grpc_messages_alike(data: bytes, max_message: int) -> 
 def test_a_checksum_in_parts_is_the_checksum_of_the_whole(data: bytes, cut: int, value: int) -> None:
     assert both("crc32c", data[cut:], both("crc32c", data[:cut])) == google_crc32c.value(data)
     both("crc32c", data, value)
+
+
+@examples
+@given(
+    st.lists(st.tuples(st.binary(max_size=4), st.binary(max_size=4), st.integers(-1, 3)), max_size=6),
+    st.integers(1, 3),
+    st.integers(0, 5),
+    st.sampled_from([0, 1, 2, 3, 9]),
+    st.binary(max_size=12),
+)
+def test_both_twins_frame_the_same_rows(
+    rows: list[tuple[bytes, bytes, int]], choices: int, turn: int, bent: int, junk: bytes
+) -> None:
+    def column(texts: list[bytes]) -> list[bytes]:
+        ends = [0, *accumulate(map(len, texts))]
+        return [struct.pack(f"<{len(ends)}I", *ends), b"".join(texts)]
+
+    buffers = [*column([row[0] for row in rows]), *column([row[1] for row in rows]), b"", b"", b"", b"", b""]
+    if bent < len(buffers):
+        buffers[bent] = junk
+    partitions = struct.pack(f"<{len(rows)}i", *(row[2] for row in rows))
+    both("frame_rows", len(rows), tuple(buffers), partitions, choices, turn)

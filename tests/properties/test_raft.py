@@ -65,13 +65,13 @@ def test_an_ack_before_the_entries_are_persisted_is_found() -> None:
 
 
 def test_committing_entries_of_an_older_term_by_counting_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = Leadership._commit
+    original = Leadership._commit
 
     def hasty(self: Leadership) -> None:
         membership = self._state.membership
         reached = sorted(map(self._stored_end, membership.voters), reverse=True)[membership.quorum - 1]
         self._state.log.commit_to(reached)
-        sound(self)
+        original(self)
 
     monkeypatch.setattr(Leadership, "_commit", hasty)
     assert found(without(FALLING_LEADERS), 150, turns=400).startswith(("leader completeness", "state machine safety"))
@@ -90,10 +90,10 @@ def test_votes_for_candidates_that_lack_entries_are_found(monkeypatch: pytest.Mo
 def test_a_server_that_lost_its_state_and_votes_as_if_nothing_happened_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sound = Election.on_request
+    original = Election.on_request
 
     def trusting(self: Election, message: VoteRequest) -> None:
-        sound(self, replace(message, incarnation=self._state.incarnation))
+        original(self, replace(message, incarnation=self._state.incarnation))
 
     monkeypatch.setattr(Election, "on_request", trusting)
     chances = replace(FALLING_LEADERS, append_bytes=200, change=0.0, wipe=0.5)

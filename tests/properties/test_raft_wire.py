@@ -123,7 +123,7 @@ def checked(content: bytes) -> bytes:
 @given(st.binary())
 @example(b"")
 @example(bytes((MESSAGE_VERSION, 1)))
-def test_garbage_is_a_peer_error_and_nothing_else(data: bytes) -> None:
+def test_malformed_bytes_are_a_peer_error_and_nothing_else(data: bytes) -> None:
     for prefix in (b"", *(bytes((FORMAT_VERSION, kind)) for kind in range(11))):
         for decode in (decode_message, decode_stored, decode_membership):
             try:

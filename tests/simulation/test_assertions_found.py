@@ -55,7 +55,7 @@ PLACES: list[tuple[type, str]] = [
     (Metadata, "_carry_out"),
     (Appender, "_queue"),
     (CommitLog, "take"),
-    (CommitLog, "settle"),
+    (CommitLog, "finish"),
 ]
 
 

@@ -148,8 +148,8 @@ def test_a_disk_that_was_full_when_a_log_had_to_be_truncated_holds_its_replica_u
         await publish(others[0], b"two")
         old.disk.injected_error = lambda path: errno.ENOSPC if path.startswith("quarantine/") else None
         for other in others:
-            cluster.nats.mend(old.name, other.name)
-            cluster.nats.mend(other.name, old.name)
+            cluster.nats.rejoin(old.name, other.name)
+            cluster.nats.rejoin(other.name, old.name)
         await asyncio.sleep(10)
         assert len(in_sync(leader(cluster))) == 2
         old.disk.injected_error = None
@@ -186,7 +186,7 @@ def test_those_who_ask_to_join_again_and_again_fill_no_memory() -> None:
 
     async def main() -> None:
         proposals: Any = SimpleNamespace(raft=raft, submit=submit)
-        live = LiveBrokers(raft, nothing, nothing)
+        live = LiveBrokers(raft, nothing, nothing, nothing)
         joining = Joining(proposals, live, nothing, nothing, nothing, Jobs(print, Metrics()))
         for number in range(3 * RAFT_MAX_SERVERS):
             await joining._record_loss("c", f"incarnation {number}")

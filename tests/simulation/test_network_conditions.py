@@ -111,7 +111,7 @@ def test_hosts_that_are_severed_receive_nothing_from_each_other_one_way() -> Non
         b.send(pub(b"s", b"from b"))
         await asyncio.sleep(1)
         assert (of_a.payloads, of_b.payloads) == ([b"from a", b"from b"], [b"from b"])
-        nats.mend("a", "b")
+        nats.rejoin("a", "b")
         a.send(pub(b"s", b"mended"))
         await asyncio.sleep(1)
         assert of_b.payloads == [b"from b", b"mended"]

@@ -13,7 +13,9 @@ from bascule.sim.scenario import scenario
 
 SEEDS = range(1, 21)
 ALONE_SEEDS = range(1, 11)
-LAST_LINE = re.compile(r"seeds=\d+ commits=\d+ crashes=\d+ splits=\d+ elections=\d+ violations=\d+ digest=[0-9a-f]{32}")
+LAST_LINE = re.compile(
+    r"seeds=\d+ commits=\d+ crashes=\d+ splits=\d+ elections=\d+ tombstones=\d+ violations=\d+ digest=[0-9a-f]{32}"
+)
 
 
 @pytest.fixture(scope="module")

@@ -6,20 +6,29 @@ from typing import Any
 import pytest
 
 from bascule.client import BlockingClient
+from bascule.errors import StartError
 from bascule.testing.processes import BrokerProcess, start_broker
 
 
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    with start_broker(tmp_path_factory.mktemp("spark")) as running:
+    with start_broker(tmp_path_factory.mktemp("spark"), config={"cursors.stream.partitions": 1}) as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    from bascule.spark import session
+    from bascule.spark.delta import delta_settings
+    from bascule.spark.session import SETTINGS, session
 
-    spark = session("tests", master="local[2]", spark_sql_shuffle_partitions="2")
+    # Tests are short: code that the second compiler makes faster has ended before.
+    java = f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    settings = {"spark_sql_shuffle_partitions": "2", "spark_driver_extraJavaOptions": java}
+    try:
+        settings |= delta_settings()
+    except StartError:  # told by `delta`
+        pass
+    spark = session("tests", master="local[2]", **settings)
     yield spark
     spark.stop()
 
@@ -28,3 +37,15 @@ def spark() -> Iterator[Any]:
 def client(broker: BrokerProcess) -> Iterator[BlockingClient]:
     with BlockingClient(broker.address) as client:
         yield client
+
+
+@pytest.fixture
+def delta(spark: Any) -> Any:
+    """The session, if it has Delta."""
+    from bascule.spark.delta import delta_settings
+
+    try:
+        delta_settings()
+    except StartError as error:
+        pytest.skip(f"Delta is not there: {error}")
+    return spark

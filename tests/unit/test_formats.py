@@ -10,6 +10,7 @@ are compared without that.
 
 import asyncio
 import itertools
+import re
 import struct
 from collections.abc import Callable
 from functools import cache
@@ -36,6 +37,10 @@ from tests.harness.recorded import PROTOBUF, Recorded, Said, fields_of, plain, s
 
 RECORDED = Recorded.load(VECTORS / "recorded.json.xz")
 BY_CHANCE = ("raft/", cleanshutdown.FILE)
+WRITTEN_ANEW = (".index", "promised-ends.cached")
+"""Two files that say more since: how many records a segment has, and which logs had promised nothing. Neither is
+needed: an index is made of its segment, and without cached ends the replicas compare their logs. What the earlier
+release wrote is read, by the tests above."""
 RAFT = {kind.__name__ for kind in raft_messages.Message.__subclasses__()}
 
 
@@ -115,27 +120,37 @@ def test_recorded_logs_and_epochs_go_on_where_they_were() -> None:
     run(main())
 
 
+def _to_the_second(path: str) -> str:
+    """What is quarantined is named by the moment, which depends on all that a broker does besides."""
+    return re.sub(r"(/\d{8}T\d{6})\.\d{6}Z-", r"\1Z-", path)
+
+
 @cache
-def today(luck: int) -> tuple[dict[str, MemoryDisk], list[Said]]:
+def today(variant: int) -> tuple[dict[str, MemoryDisk], list[Said]]:
     """What this release writes and says in the same history."""
-    history = History(luck)
+    history = History(variant)
     messages = spoken(history)
     return {name: member.disk for name, member in history.members.items()}, messages
 
 
-@pytest.mark.parametrize("luck", [0, 1])
+@pytest.mark.parametrize("variant", [0, 1])
 @pytest.mark.parametrize("name", list(NAMES))
-def test_the_same_history_writes_the_same_files(name: str, luck: int) -> None:
-    stored, written = RECORDED.disk(name), today(luck)[0][name]
+def test_the_same_history_writes_the_same_files(name: str, variant: int) -> None:
+    stored, written = RECORDED.disk(name), today(variant)[0][name]
     assert records(written) == records(stored)
     follower = name != "a"  # which led all the time
     kinds: tuple[str, ...] = (*BY_CHANCE, *((".log", ".index") if follower else ()))
     before, after = (
-        {path: data for path, data in files(disk).items() if not path.startswith(kinds) and not path.endswith(kinds)}
+        {
+            _to_the_second(path): data
+            for path, data in files(disk).items()
+            if not path.startswith(kinds) and not path.endswith(kinds)
+        }
         for disk in (stored, written)
     )
     assert list(after) == list(before)
-    assert [path for path in before if before[path] != after[path]] == []
+    other = [path for path in before if before[path] != after[path]]
+    assert [path for path in other if not path.endswith(WRITTEN_ANEW)] == []
     assert {path for path in before if path.startswith("streams/")}, "epochs at least"
 
 
@@ -219,6 +234,8 @@ SINCE = {
     commands.LeaveGroup,
     commands.ChangeCoordinator,
     commands.AlterStream,
+    commands.InitProducer,
+    commands.TellCleared,
 }
 
 
@@ -276,7 +293,7 @@ CODECS: dict[str, Callable[[Said], bytes]] = {
 
 
 def test_every_kind_of_message_was_recorded() -> None:
-    unused = {"PARTITION_NOTIFICATION"}
+    unused = {"PARTITION_NOTIFICATION", "BATCH"}  # and what brokers do not say to each other
     types = {MsgType(said.payload[7]).name for said in RECORDED.messages if said.payload.startswith(MAGIC)}
     assert types == {kind.name for kind in MsgType} - unused
     assert {said.kind for said in RECORDED.messages} == set(CODECS)
@@ -310,6 +327,7 @@ def test_a_record_in_several_messages_is_one_again() -> None:
 
 
 FIELDS_SINCE = {
+    "SERVER_INFO_RESPONSE": {"knowsCleared"},
     "status PARTITION_STATUS_RESPONSE": {"carriedOut"},
     "admin PARTITION_STATUS_RESPONSE": {
         "positions.bytes",

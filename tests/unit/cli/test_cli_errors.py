@@ -2,6 +2,9 @@
 
 import io
 import json
+import subprocess
+import sys
+from datetime import datetime
 
 import pytest
 from click.testing import CliRunner
@@ -10,11 +13,14 @@ from rich.console import Console
 from bascule.cli import output
 from bascule.cli.cluster import _accepting, _not_stopped
 from bascule.cli.connect import say_waits
+from bascule.cli.main import cli
 from bascule.cli.output import CommandFailed, harmless, harmless_json, reported, say, showing_progress
 from bascule.cli.pub import pub
 from bascule.cli.up import up
+from bascule.client import Outgoing
 from bascule.client.failures import NO_METADATA_LEADER
-from bascule.errors import Internal, NotFound, Unavailable
+from bascule.client.subscription import nanoseconds
+from bascule.errors import Internal, InvalidArgument, NotFound, Unavailable
 from bascule.wire.pb import admin_pb2 as admin
 
 
@@ -101,3 +107,83 @@ def test_what_a_terminal_would_obey_is_shown_and_not_sent() -> None:
     text = json.dumps({"value": "\x1b\x7f\x9bé"}, ensure_ascii=False)
     assert harmless_json(text).isprintable()
     assert json.loads(harmless_json(text)) == json.loads(text)
+
+
+NOBODY = "127.0.0.1:1"
+
+
+def test_a_name_that_is_no_utf_8_is_refused_in_one_line() -> None:
+    with pytest.raises(CommandFailed, match=r"^'s.{1,2}xff' is not valid UTF-8"), reported():
+        admin.DescribeStreamRequest(stream="s\udcff")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pub", "s", "x", "--create", "--replication-factor", "2147483648"],
+        ["stream", "create", "s", "--partitions", "2147483648"],
+        ["stream", "create", "s", "--replication-factor", "9999999999999999999999"],
+        ["stream", "create", "s", "--min-isr", "2147483648"],
+        ["stream", "delete-records", "s", "--partition", "2147483648", "--before", "1"],
+        ["stream", "delete-records", "s", "--partition", "0", "--before", str(1 << 63)],
+        ["stream", "hold", "set", "s", "h", "--offset", str(1 << 63)],
+        ["cluster", "elect", "s", "2147483648"],
+        ["sub", "s", "--last", "99999999999999999999"],
+    ],
+)
+def test_a_number_that_no_request_can_carry_is_wrong_usage(arguments: list[str]) -> None:
+    result = CliRunner().invoke(cli, [*arguments, "--server", NOBODY])
+    assert result.exit_code == 2
+    assert "is too large: it is at most" in result.output
+
+
+@pytest.mark.parametrize("text", ["2999-01-01", "0001-01-01", "9999-12-31T23:59:59", "1600-01-01T00:00:00+00:00"])
+def test_a_time_that_no_message_has_is_an_error_that_says_so(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="is no time of a message"):
+        nanoseconds(datetime.fromisoformat(text))
+    assert nanoseconds(datetime.fromisoformat("1969-12-31T23:59:59+00:00")) == -1_000_000_000
+
+
+@pytest.mark.parametrize("redirections", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_a_command_without_its_standard_streams_ends_as_with_them(redirections: str) -> None:
+    command = f"{sys.executable} -m bascule.cli.main pub s --server {NOBODY} {redirections}"
+    done = subprocess.run(
+        ["sh", "-c", command], check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    if "2>&-" not in redirections:
+        assert done.stderr.startswith("error: no broker can be reached")
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "version", "pub --help"])
+def test_output_that_cannot_be_written_is_an_error_of_one_line(arguments: str) -> None:
+    command = f"{sys.executable} -m bascule.cli.main {arguments} >/dev/full"
+    done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "error: No space left on device\n"
+
+
+def test_keys_and_headers_are_the_bytes_that_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Outgoing] = []
+
+    async def publish(server: str, stream: str, messages: object, template: Outgoing, *others: object) -> int:
+        given.append(template)
+        return 1
+
+    monkeypatch.setattr("bascule.cli.pub._publish", publish)
+    result = CliRunner().invoke(pub, ["s", "x", "--key", "k\udcff", "--header", "h=v\udcfe"])
+    assert result.exit_code == 0, result.output
+    assert given == [Outgoing(b"", b"k\xff", {"h": b"v\xfe"})]
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "1e400"])
+@pytest.mark.parametrize(
+    "command",
+    [["pub", "s", "v", "--retry"], ["up", "--restart-after"], ["cluster", "drain", "b", "--timeout"]],
+    ids=lambda command: str(command[0]),
+)
+def test_a_time_without_an_end_is_refused(command: list[str], seconds: str) -> None:
+    result = CliRunner().invoke(cli, [*command, seconds])
+    assert result.exit_code == 2
+    assert f"{seconds} is no time in seconds, or too long" in result.output

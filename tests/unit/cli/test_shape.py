@@ -1,12 +1,15 @@
 """Which folders `bascule up` opens, and what it says of the others."""
 
+import asyncio
 import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 
 from bascule.cli.output import CommandFailed
 from bascule.cli.shape import check_shape
+from bascule.cli.up import up
 
 
 def broker(folder: Path) -> None:
@@ -63,3 +66,38 @@ def test_lost_disks_of_a_cluster_are_no_other_shape(tmp_path: Path) -> None:
     check_shape(tmp_path, 3)
     with pytest.raises(CommandFailed, match="bascule up --brokers 2"):
         check_shape(tmp_path, 1)
+
+
+def through_the_command(monkeypatch: pytest.MonkeyPatch, *args: str) -> Result:
+    """`bascule up`, which must not get as far as starting anything."""
+
+    def started(*args: object) -> None:
+        raise AssertionError("something was started")
+
+    monkeypatch.setattr(asyncio, "run", started)
+    return CliRunner().invoke(up, [*args, "--port", "0"])
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "opens"),
+    [("", "3", "bascule up --data-dir"), ("abc", "1", "bascule up --brokers 3 --data-dir")],
+    ids=["one broker, three asked for", "three brokers, one asked for"],
+)
+def test_the_command_refuses_a_folder_of_another_shape_and_leaves_it_as_it_is(
+    there: str, asked: str, opens: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in [tmp_path / name for name in there] or [tmp_path]:
+        broker(folder)
+    before = sorted(tmp_path.rglob("*"))
+    refused = through_the_command(monkeypatch, "--brokers", asked, "--data-dir", str(tmp_path))
+    assert refused.exit_code == 1, refused.output
+    assert "nothing was started" in refused.stderr
+    assert f"{opens} {tmp_path}" in refused.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_above_the_folder_of_one_broker_the_command_names_that_folder(tmp_path: Path) -> None:
+    broker(tmp_path / "data")
+    for brokers in (1, 2):
+        with pytest.raises(CommandFailed, match=rf"a folder data with .*bascule up --data-dir {tmp_path}/data;"):
+            check_shape(tmp_path, brokers)

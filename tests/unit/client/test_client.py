@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bascule import errors, limits
-from bascule.client import AckPolicy, Message, Outgoing
+from bascule.client import AckPolicy, Client, Message, Outgoing
 from bascule.client.cluster import Cluster
 from bascule.client.failures import from_publish_code, from_status, passes_by_itself
 from bascule.client.requests import Encoder, Responses, TooLarge, in_turn, partition_for, unfit
@@ -61,13 +61,17 @@ def test_a_key_chooses_the_same_partition_as_in_the_go_client() -> None:
     assert partition_for(b"123456789", 3) == 0xCBF43926 % 3
 
 
+NAMES = st.text(max_size=8).filter(lambda name: name not in ("subject", "reply"))
+"""Servers set these headers themselves."""
+
+
 @given(
     st.lists(
         st.builds(
             Outgoing,
             st.binary(max_size=300),
             st.none() | st.binary(max_size=20),
-            st.none() | st.dictionaries(st.text(max_size=8), st.binary(max_size=8), max_size=3),
+            st.none() | st.dictionaries(NAMES, st.binary(max_size=8), max_size=3),
         ),
         max_size=5,
     ),
@@ -230,3 +234,8 @@ def test_streams_the_broker_does_not_know_are_left_out_of_the_metadata() -> None
     metadata = metadata_of(response)
     assert list(metadata.streams) == ["known"]
     assert metadata.streams["known"].partitions[0].leader == "a"
+
+
+def test_a_client_that_is_not_awaited_says_so() -> None:
+    with pytest.raises(AttributeError, match=r"no client yet that has 'publish': `client = await Client.connect"):
+        Client.connect("localhost:9292").publish  # type: ignore[attr-defined]  # noqa: B018

@@ -1,13 +1,14 @@
 """The commands of an administrator, decided without a cluster: what they do, and what they refuse."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bascule.core.metadata import plans
 from bascule.core.metadata.brokers import Brokers
 from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
+    AlterStream,
     At,
     BeginRemoval,
     BrokerDied,
@@ -26,7 +27,7 @@ from bascule.core.metadata.state import Metadata, Rejected
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.errors import FailedPrecondition, NotFound
 from bascule.limits import REMOVED_BROKERS
-from tests.harness.metadata import commands
+from tests.harness.metadata import a_stream, commands
 
 ABC = ("a", "b", "c")
 
@@ -77,12 +78,12 @@ def test_draining_twice_changes_nothing_more() -> None:
 def test_what_only_the_drained_broker_has_it_keeps_and_that_is_said() -> None:
     metadata = cluster(3, factor=1)
     done(metadata, plans.drain(metadata, everybody(), "a"))
-    (kept,) = plans.not_movable(metadata, "a")
-    assert (kept.stream, kept.reason) == ("s", "it has no other replica")
+    (retained,) = plans.not_movable(metadata, "a")
+    assert (retained.stream, retained.reason) == ("s", "it has no other replica")
     assert plans.due(metadata, ()) == []
 
 
-def test_what_is_kept_goes_as_soon_as_another_is_in_sync() -> None:
+def test_what_could_not_be_moved_goes_as_soon_as_another_is_in_sync() -> None:
     metadata = cluster(1)
     for broker in ("b", "c"):
         done(metadata, BrokerDied(broker))
@@ -290,6 +291,12 @@ def test_elections_nobody_needs_or_nobody_can_win_are_refused() -> None:
         plans.electable(the(metadata), "s", ABC)
     with pytest.raises(FailedPrecondition, match=r"no replica of s/0 is alive: start one of .* \(a\)"):
         plans.electable(the(metadata), "s", ("d",))
+    item = the(metadata)._replace(isr=("a",), eligible=("c",))
+    with pytest.raises(FailedPrecondition, match="c is eligible to lead and alive, and nothing need be lost"):
+        plans.electable(item, "s", ("b", "c"))
+    assert plans.electable(item, "s", ("b",)) == ["b"]
+    with pytest.raises(FailedPrecondition, match=r"best one that was in sync or is eligible \(a, c\)"):
+        plans.electable(item, "s", ())
 
 
 @pytest.mark.parametrize(
@@ -314,8 +321,18 @@ def test_what_cannot_be_elected_is_told(at: At, isr: tuple[str, ...] | None, say
 # --- always -----------------------------------------------------------------------------------------------------
 
 
+AN_ELIGIBLE_REPLICA_LEADS: list[Command] = [
+    CreateStream(a_stream("a", 1, ABC)),
+    AlterStream("a", StreamConfig(min_isr=2)),
+    RemoveBroker("b", ""),
+    BrokerDied("a"),
+    RemoveBroker("c", ""),
+]
+
+
 @settings(deadline=None)
 @given(st.lists(commands, max_size=20))
+@example(AN_ELIGIBLE_REPLICA_LEADS)
 def test_whatever_is_asked_every_partition_has_a_leader_in_sync_among_its_replicas(history: list[Command]) -> None:
     metadata = Metadata()
     for index, command in enumerate(history, 1):
@@ -332,7 +349,8 @@ def test_whatever_is_asked_every_partition_has_a_leader_in_sync_among_its_replic
                     assert item.epoch >= old.epoch
                     assert item.isr or not old.isr or isinstance(command, DiskLost)
                     if item.unclean_epoch == old.unclean_epoch and not isinstance(command, ExpandIsr):
-                        assert set(item.isr) <= set(old.isr), "only its leader brings a replica into sync"
+                        elected = {item.leader} & set(old.eligible)
+                        assert set(item.isr) - elected <= set(old.isr), "only its leader brings a replica into sync"
                     if item.leader != old.leader:
                         assert item.leader_epoch == index
 

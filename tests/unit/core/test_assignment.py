@@ -74,8 +74,8 @@ def test_as_even_as_subscriptions_allow(
 
 @given(members, sizes)
 def test_what_is_even_already_stays(now: dict[str, list[str]], partitions: dict[str, int]) -> None:
-    settled = assign(now, partitions, {})
-    assert assign(now, partitions, settled) == settled
+    balanced = assign(now, partitions, {})
+    assert assign(now, partitions, balanced) == balanced
 
 
 @given(st.integers(1, 5), sizes)

@@ -1,5 +1,6 @@
 """The bytes of metadata commands: those in tests/vectors/commands.jsonl were written by the code that was there before
-commands had one codec, and are on disks and on the wire of running clusters."""
+commands had one codec, or by the code that came with the command, and are on disks and on the wire of running
+clusters."""
 
 import json
 from dataclasses import replace
@@ -45,6 +46,8 @@ def command_of(recorded: dict[str, Any]) -> Command:
         given["config"] = StreamConfig(**given["config"])
     if "starts" in given:
         given["starts"] = tuple(commands.NewStart(*each) for each in given["starts"])
+    if "ends" in given:
+        given["ends"] = tuple(commands.ClearedEnd(*each) for each in given["ends"])
     for name in ("additions", "elected"):
         if name in given:
             given[name] = tuple(At(**each) for each in given[name])

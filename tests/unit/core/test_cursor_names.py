@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bascule.core.cursors.keys import CursorName, partition_of
+from bascule.core.cursors.keys import CursorName, CursorValue, partition_of
 from bascule.errors import InvalidArgument
 from bascule.limits import MAX_CURSOR_ID_BYTES, MAX_CURSOR_STREAM_BYTES
 
@@ -26,22 +26,31 @@ def test_known_partitions() -> None:
     assert CursorName("c", "orders", 3).key == b"c,orders,3"
 
 
-@given(words, words, st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1))
-def test_a_value_is_read_as_it_was_written(cursor_id: str, stream: str, partition: int, offset: int) -> None:
+@given(words, words, st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**63))
+def test_a_value_is_read_as_it_was_written(
+    cursor_id: str, stream: str, partition: int, offset: int, index: int
+) -> None:
     cursor = CursorName(cursor_id, stream, partition)
-    assert cursor.offset_in(cursor.value(offset)) == offset
-    assert CursorName(cursor_id + "x", stream, partition).offset_in(cursor.value(offset)) is None
+    assert cursor.found_in(cursor.value(offset, index)) == CursorValue(offset, index)
+    assert CursorName(cursor_id + "x", stream, partition).found_in(cursor.value(offset)) is None
 
 
 @given(st.binary(max_size=30))
 def test_what_is_no_cursor_is_none(value: bytes) -> None:
-    assert CursorName("no such id in it", "s", 0).offset_in(value) is None
+    assert CursorName("no such id in it", "s", 0).found_in(value) is None
+
+
+def test_a_value_holds_for_the_stream_it_was_set_in_and_where_that_is_not_known() -> None:
+    assert CursorValue(5, 8).holds_for(8)
+    assert CursorValue(5, 8).holds_for(None), "no such stream: nobody can be misled"
+    assert not CursorValue(5, 8).holds_for(9), "made again"
+    assert CursorValue(5, 0).holds_for(9), "set before there was such a stream, or by an earlier release"
 
 
 def test_two_cursors_with_one_key_are_two() -> None:
     one, other = CursorName("a,b", "c", 0), CursorName("a", "b,c", 0)
     assert one.key == other.key
-    assert other.offset_in(one.value(5)) is None
+    assert other.found_in(one.value(5)) is None
 
 
 @pytest.mark.parametrize(

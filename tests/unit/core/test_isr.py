@@ -21,7 +21,7 @@ from bascule.core.metadata.commands import (
     RemoveBroker,
     ShrinkIsr,
 )
-from bascule.core.metadata.isr import Circumstances, Departure, leave
+from bascule.core.metadata.isr import ClusterState, Departure, giving_way, leave
 from bascule.core.metadata.placement import place
 from bascule.core.metadata.state import Metadata, Rejected
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
@@ -152,6 +152,24 @@ def test_a_leader_that_steps_down_stays_eligible_and_an_eligible_one_takes_over(
     assert sets(do(metadata, ChangeLeader("s", 0, "a", term, ("a", "b")))) == ("b", "b", "a")
 
 
+def test_who_gives_way_with_all_it_promised_is_eligible_and_only_the_one_it_names_leads() -> None:
+    metadata = led(3)
+    item = the(metadata)
+    asked = giving_way(item, GiveWay("s", 0, "c", "a", item.leader_epoch, item.epoch), whole=True)
+    assert sets(do(metadata, asked)) == ("c", "bc", "a"), "b has no more leaderships than c"
+    assert sets(do(metadata, DiskLost("c", ("a",)))) == ("a", "a", "b")
+
+
+def test_whom_a_leader_gives_way_to_is_in_sync_or_eligible_or_it_leaves_the_sets() -> None:
+    metadata = led()
+    item = do(metadata, BrokerDied("c", ("a", "b")), BrokerDied("b", ("a",)))
+    for replica, whole in (("c", True), ("b", False), ("a", True)):
+        asked = GiveWay("s", 0, replica, "a", item.leader_epoch, item.epoch)
+        assert giving_way(item, asked, whole) is asked
+    asked = GiveWay("s", 0, "b", "a", item.leader_epoch, item.epoch)
+    assert sets(do(metadata, giving_way(item, asked, whole=True))) == ("b", "b", "a")
+
+
 def test_who_gives_way_is_in_no_set() -> None:
     metadata = led()
     do(metadata, BrokerDied("c", ("a", "b")), BrokerDied("b", ("a",)))
@@ -204,7 +222,7 @@ def test_what_was_asked_for_a_replica_before_something_befell_it_comes_too_late(
 
 def test_an_eligible_leader_is_alone_in_sync_and_the_least_loaded_one_is_taken() -> None:
     item = Partition(PartitionId(0), ("a", "b", "c", "d"), "a", ("a", "b"), eligible=("c", "d"))
-    now = Circumstances(9, ("c", "d", "x"))
+    now = ClusterState(9, ("c", "d", "x"))
     moved = leave(item, "a", Departure.WHOLE, 3, now, Counter({"a": 1, "c": 2, "d": 1}))
     assert (moved.leader, moved.isr, sorted(moved.eligible)) == ("d", ("d",), ["a", "b", "c"])
     drained = leave(item, "a", Departure.WHOLE, 3, replace(now, draining=("d",)), Counter({"c": 2}))

@@ -23,11 +23,14 @@ from bascule.core.partition.leader import (
 from bascule.errors import AckError
 from bascule.limits import PENDING_ACK_BYTES
 from bascule.types import Epoch
-from bascule.wire.kernels import decode_records
+from bascule.wire.envelope import MsgType, encode
+from bascule.wire.kernels import ProducerTable, decode_records
+from bascule.wire.pb import api_pb2 as api
+from bascule.wire.producers import numbered, producer_prefix
 from bascule.wire.record import origin
 from tests.harness.batches import batch, envelope
 
-OWED = struct.Struct("<qqBBHHI")
+PENDING = struct.Struct("<qqBBHHI")
 
 
 def leader(isr: tuple[str, ...] = ("me",), min_isr: int = 1, *, occ: bool = False, limit: int = 1000) -> Leader:
@@ -40,8 +43,8 @@ def acks(effect: Effect) -> list[tuple[int, int, int, bytes]]:
     assert isinstance(effect, SendAcks)
     found, position = [], 0
     while position < len(effect.pending):
-        offset, _, policy, error, inbox, subject, correlation = OWED.unpack_from(effect.pending, position)
-        position += OWED.size + inbox + subject + correlation
+        offset, _, policy, error, inbox, subject, correlation = PENDING.unpack_from(effect.pending, position)
+        position += PENDING.size + inbox + subject + correlation
         found.append((offset, policy, error, effect.pending[position - correlation : position]))
     return found
 
@@ -175,3 +178,47 @@ def test_acks_that_wait_are_bounded_and_their_loss_is_said() -> None:
     stored = sum(item.nbytes for item in dropped) + machine.pending.nbytes
     assert 70 * 1000 * 1024 < stored < 70 * 1000 * 1100
     assert 1 <= len(dropped) <= 2
+
+
+def numbered_message(sequence: int, policy: int) -> bytes:
+    message = api.Message(
+        offset=-1,
+        value=b"v",
+        ackInbox="inbox",
+        correlationId=str(sequence),
+        producer=numbered(producer_prefix(1, 1, 7, 0), sequence),
+    )
+    message.ackPolicy = policy  # type: ignore[assignment]
+    return encode(MsgType.PUBLISH, message.SerializeToString())
+
+
+def idempotent(isr: tuple[str, ...]) -> Leader:
+    identity = Identity(origin("orders", 0), b"orders", Epoch(3), 1000, False, b"cluster.")
+    return Leader(identity, InSync("me", isr, isr, 1, 0), 0, 0, producers=ProducerTable(7, 0))
+
+
+def test_an_ack_of_a_duplicate_waits_until_what_it_repeats_is_committed() -> None:
+    """Its record may be lost with this leader until then."""
+    machine = idempotent(("me", "b"))
+    machine.step(Arrived(batch(numbered_message(0, 1)), now=1))
+    assert machine.step(Arrived(batch(numbered_message(0, 1), numbered_message(0, 0)), now=2)) == []
+    (paid,) = machine.step(Promised(1))
+    assert [(offset, policy) for offset, policy, _, _ in acks(paid)] == [(0, 0)]
+    paid, _ = machine.step(Fetched("b", 1, 1, now=3))
+    assert [(offset, policy) for offset, policy, _, _ in acks(paid)] == [(0, 1), (0, 1)]
+    (paid,) = machine.step(Arrived(batch(numbered_message(0, 1), numbered_message(0, 0)), now=4))
+    assert sorted((offset, policy) for offset, policy, _, _ in acks(paid)) == [(0, 0), (0, 1)]
+    machine.step(Arrived(batch(numbered_message(1, 1)), now=5))
+    assert machine.step(Arrived(batch(numbered_message(0, 1)), now=6)) == []
+    assert (machine.end, machine.pending.nbytes > 0) == (2, True)
+
+
+def test_what_a_leader_may_not_store_leaves_nothing_with_its_producers() -> None:
+    machine = idempotent(("me",))
+    (refused,) = machine.arrived(batch(numbered_message(0, 1)), 1, may_store=False)
+    assert [error for _, _, error, _ in acks(refused)] == [AckError.UNKNOWN]
+    machine.step(Failed(0))
+    (refused,) = machine.step(Arrived(batch(numbered_message(0, 1)), now=2))
+    assert [error for _, _, error, _ in acks(refused)] == [AckError.UNKNOWN]
+    assert machine.producers is not None
+    assert len(machine.producers) == 0

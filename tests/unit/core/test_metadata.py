@@ -85,7 +85,7 @@ def test_unset_and_zero_stay_apart_in_stream_configuration() -> None:
     assert StreamConfig.from_wire(config.to_wire()) == config
 
 
-def test_garbage_is_a_corrupt_error_not_a_crash() -> None:
+def test_malformed_bytes_are_a_corrupt_error_not_a_crash() -> None:
     with pytest.raises(CorruptError):
         decode(b"\xff\xff\xff")
     with pytest.raises(CorruptError, match="newer version"):

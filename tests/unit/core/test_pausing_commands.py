@@ -3,10 +3,11 @@
 import pytest
 
 from bascule.core.metadata.commands import BrokerDied, CreateStream, PauseStream, ResumeStream, SetStreamReadonly
+from bascule.core.metadata.pausing import is_resumed, replicates
 from bascule.core.metadata.state import Metadata, Rejected
 from bascule.core.metadata.streams import EventTimes, Partition, Stream
 from bascule.errors import FailedPrecondition
-from bascule.types import PartitionId
+from bascule.types import Epoch, PartitionId
 
 
 def made() -> Metadata:
@@ -65,3 +66,36 @@ def test_a_leader_of_the_past_pauses_nothing(leader: tuple[str, int]) -> None:
     assert isinstance(outcome, Rejected)
     metadata.apply(3, PauseStream("s", (0,), leader="a", leader_epoch=1))
     assert paused(metadata) == [0]
+
+
+@pytest.mark.parametrize(
+    ("isr", "alive", "expected"),
+    [
+        (("a", "b"), ("a", "b", "c"), True),
+        (("a", "b", "c"), ("a", "b", "c"), False),
+        (("a", "b"), ("a", "b"), False),
+        (("a",), ("a", "c", "d"), True),
+        (("a", "b"), ("b", "c"), False),
+        ((), ("a", "b", "c"), False),
+    ],
+)
+def test_a_paused_partition_is_replicated_while_a_live_replica_is_not_in_sync_and_its_leader_is_alive(
+    isr: tuple[str, ...], alive: tuple[str, ...], expected: bool
+) -> None:
+    item = Partition(PartitionId(0), ("a", "b", "c"), isr[0] if isr else "", isr, paused=True)
+    assert replicates(item, alive) is expected
+
+
+def test_what_a_resumption_waits_for() -> None:
+    metadata = made()
+    metadata.apply(2, PauseStream("s", (0, 1), resume_all=True))
+    metadata.apply(3, PauseStream("s", (2,)))
+
+    def waits_for(index: int, command: ResumeStream) -> list[int]:
+        metadata.apply(index, command)
+        return [item.id for item in metadata.streams["s"] if is_resumed(item, command, Epoch(index))]
+
+    assert waits_for(4, ResumeStream("s", (2,))) == [2]
+    assert waits_for(5, ResumeStream("s", (2,))) == [2], "somebody else may just have resumed it"
+    assert waits_for(6, ResumeStream("s", (0,))) == [0, 1]
+    assert waits_for(7, ResumeStream("s", ())) == [0, 1, 2]

@@ -184,7 +184,43 @@ def test_a_member_one_answer_behind_under_load_is_caught_up() -> None:
     machine = in_sync(("me", "b"))
     machine.start_watching(0)
     for now in range(0, 5 * LAG, 10):
-        machine.fetched("b", max(0, now - 10), 0, now, now)
+        machine.fetched("b", max(0, now - 10), max(0, now - 10), now, now)
+        assert machine.lagging(now, LAG) == []
+
+
+def test_a_member_whose_disk_syncs_less_often_than_it_reports_is_caught_up_under_load() -> None:
+    machine = in_sync(("me", "b"))
+    machine.start_watching(0)
+    for now in range(0, 10 * LAG, 10):
+        machine.fetched("b", max(0, now - 10), max(0, (now - 10) // 40 * 40 - 5), now, now)
+        assert machine.lagging(now, LAG) == []
+
+
+def test_a_member_that_receives_everything_and_syncs_nothing_is_asked_out() -> None:
+    """Its disk hangs, without an error. The high watermark waits for what it promises."""
+    machine = in_sync(("me", "b"))
+    machine.start_watching(0)
+    machine.fetched("b", 10, 10, 10, 0)
+    machine.promised(11)
+    assert machine.hw_end == 10
+    for now in range(10, LAG, 10):
+        machine.fetched("b", 11, 10, 11, now)
+        assert machine.lagging(now, LAG) == []
+    machine.heard("b", 11, LAG + 20)
+    assert machine.lagging(LAG + 20, LAG) == ["b"], "it caught up with what was there at its first report, at 10"
+    assert machine.changed(("me",))
+    assert machine.hw_end == 11
+    machine.fetched("b", 11, 10, 11, LAG + 30)
+    assert machine.recovered(LAG + 30, LAG) == []
+    machine.fetched("b", 11, 11, 11, LAG + 40)
+    assert machine.recovered(LAG + 40, LAG) == ["b"], "its disk answers again"
+
+
+def test_a_member_is_caught_up_with_a_leader_whose_own_log_failed_and_is_shorter_now() -> None:
+    machine = in_sync(("me", "b"))
+    machine.start_watching(0)
+    for now in range(0, 3 * LAG, 10):
+        machine.fetched("b", 10, 10, 20 if now == 0 else 10, now)
         assert machine.lagging(now, LAG) == []
 
 
@@ -310,7 +346,7 @@ def catch_up(log: Log, leader: Log, leader_epoch: int, committed: int, limit: in
                     assert end >= min(agreed, committed), "a committed record was truncated"
                     del log.records[end:]
                     assert machine.step(f.Truncated(end)) == []
-                case f.Distrust(reason):
+                case f.IgnoreResponse(reason):
                     raise AssertionError(reason)
     raise AssertionError("the logs never came to agree")
 
@@ -321,9 +357,9 @@ def test_logs_that_parted_under_several_leaders_agree_again_and_keep_what_was_co
     """Three replicas; in each term one of them leads that has all that is committed, and reaches some of the others."""
     logs = [Log(), Log(), Log()]
     committed = 0
-    kept: list[bytes] = []
+    retained: list[bytes] = []
     for epoch in range(1, data.draw(st.integers(2, 7))):
-        able = [number for number, log in enumerate(logs) if log.records[:committed] == kept]
+        able = [number for number, log in enumerate(logs) if log.records[:committed] == retained]
         lead = data.draw(st.sampled_from(able))
         for _ in range(data.draw(st.integers(0, 4))):
             logs[lead].write(epoch, b"%d by %d" % (epoch, lead))
@@ -331,13 +367,13 @@ def test_logs_that_parted_under_several_leaders_agree_again_and_keep_what_was_co
             if number != lead and data.draw(st.booleans()):
                 catch_up(log, logs[lead], epoch, committed, data.draw(st.integers(1, 3)))
                 committed = logs[lead].end
-                kept = logs[lead].records[:committed]
-    able = [number for number, log in enumerate(logs) if log.records[:committed] == kept]
+                retained = logs[lead].records[:committed]
+    able = [number for number, log in enumerate(logs) if log.records[:committed] == retained]
     for log in logs:
         if log is not logs[able[0]]:
             catch_up(log, logs[able[0]], 99, committed, 2)
     assert logs[0].records == logs[1].records == logs[2].records
-    assert logs[0].records[:committed] == kept
+    assert logs[0].records[:committed] == retained
     assert logs[0].epochs.entries == logs[1].epochs.entries == logs[2].epochs.entries
 
 
@@ -353,9 +389,9 @@ def test_damaged_stale_or_foreign_answers_are_not_taken() -> None:
     machine = follower_at(0, Log())
     flipped = data[:20] + bytes([data[20] ^ 1]) + data[21:]
     (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, 0, 0, flipped)))
-    assert isinstance(effect, f.Distrust)
+    assert isinstance(effect, f.IgnoreResponse)
     (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, 0, 0, data[:-1])))
-    assert isinstance(effect, f.Distrust)
+    assert isinstance(effect, f.IgnoreResponse)
     assert machine.step(f.Answered(Answer(1, 0, Kind.DATA, 4, 0, 3, 0, 0, 0, 0, data))) == []
     assert machine.end == 0
     (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DATA, 5, 0, 3, 0, 0, 0, 0, data)))
@@ -380,7 +416,7 @@ def test_nothing_committed_is_ever_truncated() -> None:
     machine = f.Follower(1, 0, Epoch(5), log.epochs, 3, 3, 3)
     assert machine.step(f.Promised(3)) == [f.Expose(3)]
     (effect,) = machine.step(f.Answered(Answer(1, 0, Kind.DIVERGED, 5, 3, 3, 3, 2, 0, 1, b"")))
-    assert isinstance(effect, f.Distrust)
+    assert isinstance(effect, f.IgnoreResponse)
 
 
 def test_an_answer_about_an_earlier_log_truncates_nothing() -> None:

@@ -95,8 +95,8 @@ def test_a_tail_torn_at_any_byte_is_set_aside_and_writing_goes_on(caplog: pytest
             torn.put(path, whole[:length])
             log, content = await opened(torn)
             assert content == (0, None, commands(1, 2))
-            kept = [torn.content(name) for name in torn.paths() if "cut-at" in name]
-            assert kept == ([whole[2 * size : length]] if length > 2 * size else [])
+            retained = [torn.content(name) for name in torn.paths() if "cut-at" in name]
+            assert retained == ([whole[2 * size : length]] if length > 2 * size else [])
             await log.append(3, b"another")
             assert (await opened(torn))[1][2] == [*commands(1, 2), (3, b"another")]
 

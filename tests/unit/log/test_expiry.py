@@ -1,7 +1,9 @@
 """The front of a log goes in whole segments; a power loss at any step of that brings nothing back and loses nothing."""
 
 import asyncio
+import errno
 import random
+from contextlib import suppress
 
 import pytest
 
@@ -52,6 +54,51 @@ def test_below_the_start_nothing_is_served_and_the_files_go() -> None:
     run(main())
 
 
+async def expired(replicated: bool) -> tuple[MemoryDisk, Bench]:
+    """Nothing is on record about its end but what is stored with its start."""
+    disk = MemoryDisk()
+    bench = await filled(disk, 10, replicated=replicated)
+    bench.log.raise_start(6)
+    await bench.log.expire()
+    return disk, bench
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_the_end_that_is_stored_with_the_start_shows_that_the_last_records_are_gone(replicated: bool) -> None:
+    async def main() -> None:
+        disk, bench = await expired(replicated)
+        await bench.close()
+        for base in (8, 9):
+            disk.vanish(f"{FOLDER}/{base:020}.log")
+            disk.vanish(f"{FOLDER}/{base:020}.index")
+        bench = await open_bench(disk, ONE_A_SEGMENT, replicated=replicated)
+        assert bench.log.tail is Tail.SHORT
+        if not replicated:
+            await bench.store([b"next"])
+            assert await offsets(bench) == [6, 7, 10], "lost offsets are not given again"
+
+    run(main())
+
+
+@pytest.mark.parametrize("end", [6, 8])
+@pytest.mark.parametrize("power", [False, True])
+def test_a_log_that_was_truncated_after_its_start_was_stored_is_not_short(power: bool, end: int) -> None:
+    async def main() -> None:
+        for step in range(40):
+            disk, bench = await expired(replicated=True)
+            bench.log.segments.visible_end = 0
+            if step:
+                disk.fail_at(disk.steps + step, times=1000)
+            with suppress(OSError, LogError):
+                await (bench.log.truncate(end) if end > 6 else bench.log.begin_at(12))
+            disk.heal()
+            disk.crash(random.Random(1)) if power else disk.kill(random.Random(1))
+            bench = await open_bench(disk, ONE_A_SEGMENT, replicated=True)
+            assert bench.log.tail is not Tail.SHORT, step
+
+    run(main())
+
+
 @pytest.mark.parametrize("replicated", [False, True])
 @pytest.mark.parametrize("step", range(1, 16))
 def test_a_power_loss_at_any_step_of_a_removal(step: int, replicated: bool) -> None:
@@ -77,6 +124,34 @@ def test_a_power_loss_at_any_step_of_a_removal(step: int, replicated: bool) -> N
             assert bench.log.end == 9
 
     run(main())
+
+
+@pytest.mark.parametrize("replicated", [False, True])
+def test_a_start_that_is_raised_during_a_removal_is_stored_before_more_goes(
+    replicated: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        for seed in range(20):
+            disk = MemoryDisk()
+            bench = await filled(disk, 20, replicated=replicated)
+            bench.log.raise_start(6)
+            removal = asyncio.create_task(bench.log.expire())
+            while 0 in segments_on(disk):
+                await asyncio.sleep(0)
+            bench.log.raise_start(15)
+            while len(segments_on(disk)) > 10:
+                await asyncio.sleep(1e-4)
+            removal.cancel()
+            disk.crash(random.Random(seed))
+            start = (await read_start(disk, FOLDER)).start
+            bench = await open_bench(disk, ONE_A_SEGMENT, replicated=replicated)
+            left = await offsets(bench)
+            assert start == 15
+            assert left == list(range(15, 20))
+            assert not bench.log.damaged
+
+    run(main())
+    assert "missing" not in caplog.text
 
 
 @pytest.mark.parametrize("replicated", [False, True])
@@ -236,5 +311,53 @@ def test_a_damaged_file_of_the_start_brings_nothing_above_it_down() -> None:
         disk.put(path, bytes(len(disk.content(path))))
         bench = await open_bench(disk, ONE_A_SEGMENT)
         assert await offsets(bench) == [7, 8, 9]
+
+    run(main())
+
+
+def test_what_is_not_asked_for_stays_though_the_start_is_raised_meanwhile() -> None:
+    """What it says of producers, say, is not stored yet."""
+
+    async def main() -> None:
+        bench = await filled(MemoryDisk(), 20)
+        bench.log.raise_start(6)
+        removal = asyncio.create_task(bench.log.expire(6))
+        await asyncio.sleep(0)
+        bench.log.raise_start(15)
+        await removal
+        assert (await read_start(bench.disk, FOLDER)).start == 6
+        assert bench.log.segments[0].base == 6
+        await bench.log.expire(15)
+        assert bench.log.segments[0].base == 15
+
+    run(main())
+
+
+@pytest.mark.parametrize("failing", range(12))
+def test_files_that_could_not_be_removed_go_when_the_disk_works_again(failing: int) -> None:
+    """Whichever call fails: the segments are no more in the list, and nobody else knows of their files."""
+
+    async def main() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 10)
+        log, remove, calls = bench.log, disk.remove, 0
+
+        async def fails_once(path: str) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == failing + 1:
+                raise OSError(errno.EIO, "input/output error", path)
+            await remove(path)
+
+        disk.remove = fails_once  # type: ignore[method-assign]
+        log.raise_start(6)
+        with pytest.raises(LogError, match="input/output error"):
+            await log.expire()
+        before = log.expires
+        await bench.store(bodies(10, 1))
+        await log.expire()
+        assert (before, log.expires) == (True, False), "it is to be tried again"
+        assert segments_on(disk) == [6, 7, 8, 9, 10]
+        assert await offsets(bench) == [6, 7, 8, 9, 10]
 
     run(main())

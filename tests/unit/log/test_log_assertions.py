@@ -19,7 +19,7 @@ from tests.harness.stops import stop
 
 PLANTED = "planted: two and two are five"
 INTERVAL = SyncMode("interval", 1_000_000)
-PLACES = {"take": GROUP, "settle": GROUP, "take_unsynced": INTERVAL, "settle_synced": INTERVAL}
+PLACES = {"take": GROUP, "finish": GROUP, "take_unsynced": INTERVAL, "finish_synced": INTERVAL}
 
 
 def wrong(*_: object) -> NoReturn:
@@ -89,7 +89,7 @@ def test_it_is_neither_opened_again_nor_truncated(monkeypatch: pytest.MonkeyPatc
         disk = MemoryDisk()
         first, _ = await two_logs(GROUP, disk)
         with monkeypatch.context() as planted:
-            planted.setattr(first.log.appender, "settle", wrong)
+            planted.setattr(first.log.appender, "finish", wrong)
             first.append(bodies(1, 1))
             await first.log.flushed()
         before = disk.copy()
@@ -111,7 +111,7 @@ def test_any_error_but_the_disks_counts_as_one(monkeypatch: pytest.MonkeyPatch) 
 
     async def main() -> None:
         first, other = await two_logs(GROUP, MemoryDisk())
-        monkeypatch.setattr(first.log.appender, "settle", lacks)
+        monkeypatch.setattr(first.log.appender, "finish", lacks)
         first.append(bodies(1, 1))
         other.append(bodies(0, 1))
         await asyncio.sleep(0.1)

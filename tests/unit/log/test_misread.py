@@ -268,7 +268,7 @@ def test_bytes_that_memory_alone_may_have_are_not_read_past_it() -> None:
         assert [offset for offset, _ in await bench.read_all()] == [1]
         assert disk.fresh == []
         disk.fail_at(disk.steps + 1)
-        bench.log.settle_synced(await disk.commit(bench.log.take_unsynced(), sync=True))
+        bench.log.finish_synced(await disk.commit(bench.log.take_unsynced(), sync=True))
         assert bench.log.failed is not None
         await bench.log.reopen()
         assert disk.fresh == []

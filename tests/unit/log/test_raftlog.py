@@ -47,14 +47,14 @@ class Model:
 
     def save(self, hard_state: HardState | None, new: list[Entry], snapshot: Snapshot | None) -> "Model":
         base = snapshot or self.snapshot
-        kept = [] if snapshot else self.entries
+        retained = [] if snapshot else self.entries
         if new:
-            kept = [entry for entry in kept if entry.index < new[0].index] + new
-        return Model(hard_state or self.hard_state, base, kept, fresh=False)
+            retained = [entry for entry in retained if entry.index < new[0].index] + new
+        return Model(hard_state or self.hard_state, base, retained, fresh=False)
 
     def compact(self, snapshot: Snapshot) -> "Model":
-        kept = [entry for entry in self.entries if entry.index > snapshot.index]
-        return Model(self.hard_state, snapshot, kept, fresh=False)
+        retained = [entry for entry in self.entries if entry.index > snapshot.index]
+        return Model(self.hard_state, snapshot, retained, fresh=False)
 
 
 class History:

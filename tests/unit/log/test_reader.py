@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import pytest
 
@@ -14,6 +15,7 @@ from bascule.testing.logs import FOLDER, Bench, open_bench
 from bascule.testing.loop import run
 from bascule.testing.records import split, values
 from bascule.wire import kernels
+from bascule.wire.record import FRAME_PREFIX_BYTES
 
 
 def bodies(first: int, count: int) -> list[bytes]:
@@ -230,6 +232,37 @@ def test_damage_met_while_reading_is_stepped_over_and_said_once(where: str, capl
     assert caplog.text.count("are damaged and left out") == 1
 
 
+@pytest.mark.parametrize("max_bytes", [1, 300, 1 << 20])
+@pytest.mark.parametrize("harmed", [[7], [0], [59], [5, 6, 7], range(20, 45), [3, 30, 31, 59], range(60)])
+def test_a_reader_says_what_it_went_past_because_it_is_damaged(harmed: Sequence[int], max_bytes: int) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await filled(disk, 60, 1_000)
+        assert len(bench.log.segments) > 2
+        for segment in bench.log.segments:
+            position = 0
+            for record in split(disk.content(segment.path)):
+                if values(record)[0][0] in harmed:
+                    disk.flip(segment.path, position + 30, 1)
+                position += len(record)
+        for start, end in ((0, 60), (6, 58), (30, 31)):
+            reader = bench.log.reader(start)
+            said: list[int] = []
+            given: list[int] = []
+            while reader.next_offset < end:
+                position = reader.next_offset
+                records = await reader.read(max_bytes, end)
+                given += [offset for offset, _ in values(records)] if records else []
+                assert (
+                    not reader.damaged or position == reader.damaged.start < reader.damaged.stop <= reader.next_offset
+                )
+                said += reader.damaged
+            assert said == [offset for offset in range(start, end) if offset in harmed]
+            assert sorted(said + given) == list(range(start, end))
+
+    asyncio.run(scenario())
+
+
 def test_records_inside_a_damaged_records_value_are_not_served() -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
@@ -314,7 +347,8 @@ def test_every_byte_served_is_a_valid_record() -> None:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_a_consumer_never_steps_over_what_a_replica_out_of_reach_may_have(backwards: bool) -> None:
+@pytest.mark.parametrize("harm", ["a flipped bit", "a segment without its last record", "a segment that is gone"])
+def test_a_consumer_never_steps_over_what_a_replica_out_of_reach_may_have(harm: str, backwards: bool) -> None:
     """Left out silently it would count as never stored. It waits, is told so, and gets all once that is known."""
     answers = [Healing.UNKNOWN]
 
@@ -324,13 +358,25 @@ def test_a_consumer_never_steps_over_what_a_replica_out_of_reach_may_have(backwa
 
     async def scenario() -> None:
         disk = MemoryDisk()
-        bench = await open_bench(disk, replicated=True)
-        await bench.store([b"one", b"two", b"three"])
+        bench = await open_bench(disk, 120, replicated=True)
+        for batch in ([b"one", b"two"], [b"three", b"four"], [b"five"]):
+            await bench.store(batch)
+        first, second, _ = [each.path for each in bench.log.segments]
+        missing = [0] if harm == "a flipped bit" else [1] if harm.endswith("record") else [2, 3]
+        if harm == "a flipped bit":
+            disk.flip(first, 20, 1)
+        else:
+            await bench.log.close()
+            if harm.endswith("record"):
+                disk.shorten(first, FRAME_PREFIX_BYTES + int.from_bytes(disk.content(first)[1:FRAME_PREFIX_BYTES]))
+            else:
+                disk.vanish(second)
+            bench = await open_bench(disk, 120, replicated=True)
+            bench.log.set_visible_end(bench.log.promised_end)
         bench.log.segments.on_damage = on_damage
-        disk.flip(bench.log.segments[0].path, 20, 1)
 
         async def read() -> list[int]:
-            reader = bench.log.reverse_reader(2) if backwards else bench.log.reader(0)
+            reader = bench.log.reverse_reader(4) if backwards else bench.log.reader(0)
             found: list[int] = []
             while records := await reader.read():
                 found += [offset for offset, _ in values(records)]
@@ -342,6 +388,6 @@ def test_a_consumer_never_steps_over_what_a_replica_out_of_reach_may_have(backwa
         await asyncio.sleep(limits.DAMAGE_PATIENCE_S / 2)
         assert not waiting.done()
         answers.append(Healing.LOST)
-        assert sorted(await waiting) == [1, 2]
+        assert sorted(await waiting) == [each for each in range(5) if each not in missing]
 
     run(scenario())

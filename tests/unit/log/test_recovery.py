@@ -173,7 +173,7 @@ def test_a_bad_index_file_is_made_anew_at_the_start(how: str, caplog: pytest.Log
             "empty": b"",
             "shortened": good[:-30],
             "footer": good[:-20] + bytes([good[-20] ^ 1]) + good[-19:],
-            "magic": good.replace(b"BSCINDX1", b"BSCINDX0"),
+            "magic": good.replace(b"BSCINDX2", b"BSCINDX0"),
             "other segment": disk.content(index(bench.log.segments[1].base)),
         }
         if how == "missing":

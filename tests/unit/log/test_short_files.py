@@ -86,7 +86,7 @@ class Harmed:
         return self.data[: max(each for each in boundaries(self.data) if each <= size)]
 
     @property
-    def kept(self) -> list[int]:
+    def retained(self) -> list[int]:
         return [offset for offset in range(COUNT) if offset not in self.lost]
 
 
@@ -117,7 +117,7 @@ def test_what_is_missing_is_said_and_stepped_over(
         harmed.cut(where)
         caplog.set_level(logging.ERROR)
         for _ in range(2):
-            assert [offset for offset, _ in await bench.read_all(0, max_bytes)] == harmed.kept
+            assert [offset for offset, _ in await bench.read_all(0, max_bytes)] == harmed.retained
         said = [record.getMessage() for record in caplog.records]
         assert len(said) == 1
         assert harmed.segment.path in said[0]
@@ -125,7 +125,7 @@ def test_what_is_missing_is_said_and_stepped_over(
         assert harmed.segment in bench.log.damaged
         # What comes later is stored and read all the same.
         await bench.store([b"and on"])
-        assert [offset for offset, _ in await bench.read_all(0, max_bytes)] == [*harmed.kept, COUNT]
+        assert [offset for offset, _ in await bench.read_all(0, max_bytes)] == [*harmed.retained, COUNT]
         await bench.close()
 
     with bounded():
@@ -143,11 +143,11 @@ def test_looking_up_times_and_reading_backwards_come_to_an_end(
         harmed = Harmed(tmp_path, bench, sealed)
         harmed.cut(where)
         for offset in range(COUNT):
-            later = [each for each in harmed.kept if each >= offset]
+            later = [each for each in harmed.retained if each >= offset]
             assert await bench.log.offset_at_or_after(times[offset]) == (later[0] if later else bench.log.end)
-            earlier = [each for each in harmed.kept if each <= offset]
+            earlier = [each for each in harmed.retained if each <= offset]
             assert await bench.log.offset_at_or_before(times[offset]) == (earlier[-1] if earlier else None)
-        assert await read_back(bench) == harmed.kept[::-1]
+        assert await read_back(bench) == harmed.retained[::-1]
         await bench.close()
 
     with bounded():
@@ -165,7 +165,7 @@ def test_what_waits_for_the_disk_behind_a_truncation_is_read(disk: FileDisk, tmp
         found: list[int] = []
         while (records := await reader.read(1 << 20)) is not None:
             found += [offset for offset, _ in values(records)]
-        assert found == [*harmed.kept, COUNT]
+        assert found == [*harmed.retained, COUNT]
         assert (await _read_from(bench.log)).last_epoch == 1
         await bench.close()
 
@@ -202,7 +202,7 @@ def test_an_index_that_was_truncated_or_removed_is_made_again(disk: FileDisk, tm
 
 @pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "active"])
 @pytest.mark.parametrize("longer", [True, False])
-def test_a_file_overwritten_with_garbage_gives_nothing_and_ends(
+def test_a_file_overwritten_with_random_bytes_gives_nothing_and_ends(
     disk: FileDisk, tmp_path: Path, sealed: bool, longer: bool
 ) -> None:
     async def scenario() -> None:
@@ -212,8 +212,8 @@ def test_a_file_overwritten_with_garbage_gives_nothing_and_ends(
         with harmed.path.open("r+b") as file:
             file.write(random.Random(1).randbytes(size))
         harmed.lost = {offset for offset, _ in values(harmed.data)}
-        assert [offset for offset, _ in await bench.read_all()] == harmed.kept
-        assert await read_back(bench) == harmed.kept[::-1]
+        assert [offset for offset, _ in await bench.read_all()] == harmed.retained
+        assert await read_back(bench) == harmed.retained[::-1]
         await bench.close()
 
     with bounded():
@@ -242,7 +242,7 @@ def test_a_search_in_a_long_file_lets_others_have_their_turn(monkeypatch: pytest
     monkeypatch.setattr("bascule.log.chunk._MAX_WHOLE_BYTES", limits.KIB)
     turns = 0
     size = 64 * limits.KIB
-    garbage = bytes(size)
+    malformed = bytes(size)
 
     async def others() -> None:
         nonlocal turns
@@ -252,7 +252,7 @@ def test_a_search_in_a_long_file_lets_others_have_their_turn(monkeypatch: pytest
 
     async def scenario() -> None:
         async def read(position: int, length: int, fresh: bool = False) -> bytes:
-            return garbage[position : position + length]
+            return malformed[position : position + length]
 
         task = asyncio.get_running_loop().create_task(others())
         assert await read_chunk(yielding(read), 0, 1, size, 0, {}) is None

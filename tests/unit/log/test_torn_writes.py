@@ -18,7 +18,7 @@ from bascule.testing.records import encode, record_starts
 from bascule.wire.kernels import scan_records
 
 PROMISED = [b"%d" % number for number in range(5)]
-LOST, KEPT = b"lost" * 300, b"kept"
+LOST, RETAINED = b"lost" * 300, b"kept"
 
 
 def read_of(data: bytes) -> Read:
@@ -55,6 +55,23 @@ def test_whatever_sectors_of_a_write_are_missing_it_shows(before: int) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_a_missing_sector_shows_though_the_next_record_begins_in_it_with_zeros(left: int) -> None:
+    async def main() -> None:
+        records = encode([b"x" * 700, b"y" * 700], 0, 1000)[0]
+        first = record_starts(records)[1]
+        before = -(left + first) % SECTOR_BYTES
+        data, end = b"p" * before + records, before + first
+        assert -end % SECTOR_BYTES == left
+        torn = data[: end + left - SECTOR_BYTES] + bytes(SECTOR_BYTES) + data[end + left :]
+        hole = hole_of(torn, before)
+        assert hole is not None
+        assert hole[1] == end
+        assert await lacks_sectors(read_of(torn), *hole)
+
+    run(main())
+
+
 @pytest.mark.parametrize("before", [100, 508, 509, 510, 511, 512])
 def test_a_flipped_bit_does_not_look_like_a_torn_write(before: int) -> None:
     async def main() -> None:
@@ -87,7 +104,7 @@ async def promised(disk: MemoryDisk, *more: bytes, mode: SyncMode = GROUP, repli
 def tear(disk: MemoryDisk, path: str) -> None:
     """The power goes while two records are written, of which the first one is lost."""
     disk.crash()
-    written = encode([LOST, KEPT], len(PROMISED), 1000)[0]
+    written = encode([LOST, RETAINED], len(PROMISED), 1000)[0]
     first = record_starts(written)[1]
     disk.put(path, disk.content(path) + bytes(first) + written[first:])
 
@@ -108,7 +125,7 @@ def test_the_only_replica_gives_the_offsets_of_a_torn_write_again(caplog: pytest
             bench = await started(disk)
         assert bench.log.end == len(PROMISED)
         assert "a power loss tore a hole" in caplog.text
-        assert any(KEPT in disk.content(path) for path in disk.paths() if path.startswith("quarantine/"))
+        assert any(RETAINED in disk.content(path) for path in disk.paths() if path.startswith("quarantine/"))
         await bench.store([b"next"])
         await asyncio.sleep(1)
         disk.crash()
@@ -134,7 +151,7 @@ def test_a_replica_with_a_torn_write_is_suspect_and_not_damaged() -> None:
     run(main())
 
 
-def test_what_was_promised_in_the_last_moments_is_kept_behind_a_flipped_bit() -> None:
+def test_what_was_promised_in_the_last_moments_stays_behind_a_flipped_bit() -> None:
     async def main() -> None:
         disk = MemoryDisk()
         path = await promised(disk, b"a" * 600, b"b" * 600, b"c")
@@ -149,7 +166,7 @@ def test_what_was_promised_in_the_last_moments_is_kept_behind_a_flipped_bit() ->
 
 
 @pytest.mark.parametrize("known", ["relaxed", "clean", "lost"])
-def test_where_a_missing_sector_proves_nothing_what_is_behind_it_is_kept(known: str) -> None:
+def test_where_a_missing_sector_proves_nothing_what_is_behind_it_stays(known: str) -> None:
     """Relaxed promises are not synced; after a clean stop there was no write; and if nothing is on record all of it may
     have been promised."""
     mode = SyncMode("interval", 10**12) if known == "relaxed" else GROUP
@@ -159,7 +176,7 @@ def test_where_a_missing_sector_proves_nothing_what_is_behind_it_is_kept(known: 
         if known == "clean":
             ends = await start_ends(disk)
             bench = await open_bench(disk, ends=ends)
-            await bench.store([*PROMISED, LOST, KEPT])
+            await bench.store([*PROMISED, LOST, RETAINED])
             await stop_ends(ends, bench)
             path = bench.log.segments[-1].path
             data = disk.content(path)
@@ -182,7 +199,7 @@ def test_after_the_process_alone_ended_what_is_on_record_is_enough() -> None:
     async def main() -> None:
         disk = MemoryDisk()
         path = await promised(disk)
-        written = encode([b"half", KEPT], len(PROMISED), 1000)[0]
+        written = encode([b"half", RETAINED], len(PROMISED), 1000)[0]
         disk.put(path, disk.content(path) + b"\xff" + written[1:])
         bench = await started(disk)
         assert bench.log.end == len(PROMISED)
@@ -197,7 +214,7 @@ def test_an_index_is_evidence_that_what_it_speaks_of_was_synced() -> None:
         tear(disk, path)
         other = MemoryDisk()
         bench = await open_bench(other, segment_max_bytes=100)
-        await bench.store([*PROMISED, LOST, KEPT])
+        await bench.store([*PROMISED, LOST, RETAINED])
         await bench.store([b"next"])
         await bench.close()
         index = next(each for each in other.paths() if each.endswith(".index") and each.startswith(FOLDER))
@@ -210,16 +227,16 @@ def test_an_index_is_evidence_that_what_it_speaks_of_was_synced() -> None:
 def test_offsets_that_a_peer_lacks_too_are_not_said_to_be_back(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         disk = MemoryDisk()
-        path = await promised(disk, LOST, KEPT, replicated=True)
+        path = await promised(disk, LOST, RETAINED, replicated=True)
         disk.crash()
         lost, last = record_starts(disk.content(path))[-2:]
         disk.flip(path, lost + 100, 1)
         bench = await open_bench(disk, ends=await start_ends(disk), replicated=True)
         (segment,) = bench.log.damaged
-        kept = disk.content(path)[last:]
+        retained = disk.content(path)[last:]
 
         async def fetch(start: int, end: int) -> bytes:
-            return kept if start <= len(PROMISED) + 1 < end else b""
+            return retained if start <= len(PROMISED) + 1 < end else b""
 
         with caplog.at_level(logging.WARNING):
             assert await refill(bench.log, segment, fetch)

@@ -265,7 +265,7 @@ def test_a_short_active_file_is_damage_and_writing_goes_on_elsewhere(disk: FileD
         watch = await watch_over(bench)
         await passes(watch)
         active = bench.log.segments[-1]
-        kept = values(at(tmp_path, active.path).read_bytes())[:2]
+        retained = values(at(tmp_path, active.path).read_bytes())[:2]
         size = sum(len(record) for record in split(at(tmp_path, active.path).read_bytes())[:2])
         os.truncate(at(tmp_path, active.path), size + 10)
         await passes(watch, 1)
@@ -275,7 +275,7 @@ def test_a_short_active_file_is_damage_and_writing_goes_on_elsewhere(disk: FileD
         assert bench.log.segments[-1] is not active
         found = [offset for offset, _ in await bench.read_all()]
         assert found[-1] == COUNT
-        assert found == [*range(active.base), *(offset for offset, _ in kept), COUNT]
+        assert found == [*range(active.base), *(offset for offset, _ in retained), COUNT]
         assert at(tmp_path, active.path).stat().st_size == size + 10
 
     asyncio.run(scenario())

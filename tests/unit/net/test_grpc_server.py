@@ -106,10 +106,10 @@ def test_an_http1_request_is_told_what_this_port_speaks(request_line: bytes) -> 
     run({"/t.T/Echo": echo}, body)
 
 
-@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02\x00\x01\x00", b"\x00" * 100, b"\r\n\r\n"])
-def test_tls_and_garbage_are_hung_up_on(garbage: bytes) -> None:
+@pytest.mark.parametrize("malformed", [b"\x16\x03\x01\x02\x00\x01\x00", b"\x00" * 100, b"\r\n\r\n"])
+def test_tls_and_random_bytes_are_hung_up_on(malformed: bytes) -> None:
     async def body(server: GrpcServer, port: int) -> None:
-        async with raw_peer(port, garbage) as client:
+        async with raw_peer(port, malformed) as client:
             with contextlib.suppress(ConnectionResetError):
                 assert await client.reader.read() == b""
 

@@ -21,7 +21,7 @@ from bascule import limits
 from bascule.errors import ConfigError, Status, TlsRefused, Unavailable
 from bascule.net.channel import Channel
 from bascule.net.grpc import Call, GrpcServer
-from bascule.net.tls import client_context, server_context
+from bascule.net.tls import NATS_NAMES, client_context, server_context
 from bascule.wire.grpc import frame
 
 
@@ -178,8 +178,8 @@ def test_a_handshake_that_never_goes_on_is_ended(files: Files, monkeypatch: pyte
 
 def test_unusable_files_are_named_with_the_way_out(files: Files, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing.pem")
-    garbage = tmp_path / "garbage.pem"
-    garbage.write_text("not a certificate")
+    malformed = tmp_path / "garbage.pem"
+    malformed.write_text("not a certificate")
     with pytest.raises(ConfigError, match=r"tls\.cert: cannot read .*missing\.pem: No such file"):
         server_context(missing, files.server_key)
     with pytest.raises(ConfigError, match=r"tls\.key: cannot read .*missing\.pem"):
@@ -187,15 +187,21 @@ def test_unusable_files_are_named_with_the_way_out(files: Files, tmp_path: Path)
     with pytest.raises(ConfigError, match="does not belong to the certificate"):
         server_context(files.server_cert, files.client_key)
     with pytest.raises(ConfigError, match="not a usable PEM pair"):
-        server_context(str(garbage), files.server_key)
+        server_context(str(malformed), files.server_key)
     with pytest.raises(ConfigError, match="encrypted with a passphrase"):
         server_context(files.server_cert, files.encrypted_key)
     with pytest.raises(ConfigError, match=r"tls\.client\.auth\.ca: .*garbage\.pem holds no certificate authority"):
-        server_context(files.server_cert, files.server_key, str(garbage))
+        server_context(files.server_cert, files.server_key, str(malformed))
     with pytest.raises(ConfigError, match=r"tls\.ca"):
         client_context(missing)
     with pytest.raises(ConfigError, match="belong together"):
         client_context(files.ca, files.client_cert)
+    with pytest.raises(ConfigError, match=r"^nats\.tls\.ca: cannot read"):
+        client_context(missing, names=NATS_NAMES)
+    with pytest.raises(ConfigError, match=r"^nats\.tls\.key .* is encrypted with a passphrase"):
+        client_context(files.ca, files.server_cert, files.encrypted_key, names=NATS_NAMES)
+    with pytest.raises(ConfigError, match=r"^nats\.tls\.cert .*, nats\.tls\.key .*: the key does not belong"):
+        client_context(files.ca, files.server_cert, files.client_key, names=NATS_NAMES)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

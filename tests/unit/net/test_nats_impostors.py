@@ -148,7 +148,7 @@ def test_unsubscribing_one_from_the_other_in_the_same_read_is_respected() -> Non
 
 
 @pytest.mark.parametrize(
-    ("garbage", "reason"),
+    ("malformed", "reason"),
     [
         (b"MSG s 1 2\r\nxyz\r\n", "does not end where"),
         (b"MSG s x 2\r\nxy\r\n", "number"),
@@ -160,14 +160,14 @@ def test_unsubscribing_one_from_the_other_in_the_same_read_is_respected() -> Non
         (b"-ERR 'User Authentication Expired'\r\n", "credentials"),
     ],
 )
-def test_garbage_from_the_server_ends_that_link_and_the_next_one_works(garbage: bytes, reason: str) -> None:
+def test_malformed_bytes_from_the_server_end_that_link_and_the_next_one_works(malformed: bytes, reason: str) -> None:
     visits = 0
 
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal visits
         visits += 1
         await reader.readuntil(b"SUB s 1\r\n")
-        writer.write(garbage if visits == 1 else b"MSG s 1 2\r\nok\r\n")
+        writer.write(malformed if visits == 1 else b"MSG s 1 2\r\nok\r\n")
         await reader.read()
 
     async def scenario() -> None:

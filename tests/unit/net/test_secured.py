@@ -245,7 +245,7 @@ def test_connections_in_their_handshake_count_as_connections(authority: Authorit
     asyncio.run(main())
 
 
-def test_plain_text_and_garbage_end_the_connection_and_nobody_elses(authority: Authority) -> None:
+def test_plain_text_and_random_bytes_end_the_connection_and_nobody_elses(authority: Authority) -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
         async with Served(authority) as served:

@@ -65,8 +65,8 @@ def test_anything_wrong_ends_with_1_and_keeps_the_evidence(
     assert run(monkeypatch) == 1
     said = capsys.readouterr()
     assert "FAIL" in said.out
-    (kept,) = tmp_path.glob("build/faults/*/broker.log")
-    assert str(kept.parent.relative_to(tmp_path)) in said.err.replace("\n", "")
+    (retained,) = tmp_path.glob("build/faults/*/broker.log")
+    assert str(retained.parent.relative_to(tmp_path)) in said.err.replace("\n", "")
 
 
 def test_a_name_that_fits_no_run_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,7 +39,7 @@ def test_a_mutant_is_found_by_the_test_that_it_breaks_and_missed_by_one_that_it_
     noticed = made_up(before, before.replace("number - 1", "0"), [test])
     harmless = made_up(before, before.replace("end\n", "end  # as it was\n"), [test])
     hunt = Hunt([noticed, harmless], jobs=1, first_seed=1, seeds=1)
-    assert hunt.sound() == ""
+    assert hunt.baseline() == ""
     found, missed = hunt.run()
     assert found.found_by == test
     assert missed.found_by == ""

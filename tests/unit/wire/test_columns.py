@@ -1,5 +1,6 @@
 """Records as Arrow columns: what the kernel writes is what a client decodes."""
 
+import random
 from itertools import pairwise
 from types import ModuleType
 from typing import Any
@@ -9,6 +10,8 @@ import pytest
 
 from bascule.errors import CorruptError
 from bascule.wire.columns import Columns, Wanted, columns_of
+from bascule.wire.envelope import MsgType
+from bascule.wire.envelope import encode as envelope
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.kernel_inputs import NOW, SUBJECT, built_twins, encode, pack
 
@@ -24,7 +27,7 @@ ROWS: list[dict[str, Any]] = [
 def stored(kernels: ModuleType, rows: list[dict[str, Any]]) -> bytes:
     records = b""
     for number, row in enumerate(rows):
-        payload = b"\xb9\x0eCC\0\x08\0\0" + api.Message(**row).SerializeToString()
+        payload = envelope(MsgType.PUBLISH, api.Message(**row).SerializeToString())
         packed = pack((SUBJECT, b"reply.to" if number % 2 else b"", payload))
         records += encode(kernels, packed, next_offset=10 + number, now=NOW + number)[0]
     return records
@@ -42,7 +45,7 @@ def test_columns_hold_what_a_client_decodes(kernels: ModuleType) -> None:
     position, count, status, buffers = kernels.record_columns(records, 0, len(records), 0, 31)
     assert (position, count, status) == (len(records), len(ROWS), 0)
     columns = Columns._make(buffers)
-    decoded = kernels.decode_records(records, 0, len(records), 1000)[1]
+    decoded = kernels.decode_records(records, 0, len(records), 1000, True)[1]
     assert list(memoryview(columns.offsets).cast("q")) == [record[0] for record in decoded]
     assert list(memoryview(columns.timestamps).cast("q")) == [record[3] for record in decoded]
     assert set(memoryview(columns.epochs).cast("Q")) == {1}
@@ -56,6 +59,23 @@ def test_columns_hold_what_a_client_decodes(kernels: ModuleType) -> None:
     ends = list(memoryview(columns.header_ends).cast("i"))
     headers = [dict(zip(names[a:b], values[a:b], strict=True)) for a, b in pairwise(ends)]
     assert headers == [record[8] for record in decoded]
+
+
+@pytest.mark.parametrize("kernels", TWINS, ids=lambda twin: twin.__name__)
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 300])
+def test_a_header_that_comes_twice_is_where_it_came_first_with_the_value_that_came_last(
+    kernels: ModuleType, count: int
+) -> None:
+    chance = random.Random(count)
+    given = [(f"h{chance.randrange(count)}" if chance.random() < 0.7 else "", b"%d" % n) for n in range(count)]
+    content = api.Message(value=b"v").SerializeToString()
+    for name, value in given:
+        content += api.Message(headers={name: value}).SerializeToString()
+    records = encode(kernels, pack((SUBJECT, b"", envelope(MsgType.PUBLISH, content))), next_offset=0, now=NOW)[0]
+    columns = Columns._make(kernels.record_columns(records, 0, len(records), 0, 31)[3])
+    names = texts(columns.header_key_ends, columns.header_keys, kind=pa.string())
+    values = texts(columns.header_value_ends, columns.header_values)
+    assert list(zip(names, values, strict=True)) == list(dict(given).items())
 
 
 @pytest.mark.parametrize("kernels", TWINS, ids=lambda twin: twin.__name__)

@@ -23,7 +23,7 @@ def vector_id(vector: dict[str, Any]) -> str:
 
 
 def test_every_type_was_captured() -> None:
-    assert {vector["type"] for vector in VECTORS} == {int(known) for known in MsgType}
+    assert {vector["type"] for vector in VECTORS} == {int(known) for known in MsgType if known is not MsgType.BATCH}
     for vector in VECTORS:
         assert MsgType(vector["type"]).name.replace("_", "").lower() == vector["name"].lower()
 

@@ -52,6 +52,7 @@ def test_a_formatted_timeout_is_never_shorter_and_hardly_longer(seconds: float) 
 
 
 def test_a_timeout_that_has_passed_is_still_a_timeout() -> None:
+    assert grpc.format_timeout(float("inf")) == grpc.format_timeout(1e300) == "99999999H"
     assert grpc.parse_timeout(grpc.format_timeout(-1.0)) == 1e-9
 
 
@@ -110,9 +111,9 @@ def test_gzip_is_undone_up_to_the_bound() -> None:
 
 
 @given(st.binary(max_size=100))
-def test_what_is_not_gzip_is_an_invalid_argument(garbage: bytes) -> None:
+def test_what_is_not_gzip_is_an_invalid_argument(malformed: bytes) -> None:
     with pytest.raises(InvalidArgument):
-        grpc.gunzip(garbage, 1000)
+        grpc.gunzip(malformed, 1000)
 
 
 def test_a_truncated_gzip_message_is_an_invalid_argument() -> None:

@@ -59,10 +59,10 @@ def test_a_client_opens_streams_in_order_and_reads_the_answer() -> None:
 def test_a_stream_cancelled_before_it_was_written_leaves_the_header_tables_in_step() -> None:
     client = connected_client()
     dropped = client.open_stream([*REQUEST, ("x-only-here", "1")])
-    kept = client.open_stream([*REQUEST, ("x-kept", "2")])
+    retained = client.open_stream([*REQUEST, ("x-kept", "2")])
     client.reset_stream(dropped, ErrorCode.CANCEL)
     found = parse(client.take(1000)[0])
-    assert [f.stream_id for f in found] == [kept]
+    assert [f.stream_id for f in found] == [retained]
     assert decoded(found[0].payload, Decoder())[-1] == ("x-kept", "2")
 
 

@@ -64,14 +64,14 @@ def _exercise(connection: Connection, received: bytes, cuts: list[int]) -> None:
 
 
 @given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=4).map(sorted))
-def test_random_bytes_after_the_handshake_do_no_harm(garbage: bytes, cuts: list[int]) -> None:
-    _exercise(peer.Server().connection, garbage, cuts)
+def test_random_bytes_after_the_handshake_do_no_harm(malformed: bytes, cuts: list[int]) -> None:
+    _exercise(peer.Server().connection, malformed, cuts)
 
 
 @given(st.binary(max_size=100))
-def test_random_bytes_instead_of_a_handshake_do_no_harm(garbage: bytes) -> None:
-    _exercise(Connection(client=False), garbage, [])
-    _exercise(Connection(client=True), garbage, [])
+def test_random_bytes_instead_of_a_handshake_do_no_harm(malformed: bytes) -> None:
+    _exercise(Connection(client=False), malformed, [])
+    _exercise(Connection(client=True), malformed, [])
 
 
 @settings(max_examples=300)

@@ -67,7 +67,7 @@ def test_a_repeated_block_means_the_same_only_while_the_table_is_the_same(
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5))
-def test_garbage_is_decoded_or_refused_and_nothing_else(blocks: list[bytes]) -> None:
+def test_random_bytes_are_decoded_or_refused_and_nothing_else(blocks: list[bytes]) -> None:
     decoder = HeaderDecoder()
     try:
         for block in blocks:

@@ -118,7 +118,7 @@ def test_acks_from_nats_are_forwarded_by_the_last_token(kernels: ModuleType) -> 
     ]
 
 
-def test_acks_from_nats_are_kept_apart_by_the_stream_that_sent_them(kernels: ModuleType) -> None:
+def test_acks_from_nats_are_told_apart_by_the_stream_that_sent_them(kernels: ModuleType) -> None:
     def ack(stream: str, offset: int, **fields: int) -> bytes:
         return api_pb2.Ack(stream=stream, offset=offset, **fields).SerializeToString()  # type: ignore[arg-type]
 

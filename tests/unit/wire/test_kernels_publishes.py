@@ -11,10 +11,10 @@ from tests.harness.kernel_inputs import envelope, frame, pub_payloads
 
 # --- publishes --------------------------------------------------------------------------------------------
 
-ROUTES: dict[bytes, list[tuple[bytes, int, bytes] | None]] = {
-    b"s": [(b"subject", 0, b"-7"), None, (b"subject.2", 0, b"-7")],
-    b"occ": [(b"occ", 1, b"-12")],
-    b"ask": [(b"ask", 2, b"-13")],
+ROUTES: dict[bytes, list[tuple[bytes, int, bytes, int] | None]] = {
+    b"s": [(b"subject", 0, b"-7", 7), None, (b"subject.2", 0, b"-7", 7)],
+    b"occ": [(b"occ", 1, b"-12", 12)],
+    b"ask": [(b"ask", 2, b"-13", 13)],
 }
 
 

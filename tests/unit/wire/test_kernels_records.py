@@ -9,6 +9,7 @@ import google_crc32c
 import pytest
 
 from bascule.limits import MAX_RECORD_BYTES
+from bascule.testing.records import split
 from bascule.wire.pb import api_pb2
 from bascule.wire.record import Record, origin
 from tests.harness.kernel_inputs import (
@@ -132,7 +133,7 @@ def test_a_reply_and_a_wildcard_subject_are_in_the_record(kernels: ModuleType) -
         b"\xe2(\xa1\xf0\x90\x80",
     ],
 )
-def test_bad_utf8_in_subjects_is_repaired_and_kept_raw_in_the_header(kernels: ModuleType, raw: bytes) -> None:
+def test_bad_utf8_in_subjects_is_repaired_and_stored_raw_in_the_header(kernels: ModuleType, raw: bytes) -> None:
     (stored,) = parse_messages(encode(kernels, pack((raw, raw, b"v")))[0])
     assert stored.subject == stored.replySubject == raw.decode("utf-8", "replace")
     assert dict(stored.headers) == {"subject": raw, "reply": raw}
@@ -263,3 +264,115 @@ def test_a_decoded_record_is_named(kernels: ModuleType) -> None:
     assert (record.offset, record.value, record.stream, record.reply_subject) == (0, b"v", "readings", "r")
     assert record.headers == {"subject": SUBJECT, "reply": b"r"}
     assert kernels.record_tail(ORIGIN, SUBJECT, b"r") in records
+
+
+# --- framed messages, without NATS ------------------------------------------------------------------------
+
+
+def write(
+    kernels: ModuleType, framed: bytes, max_bytes: int = 1000, most: int = 100
+) -> tuple[bytes, int, int, int, int]:
+    tail = kernels.record_tail(ORIGIN, SUBJECT, b"")
+    answer: tuple[bytes, int, int, int, int] = kernels.encode_messages(
+        framed, SUBJECT, tail, 7, 258, NOW, NOW + 3, max_bytes, most, False
+    )
+    return answer
+
+
+def test_framed_messages_become_the_records_that_envelopes_become(kernels: ModuleType) -> None:
+    bodies = [
+        api_pb2.Message(key=b"k", value=b"v", headers={"h": b"1"}).SerializeToString(),
+        api_pb2.Message(value=b"w", offset=3, stream="x", ackInbox="i").SerializeToString(),
+        b"",
+    ]
+    batch = pack(*((SUBJECT, b"", envelope(body)) for body in bodies))
+    expected = encode(kernels, batch, next_offset=7, epoch=258, last_timestamp=NOW + 3)[:4]
+    assert write(kernels, b"".join(map(frame, bodies))) == (*expected, 0)
+
+
+def test_own_headers_of_a_framed_message_are_replaced(kernels: ModuleType) -> None:
+    message = api_pb2.Message(headers={"subject": b"x", "reply": b"y", "h": b"1"})
+    records, *_ = write(kernels, frame(message.SerializeToString()))
+    (stored,) = parse_messages(records)
+    assert dict(stored.headers) == {"subject": SUBJECT, "reply": b"", "h": b"1"}
+
+
+GOOD = frame(b"\x1a\x01v")
+
+
+@pytest.mark.parametrize(
+    ("framed", "number", "problem"),
+    [
+        (GOOD + b"\0\0\0\0", 1, 1),
+        (GOOD + b"\0\0\0\0\x02\x1a", 1, 1),
+        (b"\1\0\0\0\0", 0, 1),
+        (GOOD + GOOD + frame(b"\xff"), 2, 2),
+        (frame(b"\x2a\x01\xff"), 0, 2),
+        (frame(b"\x4a\x03\x0a\x01\xff"), 0, 2),
+        (GOOD + frame(b"\x1a\x7f" + b"x" * 127), 1, 3),
+        (GOOD * 101, 100, 4),
+        (GOOD + frame(b"\x4a\x00" * 4097), 1, 5),
+        (frame(b"\x4a\x00" * 4096) * 33, 32, 5),
+    ],
+)
+def test_of_framed_messages_all_are_taken_or_none(
+    kernels: ModuleType, framed: bytes, number: int, problem: int
+) -> None:
+    assert write(kernels, framed, max_bytes=len(framed) if problem == 5 else 100) == (b"", number, 7, NOW + 3, problem)
+
+
+# --- atomic batches ---------------------------------------------------------------------------------------
+
+
+def atomic(kernels: ModuleType, values: list[bytes], offset: int = 7, most: int | None = None) -> list[bytes]:
+    """The records of an atomic batch, one by one."""
+    framed = b"".join(frame(api_pb2.Message(value=value, key=value[:1]).SerializeToString()) for value in values)
+    tail = kernels.record_tail(ORIGIN, SUBJECT, b"")
+    count = len(values) if most is None else most
+    records, *_, problem = kernels.encode_messages(framed, SUBJECT, tail, offset, 258, NOW, 0, 1000, count, True)
+    assert not problem
+    return split(records)
+
+
+def test_records_of_an_atomic_batch_say_their_place_behind_the_timestamp(kernels: ModuleType) -> None:
+    first, second = atomic(kernels, [b"a", b""])
+    assert first[5:].startswith(b"\x08\x07\x12\x01a\x1a\x01a\x20")
+    for index, record in enumerate((first, second)):
+        (stored,) = parse_messages(record)
+        at = record.index(b"\x92\x7d\x04" + struct.pack("<HH", index, 2))
+        assert record[at + 7 :].startswith(b"\x2a\x08readings")
+        assert (stored.offset, stored.stream) == (7 + index, "readings")
+
+
+def test_an_atomic_batch_is_open_until_its_last_record(kernels: ModuleType) -> None:
+    plain = split(write(kernels, GOOD * 2)[0])
+    batch = atomic(kernels, [b"a" * 200, b"b", b""], offset=9)
+    other = atomic(kernels, [b"c", b"d"], offset=12)
+    one = atomic(kernels, [b"e"], offset=14)
+    everything = [*plain, *batch, *other, *one]
+    expected = [(-1, 0)] * 2 + [(9, 2), (9, 1), (-1, 0), (12, 1), (-1, 0), (-1, 0)]
+    for number, (first, missing) in enumerate(expected, 1):
+        records = b"".join(everything[:number])
+        begins = sum(map(len, everything[: {9: 2, 12: 5}.get(first, number)]))
+        assert kernels.open_batch(records, 0, len(records)) == (begins, first, missing)
+        assert kernels.open_batch(b"??" + records, 2, 2 + len(records)) == (2 + begins, first, missing)
+    assert kernels.open_batch(batch[1], 0, len(batch[1])) == (0, 9, 1)
+    assert kernels.open_batch(b"", 0, 0) == (0, -1, 0)
+
+
+def test_what_a_publisher_writes_never_looks_like_a_place_in_a_batch(kernels: ModuleType) -> None:
+    place = b"\x92\x7d\x04\x00\x00\x05\x00"
+    message = api_pb2.Message(key=place, value=place, headers={"h": place, "\u0492": place})
+    records, *_ = write(kernels, frame(message.SerializeToString() + place))
+    assert kernels.open_batch(records, 0, len(records)) == (len(records), -1, 0)
+    records = encode(kernels, pack((SUBJECT, place, envelope(message.SerializeToString() + place))))[0]
+    assert kernels.open_batch(records, 0, len(records)) == (len(records), -1, 0)
+
+
+def test_a_producer_field_before_the_place_is_skipped(kernels: ModuleType) -> None:
+    (record, _) = atomic(kernels, [b"a", b"b"])
+    at = record.index(b"\x92\x7d\x04")
+    covered = record[5:at] + b"\x8a\x7d\x03xyz" + record[at:-4]
+    made = frame(covered + struct.pack("<I", google_crc32c.value(covered)))
+    assert kernels.scan_records(made, 0, len(made), 0)[1] == 1
+    assert kernels.open_batch(made, 0, len(made)) == (0, 7, 1)

@@ -30,7 +30,7 @@ TRAILER = b"\x82\x7d\x0c" + struct.pack("<Q", 1)
 # --- scan_records, find_record ----------------------------------------------------------------------------
 
 
-def test_sound_records_are_counted_to_the_end(kernels: ModuleType) -> None:
+def test_valid_records_are_counted_to_the_end(kernels: ModuleType) -> None:
     batch = pack(*[(SUBJECT, b"", b"v%d" % number) for number in range(3)])
     records = encode(kernels, batch, next_offset=7, epoch=(1 << 64) - 1)[0]
     assert scan(kernels, records, 5) == (len(records), 3, 7, 10, NOW + 2, (1 << 64) - 1, 0)
@@ -90,7 +90,7 @@ def test_the_smallest_record_has_no_timestamp(kernels: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"", b"\x00" * 40, b"\x08" * 40, b"\x00\x00\x00\x00\x20\x08" * 7, b"x"])
-def test_the_next_sound_record_is_found_after_damage(kernels: ModuleType, junk: bytes) -> None:
+def test_the_next_valid_record_is_found_after_damage(kernels: ModuleType, junk: bytes) -> None:
     first, second = make_records(kernels, [b"a", b"b"], 3)
     data = first[1:] + junk + second
     start = len(first) - 1 + len(junk)
@@ -163,6 +163,18 @@ def test_messages_of_any_server_are_decoded(kernels: ModuleType) -> None:
     assert [type(item) for item in records[1]] == [int, bytes, bytes, int, str, int, str, str, dict]
     assert kernels.decode_records(data, 0, len(data), 1) == (5, records[:1])
     assert kernels.decode_records(data, 0, len(data), 0) == (0, [])
+
+
+def test_headers_of_users_alone_are_decoded_if_asked_for(kernels: ModuleType) -> None:
+    named = b"".join(b"\x4a" + bytes([len(n) + 5]) + b"\x0a" + bytes([len(n)]) + n + b"\x12\x01v" for n in NAMES)
+    data = frame(named)
+    ((*_, headers),) = kernels.decode_records(data, 0, len(data), 1)[1]
+    assert headers == {name.decode(): b"v" for name in NAMES}
+    ((*_, headers),) = kernels.decode_records(data, 0, len(data), 1, True)[1]
+    assert headers == {"h": b"v", "Subject": b"v", "replyto": b"v", "": b"v"}
+
+
+NAMES = (b"subject", b"h", b"Subject", b"reply", b"replyto", b"")
 
 
 def test_numbers_wrap_as_the_protobuf_library_wraps_them(kernels: ModuleType) -> None:

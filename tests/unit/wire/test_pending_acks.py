@@ -52,11 +52,11 @@ def test_the_largest_holder_loses_its_oldest_acks() -> None:
     ((name, nbytes),) = fill(large, 57)
     assert (name, nbytes) == ("large", 17 * KIB)
     assert (small.nbytes, large.nbytes) == (8 * KIB, 40 * KIB)
-    payable: list[bytes] = []
-    large.committed(17, payable)
-    assert payable == []
-    large.committed(19, payable)
-    assert len(payable) == 2
+    sendable: list[bytes] = []
+    large.committed(17, sendable)
+    assert sendable == []
+    large.committed(19, sendable)
+    assert len(sendable) == 2
 
 
 def test_partitions_that_commit_keep_their_acks_while_others_stand_still() -> None:
@@ -73,9 +73,9 @@ def test_partitions_that_commit_keep_their_acks_while_others_stand_still() -> No
     dropped = fill(busy, 30, first=11)
     assert dropped
     assert all(name.startswith("stuck/") for name, _ in dropped)
-    payable: list[bytes] = []
-    busy.committed(40, payable)
-    assert len(payable) == 35
+    sendable: list[bytes] = []
+    busy.committed(40, sendable)
+    assert len(sendable) == 35
 
 
 def test_what_waits_for_the_disk_is_dropped_last_and_bounded_too() -> None:
@@ -84,8 +84,8 @@ def test_what_waits_for_the_disk_is_dropped_last_and_bounded_too() -> None:
     for end in range(1, 200):
         holder.add(end, pending(KIB - PENDING_BATCH_BYTES), b"")
         assert bound.nbytes <= 64 * KIB
-    kept = holder.promised(200)
-    assert 47 <= len(kept) <= 64
+    retained = holder.promised(200)
+    assert 47 <= len(retained) <= 64
     assert (holder.nbytes, bound.nbytes) == (0, 0)
 
 
@@ -113,9 +113,9 @@ def test_a_leader_acks_what_it_owes_and_nothing_twice() -> None:
                 promised[holder] = max(promised[holder], chance.randint(0, ends[holder]))
                 out += sum(map(len, holder.promised(promised[holder])))
             elif step < 0.9:
-                payable: list[bytes] = []
-                holder.committed(chance.randint(0, promised[holder]), payable)
-                out += sum(map(len, payable))
+                sendable: list[bytes] = []
+                holder.committed(chance.randint(0, promised[holder]), sendable)
+                out += sum(map(len, sendable))
             elif step < 0.95:
                 out += len(holder.failed(promised[holder]))
                 ends[holder] = promised[holder]
@@ -166,9 +166,9 @@ def test_what_waits_for_a_call_that_is_over_is_dropped_where_nothing_moves() -> 
     busy.promised(1)
     assert forgotten(bound, gone(b"sMINE")) == 10 * 200 + 5 * PENDING_BATCH_BYTES
     assert forgotten(bound, gone(b"sMINE")) == 0
-    payable: list[bytes] = []
-    stuck.committed(10, payable)
-    assert payable == [pending(200, b"ns.ack.other.sTHEIRS-7")] * 5
+    sendable: list[bytes] = []
+    stuck.committed(10, sendable)
+    assert sendable == [pending(200, b"ns.ack.other.sTHEIRS-7")] * 5
     assert stuck.nbytes == 0
     assert busy.nbytes == 200 + PENDING_BATCH_BYTES
 
@@ -222,8 +222,8 @@ def test_a_look_for_calls_that_are_over_is_bounded() -> None:
 )
 def test_an_inbox_is_of_a_call_by_its_last_token(kernels: object, inbox: bytes, dropped: bool) -> None:
     before, after = pack_pending(1, b"in.box", correlation=b"c"), pack_pending(2, b"in.box")
-    kept = kernels.drop_gone(before + 3 * pack_pending(7, inbox, policy=1) + after, b"ns.ack.", {b"sabc": None})  # type: ignore[attr-defined]
-    assert kept == (before + after if dropped else before + 3 * pack_pending(7, inbox, policy=1) + after)
+    retained = kernels.drop_gone(before + 3 * pack_pending(7, inbox, policy=1) + after, b"ns.ack.", {b"sabc": None})  # type: ignore[attr-defined]
+    assert retained == (before + after if dropped else before + 3 * pack_pending(7, inbox, policy=1) + after)
 
 
 def test_tokens_of_calls_that_have_ended_are_sent_with_a_checksum() -> None:

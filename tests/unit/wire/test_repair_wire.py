@@ -36,6 +36,6 @@ def test_a_flipped_bit_or_a_truncation_is_noticed(question: Question, told: LogA
                 decode(wrong)
 
 
-def test_the_fuller_log_is_the_larger_standing() -> None:
+def test_the_fuller_log_has_the_larger_end() -> None:
     assert LogEnd(2, 5) > LogEnd(1, 9)
     assert LogEnd(2, 6) > LogEnd(2, 5)

@@ -53,7 +53,7 @@ def test_a_request_truncated_or_with_something_behind_it_is_refused(request: Fet
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_a_peer_error_and_nothing_else(data: bytes) -> None:
+def test_malformed_bytes_are_a_peer_error_and_nothing_else(data: bytes) -> None:
     for decode in (decode_request, decode_part, decode_response):
         try:
             decode(data)

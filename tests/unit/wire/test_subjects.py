@@ -10,6 +10,7 @@ from bascule.limits import MAX_PARTITIONS, MAX_STREAM_NAME_BYTES, MAX_SUBJECT_BY
 from bascule.wire.subjects import (
     partition_subject,
     quote_name,
+    subjects_overlap,
     usable_subject,
     valid_stream_name,
     valid_stream_subject,
@@ -169,3 +170,25 @@ def test_a_folder_name_is_safe_and_short_and_leads_back(name: str) -> None:
     assert not quoted.startswith(".")
     assert len(quoted.encode()) <= MAX_STREAM_NAME_BYTES + 1 <= 255 - 30
     assert unquoted(quoted) == name
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("a", "a", True),
+        ("a", "b", False),
+        ("a.b", "a", False),
+        ("a.>", "a", False),
+        ("a.>", "a.b.c", True),
+        (">", "a", True),
+        ("a.*", "a.b", True),
+        ("a.*", "a.b.c", False),
+        ("a.*.c", "*.b.>", True),
+        ("a.*.c", "a.b.d", False),
+        ("*.x", "y.>", True),
+        ("*", "*.*", False),
+    ],
+)
+def test_subjects_overlap_if_one_message_may_go_to_both(one: str, other: str, overlap: bool) -> None:
+    assert subjects_overlap(one, other) is overlap
+    assert subjects_overlap(other, one) is overlap

@@ -88,7 +88,7 @@ def test_a_drained_broker_leads_nothing_is_no_controller_and_keeps_its_copies(na
     run(main())
 
 
-def test_what_nobody_else_has_in_sync_is_kept_and_handed_over_later() -> None:
+def test_what_nobody_else_has_in_sync_stays_and_is_handed_over_later() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
         await create(members, 3, 1, "single")
@@ -331,7 +331,7 @@ def test_the_only_in_sync_copy_of_a_dead_broker_is_given_up_by_force_alone() -> 
     run(main())
 
 
-def test_a_majority_is_kept() -> None:
+def test_a_majority_stays() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
         controller = controller_of(members)

@@ -1,22 +1,26 @@
 """Bulk reads: ranges of the log in large messages."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from bascule import limits
 from bascule.errors import Status
+from bascule.node.api import bulk
 from bascule.node.partition.manager import ReplicaManager
 from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
+from bascule.testing.records import split as split_records
+from bascule.testing.records import values
 from bascule.wire.kernels import decode_records
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import log_pb2 as pb
-from tests.harness.broker import Node, split
+from tests.harness.broker import DEFAULTS, Node, split
 
 READ = "/bascule.v1.Log/Read"
 
@@ -123,6 +127,41 @@ def test_a_reader_that_is_overtaken_by_a_removal_is_told() -> None:
         assert all(offsets(each) == list(range(each.start, each.end)) for each in responses)
 
     run(main())
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_a_response_says_what_is_damaged_wherever_compaction_may_have_been(
+    monkeypatch: pytest.MonkeyPatch, compacts: bool
+) -> None:
+    if compacts:
+        monkeypatch.setattr(bulk, "compacted_end", lambda replica: replica.log.visible_end)
+
+    async def main() -> None:
+        node = await with_messages(100, defaults=replace(DEFAULTS, compact_enabled=compacts))
+        for number in (0, 17, 18, 99):
+            harm(node.disk, b"%d" % number)
+        for fields in ({"maxBytes": 300}, {}, {"start": 18, "end": 60}):
+            status, _, responses = await read(node, **fields)
+            first, end = fields.get("start", 0), fields.get("end", 100)
+            assert status is Status.OK
+            assert {each.compactedEnd for each in responses} == {100 if compacts else 0}
+            damaged = [offset for each in responses for one in each.damaged for offset in range(one.start, one.end)]
+            assert damaged == [offset for offset in (0, 17, 18, 99) if first <= offset < end]
+            for each in responses:
+                assert all(each.start <= one.start < one.end <= each.end for one in each.damaged)
+
+    run(main())
+
+
+def harm(disk: MemoryDisk, value: bytes) -> None:
+    """The record of stream s that has it."""
+    for path in disk.paths():
+        if "/s@" in path and path.endswith(".log"):
+            position = 0
+            for record in split_records(disk.content(path)):
+                if values(record)[0][1] == value:
+                    disk.flip(path, position + len(record) - 1, 1)
+                position += len(record)
 
 
 def test_what_has_expired_is_not_served_from_the_moment_that_the_metadata_says_so(

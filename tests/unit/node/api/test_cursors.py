@@ -66,6 +66,36 @@ def test_a_cursor_is_what_it_was_set_to_last() -> None:
     run(main())
 
 
+def test_a_cursor_counts_as_never_set_once_its_stream_was_made_again() -> None:
+    async def main() -> None:
+        node = await one()
+        assert await set_cursor(node, 3, cursor="early", stream="orders") == ANSWERED
+        await node.create("orders")
+        assert await set_cursor(node, 9, stream="orders") == ANSWERED
+        assert await fetch_cursor(node, stream="orders") == 9
+        status, *_ = await node.call("DeleteStream", api.DeleteStreamRequest(name="orders"))
+        assert status is Status.OK
+        assert await fetch_cursor(node, stream="orders") == 9, "nobody can be misled"
+        await node.create("orders")
+        assert await fetch_cursor(node, stream="orders") == -1, "offset 9 of this stream is another message"
+        assert await fetch_cursor(node, cursor="early", stream="orders") == 3, "set before there was any such stream"
+        assert await set_cursor(node, 4, stream="orders") == ANSWERED
+        assert await fetch_cursor(node, stream="orders") == 4
+
+    run(main())
+
+
+def test_a_cursor_of_an_earlier_release_counts() -> None:
+    async def main() -> None:
+        node = await one()
+        await node.create("orders")
+        cursor = CursorName("c", "orders", 0)
+        await node.publish(CURSORS, cursor.value(8), key=cursor.key)
+        assert await fetch_cursor(node, stream="orders") == 8
+
+    run(main())
+
+
 def test_what_is_refused() -> None:
     async def main() -> None:
         node = await one()
@@ -265,6 +295,7 @@ def test_a_read_that_was_overtaken_is_not_cached(monkeypatch: pytest.MonkeyPatch
         nonlocal slow
         node = await one()
         assert await set_cursor(node, 1) == ANSWERED
+        assert await fetch_cursor(node, cursor="another one") == -1  # the index has all there is
         early = asyncio.create_task(fetch_cursor(node))
         await asyncio.sleep(0.5)
         slow = False
@@ -484,5 +515,92 @@ def test_a_broker_that_leads_again_forgets_what_it_knew() -> None:
             await somewhere(members, "c", offset)
             assert await fetched(members, "c") == offset
             await until(lambda: all(len(each.isr) == 3 for each in stream_of(members)))
+
+    run(main())
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+def damage(node: Node | Member, key: bytes, number: int) -> None:
+    """A flipped bit in a record of that key, counted from 0."""
+    path = next(each for each in node.disk.paths() if each.startswith("streams/__cursors") and each.endswith(".log"))
+    data = node.disk.content(path)
+    found = [at for at in range(len(data)) if data.startswith(key, at)]
+    node.disk.flip(path, found[number] + 2, 0)
+
+
+@pytest.mark.parametrize("entries", [1 << 20, 0], ids=["indexed", "searched"])
+def test_a_cursor_whose_newest_value_may_be_damaged_is_not_known(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CURSOR_INDEX_ENTRIES", entries)
+
+    async def main() -> None:
+        node = await one(auto_pause_ns=0)
+        for cursor, offset in (("before", 1), ("c", 10), ("c", 20), ("after", 5)):
+            assert await set_cursor(node, offset, cursor=cursor) == ANSWERED
+        damage(node, b"c,s,0", 1)
+        node.power_off(random.Random(1))
+        node = await one(disk=node.disk, seed=4, auto_pause_ns=0)
+        assert await fetch_cursor(node, "after") == 5, "it is newer than what is damaged"
+        for cursor in ("c", "before", "never set"):
+            status, text = await fetch_cursor(node, cursor)
+            assert status is Status.DATA_LOSS
+            assert text.startswith(f"cursor {cursor} of s/0 is not known: records of streams/__cursors")
+            assert text.endswith("set it again")
+        assert await set_cursor(node, 30) == ANSWERED
+        assert await fetch_cursor(node) == 30
+        assert await fetch_cursor(node, "after") == 5
+
+    run(main())
+
+
+def test_what_was_lost_is_known_when_compaction_has_been_there() -> None:
+    async def main() -> None:
+        node = await one(auto_pause_ns=0)
+        for cursor, offset in (("before", 1), ("c", 10), ("c", 20)):
+            assert await set_cursor(node, offset, cursor=cursor) == ANSWERED
+        assert await set_cursor(node, 1, cursor="after") == ANSWERED
+        damage(node, b"c,s,0", 1)
+        for seed in (4, 5):
+            node.power_off(random.Random(seed))
+            node = await one(disk=node.disk, seed=seed, auto_pause_ns=0)
+            for offset in range(60):
+                assert await set_cursor(node, offset, cursor="after") == ANSWERED
+            await asyncio.sleep(1.0)
+            await node.broker.compactor.compact(at_once=True)
+            replica = node.broker.replicas.find(CURSORS, 0)
+            assert replica is not None
+            assert sum(each.records for each in replica.log.segments) < 40
+            for cursor in ("c", "before"):
+                assert (await fetch_cursor(node, cursor))[0] is Status.DATA_LOSS
+            assert await fetch_cursor(node, "after") == 59
+
+    run(main())
+
+
+def test_a_cursor_that_is_damaged_under_a_running_broker_is_not_known_either() -> None:
+    async def main() -> None:
+        node = await one(auto_pause_ns=0)
+        for cursor, offset in (("c", 10), ("c", 20), ("after", 5)):
+            assert await set_cursor(node, offset, cursor=cursor) == ANSWERED
+        damage(node, b"c,s,0", 1)
+        node.disk.cached = False
+        assert (await fetch_cursor(node))[0] is Status.DATA_LOSS
+        assert await fetch_cursor(node, "after") == 5
+
+    run(main())
+
+
+def test_a_damaged_cursor_is_answered_from_another_replica() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats(), cursors=CursorSettings(partitions=1, replication_factor=3, auto_pause_ns=0))
+        await until(lambda: members["a"].broker.cluster.metadata.stream(CURSORS) is not None)
+        leader = members[members["a"].broker.cluster.metadata.streams[CURSORS].partitions[0].leader]
+        for cursor, offset in (("c", 10), ("c", 20), ("after", 5)):
+            assert await set_cursor(leader, offset, cursor=cursor) == ANSWERED
+        damage(leader, b"c,s,0", 1)
+        leader.disk.cached = False
+        assert await fetch_cursor(leader) == 20
+        assert await fetch_cursor(leader, "never set") == -1
 
     run(main())

@@ -1,14 +1,16 @@
 """Records deleted before an offset, on brokers in memory: gone on every replica, refused where they must stay."""
 
+import asyncio
 from typing import Any
 
 from bascule.errors import Status
+from bascule.node.api.deletion import KNOWN_S
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.administration import answer, ask, create, refused
-from tests.harness.members import Member, leader_of, three, until
+from tests.harness.members import Member, followers, leader_of, three, until
 
 
 async def with_messages(count: int, **fields: Any) -> dict[str, Member]:
@@ -98,6 +100,44 @@ def test_what_has_expired_is_deleted_on_demand() -> None:
     run(main())
 
 
+def test_what_has_expired_in_an_active_segment_that_is_too_old_goes_on_demand() -> None:
+    """Its file, too, on every replica; the cleaner would have rolled it, and removed it a round later."""
+
+    async def main() -> None:
+        age: dict[str, Any] = {
+            "retentionMaxAge": api.NullableInt64(value=5_000),
+            "segmentMaxAge": api.NullableInt64(value=2_000),
+            "cleanerInterval": api.NullableInt64(value=3_600_000),
+        }
+        members = await with_messages(10, **age)
+        expired = admin.DeleteRecordsRequest(stream="s", expired=True)
+        await asyncio.sleep(3.0)
+        assert (await answer(members["b"], "DeleteRecords", expired)).start == 0, "its records are young"
+        await asyncio.sleep(4.0)
+        dry = await answer(
+            members["b"], "DeleteRecords", admin.DeleteRecordsRequest(stream="s", expired=True, dryRun=True)
+        )
+        assert (dry.previousStart, dry.start) == (0, 10)
+        assert starts(members) == {0}
+        done = await answer(members["b"], "DeleteRecords", expired)
+        assert (done.previousStart, done.start) == (0, 10)
+        await until(lambda: starts(members) == {10})
+        await asyncio.sleep(1.0)
+        for member in members.values():
+            assert [
+                path for path in member.disk.paths() if path.startswith("streams/s@") and path.endswith(".log")
+            ] == []
+        assert (await members["a"].publish("s", b"next")).offset == 10
+        for member in members.values():
+            member.kill()
+        for member in members.values():
+            await member.start()
+        await until(lambda: starts(members) == {10})
+        assert (await members["a"].publish("s", b"last")).offset == 11
+
+    run(main())
+
+
 def test_without_limits_nothing_has_expired() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
@@ -105,5 +145,29 @@ def test_without_limits_nothing_has_expired() -> None:
         await members["a"].publish("s", b"kept")
         done = await answer(members["b"], "DeleteRecords", admin.DeleteRecordsRequest(stream="s", expired=True))
         assert (done.previousStart, done.start) == (0, 0)
+
+    run(main())
+
+
+def test_no_live_replica_serves_what_is_deleted_once_it_is_answered() -> None:
+    async def main() -> None:
+        members = await with_messages(10)
+        late = next(each for each in followers(members) if not each.broker.controller.active)
+        late.disk.sync_delay_s = 0.5  # it learns of the new start later than the others
+        await answer(leader_of(members, "s"), "DeleteRecords", before(8))
+        assert await late.read("s", replica=True) == [b"008", b"009"]
+
+    run(main())
+
+
+def test_a_replica_that_is_not_reached_is_waited_for_no_longer_than_a_moment() -> None:
+    async def main() -> None:
+        members = await with_messages(10)
+        late = next(each for each in followers(members) if not each.broker.controller.active)
+        late.disk.sync_delay_s = 60.0
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await answer(leader_of(members, "s"), "DeleteRecords", before(8))
+        assert loop.time() - began < KNOWN_S + 2.0
 
     run(main())

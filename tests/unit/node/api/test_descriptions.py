@@ -60,6 +60,7 @@ def expected(stream: Stream, replicas: dict[tuple[int, int], Any]) -> api.Stream
         described.id, described.leader = item.id, item.leader
         described.replicas.extend(item.replicas)
         described.isr.extend(item.isr)
+        described.eligible.extend(item.eligible)
         described.paused, described.readonly = item.paused, item.readonly
         replica = replicas.get((stream.creation_index, item.id))
         described.highWatermark = replica.hw_end - 1 if replica else -1
@@ -72,7 +73,7 @@ def expected(stream: Stream, replicas: dict[tuple[int, int], Any]) -> api.Stream
     return message
 
 
-def test_what_is_said_is_what_the_protobuf_library_would_say_whatever_was_kept_before() -> None:
+def test_what_is_said_is_what_the_protobuf_library_would_say_whatever_was_cached_before() -> None:
     async def main() -> None:
         metadata = metadata_of(5, 450)
         replicas: dict[Any, Any] = {(1, 0): _Replica(0, 0, 0, 0), (2, 7): _Replica(1, 300, 10**18, 10**18 + 5)}
@@ -84,7 +85,9 @@ def test_what_is_said_is_what_the_protobuf_library_would_say_whatever_was_kept_b
             elif change == 2:
                 del replicas[1, 0]
                 known = metadata.streams["s1"]
-                moved = known.partitions[7]._replace(isr=("c",), leader="c", readonly=True, paused=True)
+                moved = known.partitions[7]._replace(
+                    isr=("c",), eligible=("a", "b"), leader="c", readonly=True, paused=True
+                )
                 metadata.streams["s1"] = known.with_partitions({7: moved})
             elif change == 3:
                 metadata.streams["s0"] = replace(metadata_of(2).streams["s0"].created_at(9), subject="another")

@@ -27,6 +27,7 @@ from bascule.testing.loop import run
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import log_pb2 as bulk
+from bascule.wire.pb import producer_pb2 as producer
 from tests.harness.broker import Node, split
 
 REQUESTS: dict[str, tuple[Any, About]] = {
@@ -64,6 +65,11 @@ REQUESTS: dict[str, tuple[Any, About]] = {
     "/bascule.v1.Admin/AlterStream": (admin.AlterStreamRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/RemoveHold": (admin.RemoveHoldRequest(stream="s"), about_stream("s")),
     "/bascule.v1.Admin/DeleteRecords": (admin.DeleteRecordsRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Producers/InitProducer": (producer.InitProducerRequest(stream="s"), about_stream("s")),
+    "/bascule.v1.Producers/PublishBatch": (
+        producer.PublishBatchRequest(stream="s", messages=b"\0\0\0\0\0"),
+        about_stream("s"),
+    ),
     "/bascule.v1.Log/Read": (bulk.ReadRequest(stream="s"), about_stream("s")),
 }
 ANSWERED_BY_THE_METADATA = {
@@ -85,6 +91,9 @@ ANSWERED_BY_THE_METADATA = {
     "DeleteRecords",
     "RemoveHold",
     "Read",
+    "Write",
+    "InitProducer",
+    "PublishBatch",
     "AlterStream",
     "ListGroups",
     "DescribeGroup",
@@ -214,6 +223,21 @@ def test_a_message_of_a_client_that_is_refused_is_not_stored(monkeypatch: pytest
         assert await node.read("open") == [(0, b"v")]
         counted = {each.name: each.values for each in node.broker.environment.metrics.read()}
         assert counted["bascule_refused_messages_total"] == {"permission_denied": 2, "not_found": 1}
+
+    run(main())
+
+
+def test_a_message_is_counted_whatever_the_gate_refuses_it_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    def admit_message(gate: Gate, message: api.PublishRequest, call: Call) -> None:
+        raise FailedPrecondition("not now")
+
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        monkeypatch.setattr(Gate, "admit_message", admit_message)
+        (answer,) = await publish_all(node, "nope")
+        assert (answer.asyncError.code, answer.asyncError.message) == (api.PublishAsyncError.INTERNAL, "not now")
+        counted = {each.name: each.values for each in node.broker.environment.metrics.read()}
+        assert counted["bascule_refused_messages_total"] == {"failed_precondition": 1}
 
     run(main())
 

@@ -2,7 +2,6 @@
 
 import ast
 import asyncio
-import gc
 import logging
 import random
 import re
@@ -15,11 +14,10 @@ import pytest
 import bascule
 from bascule.errors import BusUnavailable, DeadlineExceeded, PeerError, Unavailable
 from bascule.node.calls import messages
-from bascule.node.calls.calls import Calls, Handler
-from bascule.node.calls.messages import HEARTBEAT, HEARTBEATS_WANTED, OTHER_LOG, RAFT, STREAM_STATUS, Message, Method
+from bascule.node.calls.calls import Calls
+from bascule.node.calls.messages import HEARTBEAT, HEARTBEATS_WANTED, OTHER_LOG, STREAM_STATUS, Kind, Message, Method
 from bascule.node.calls.subjects import Subjects
 from bascule.node.runtime.countedlog import CountedLog
-from bascule.node.runtime.jobs import Jobs
 from bascule.node.runtime.metrics import Metrics
 from bascule.sim.host import SeededRandom
 from bascule.testing.bus import MemoryBus, MemoryNats
@@ -28,6 +26,7 @@ from bascule.wire.envelope import MsgType, encode
 from bascule.wire.nats import messages as messages_of
 from bascule.wire.nats import pub
 from bascule.wire.pb import internal_pb2 as pb
+from bascule.wire.raft import decode_message, encode_message
 from bascule.wire.raft_messages import Heartbeat
 from bascule.wire.repair import LogAnswer, LogEnd, Question
 from tests.harness.members import three, within
@@ -49,8 +48,11 @@ MESSAGES: list[tuple[Message[Any], Any]] = [
     (messages.ORDER.answer, pb.PropagatedResponse(op=pb.STOP_BROKER)),
     (OTHER_LOG.question, Question(7, 0, 3, 9, 0, "b")),
     (OTHER_LOG.answer, LogAnswer(True, True, LogEnd(4, 9), 3, b"abc", True)),
-    (RAFT, Heartbeat("b", "a", 3, 7, 0, 0)),
     (messages.ENDED_CALLS, [b"u1", b"s2"]),
+    (
+        Message("a message to Raft", None, lambda payload: decode_message(bytes(payload)), encode_message),
+        Heartbeat("b", "a", 3, 7, 0, 0),
+    ),
 ]
 
 
@@ -67,6 +69,18 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "is ignored" in record.getMessage()]
 
 
+def receive(calls: Calls, take: Callable[[Any, bytes], None], *kinds: Message[Any]) -> None:
+    """Subscribe as brokers do."""
+
+    def on_batch(batch: bytes, count: int) -> None:
+        for message in calls.received(batch, *kinds):
+            with message as payload:
+                (kind,) = [kind for kind in kinds if kind is message.kind]
+                take(kind.decode(payload), message.reply)
+
+    calls.subscribe(b"here", on_batch)
+
+
 # --- receiving ---------------------------------------------------------------------------------------------------
 
 
@@ -76,8 +90,8 @@ def test_what_is_sent_arrives_and_with_any_wrong_bit_it_is_ignored(message: Mess
         nats = MemoryNats()
         (a, _), (b, bus) = calls_of(nats, "a"), calls_of(nats, "b")
         taken: list[Any] = []
-        a.handle(b"here", Handler(message, lambda received, as_it_came: taken.append(received)))
-        b.send(b"here", message, value)
+        receive(a, lambda value, reply: taken.append(value), message)
+        b.send(b"here", message, value, b"reply")
         await flushed()
         assert taken == [value]
         payload = message.encode(value)
@@ -86,8 +100,8 @@ def test_what_is_sent_arrives_and_with_any_wrong_bit_it_is_ignored(message: Mess
         for position in range(len(payload)):
             changed = bytearray(payload)
             changed[position] ^= 1 << random.Random(position).randrange(8)
-            bus.send(pub(b"here", bytes(changed)))
-            bus.send(pub(b"here", payload[:position]))
+            bus.send(pub(b"here", bytes(changed), b"reply"))
+            bus.send(pub(b"here", payload[:position], b"reply"))
             await asyncio.sleep(0)
         await flushed()
         assert taken == [value]
@@ -97,33 +111,38 @@ def test_what_is_sent_arrives_and_with_any_wrong_bit_it_is_ignored(message: Mess
 
 
 def test_every_kind_of_message_is_in_the_list_above() -> None:
-    declared = [each for each in vars(messages).values() if isinstance(each, Message)]
+    declared = [each for each in vars(messages).values() if isinstance(each, Kind)]
     declared += [
         half for each in vars(messages).values() if isinstance(each, Method) for half in (each.question, each.answer)
     ]
-    assert sorted(each.name for each in declared) == sorted(message.name for message, _ in MESSAGES)
+    replication = [messages.FETCH_REQUEST.name, messages.FETCH_PART.name]  # tests/unit/wire has those bytes
+    assert sorted(each.name for each in declared) == sorted([*(message.name for message, _ in MESSAGES), *replication])
     assert len({each.name for each in declared}) == len(declared), "they are counted by name"
 
 
-class After:
-    def __init__(self, taken: list[str]) -> None:
-        self._taken = taken
-
-    def batch_taken(self) -> None:
-        self._taken.append("after")
+def test_every_question_wants_an_answer_but_orders() -> None:
+    methods = [each for each in vars(messages).values() if isinstance(each, Method)]
+    assert [each.question.name for each in methods if not each.question.asks] == [messages.ORDER.question.name]
+    assert not [each.answer.name for each in methods if each.answer.asks]
 
 
-def test_each_kind_goes_to_its_handler_and_others_to_none(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [(messages.CHANGE.question, messages.ORDER.question), (HEARTBEAT, HEARTBEAT), (HEARTBEAT, messages.RAFT)],
+    ids=["one type", "one kind", "no envelope"],
+)
+def test_kinds_on_one_subject_have_types_that_tell_them_apart(kinds: tuple[Kind, ...]) -> None:
+    calls, _ = calls_of(MemoryNats(), "a")
+    with pytest.raises(AssertionError, match="told apart by their types"):
+        list(calls.received(b"", *kinds))
+
+
+def test_each_kind_is_told_apart_and_others_are_ignored(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         nats = MemoryNats()
         (a, _), (b, bus) = calls_of(nats, "a"), calls_of(nats, "b")
-        taken: list[str] = []
-        a.handle(
-            b"here",
-            Handler(HEARTBEAT, lambda info, message: taken.append(info.id)),
-            Handler(HEARTBEATS_WANTED, lambda wanted, message: taken.append(message.reply.decode())),
-            after=After(taken),
-        )
+        taken: list[tuple[type, bytes]] = []
+        receive(a, lambda value, reply: taken.append((type(value), reply)), HEARTBEAT, HEARTBEATS_WANTED)
         b.send(b"here", HEARTBEAT, pb.ServerInfoResponse(id="b"))
         b.send(b"here", HEARTBEATS_WANTED, pb.ServerInfoRequest(id="b"), b"reply")
         b.send(b"here", STREAM_STATUS.question, pb.PartitionStatusRequest(creationIndex=3))
@@ -131,8 +150,7 @@ def test_each_kind_goes_to_its_handler_and_others_to_none(caplog: pytest.LogCapt
         bus.send(pub(b"here", encode(MsgType.SERVER_INFO_RESPONSE, b"without a checksum")))
         bus.send(pub(b"here", encode(MsgType.SERVER_INFO_RESPONSE, b"\xff" * 30, crc=True)))
         await flushed()
-        assert [word for word in taken if word != "after"] == ["b", "reply"]
-        assert taken[-1] == "after"
+        assert taken == [(pb.ServerInfoResponse, b""), (pb.ServerInfoRequest, b"reply")]
         assert a.ignored.counter.values == {"a heartbeat": 2, "a heartbeat, or a request for heartbeats": 2}
 
     run(main())
@@ -147,10 +165,10 @@ def test_a_message_that_its_function_refuses_is_counted_too() -> None:
         nats = MemoryNats()
         (a, _), (b, _) = calls_of(nats, "a"), calls_of(nats, "b")
 
-        def refuse(info: pb.ServerInfoResponse, message: object) -> None:
+        def refuse(info: pb.ServerInfoResponse, reply: bytes) -> None:
             raise PeerError("no such broker")
 
-        a.handle(b"here", Handler(HEARTBEAT, refuse))
+        receive(a, refuse, HEARTBEAT)
         b.send(b"here", HEARTBEAT, pb.ServerInfoResponse(id="b"))
         await flushed()
         assert a.ignored.counter.values == {"a heartbeat": 1}
@@ -164,19 +182,19 @@ def test_a_function_that_fails_keeps_no_other_message_from_being_taken(caplog: p
         (a, _), (_b, bus) = calls_of(nats, "a"), calls_of(nats, "b")
         taken: list[str] = []
 
-        def take(info: pb.ServerInfoResponse, message: object) -> None:
+        def take(info: pb.ServerInfoResponse, reply: bytes) -> None:
             if info.id == "bad":
                 raise ValueError("an error of ours")
             taken.append(info.id)
 
-        a.handle(b"here", Handler(HEARTBEAT, take), after=After(taken))
+        receive(a, take, HEARTBEAT)
         payloads = [
             encode(MsgType.SERVER_INFO_RESPONSE, pb.ServerInfoResponse(id=name).SerializeToString(), crc=True)
             for name in ("bad", "good")
         ]
         bus.send(b"".join(pub(b"here", payload) for payload in payloads))  # in one batch
         await flushed()
-        assert taken == ["good", "after"]
+        assert taken == ["good"]
 
     run(main())
     (record,) = [record for record in caplog.records if record.exc_info]
@@ -212,11 +230,14 @@ def test_what_cannot_be_decoded_does_not_fill_the_log_of_a_broker(caplog: pytest
 
 
 def serve(calls: Calls, answer: Callable[[int], bool | None]) -> None:
-    def status(question: pb.PartitionStatusRequest) -> pb.PartitionStatusResponse | None:
-        exists = answer(question.creationIndex)
-        return None if exists is None else pb.PartitionStatusResponse(exists=exists)
+    def on_batch(batch: bytes, count: int) -> None:
+        for message in calls.received(batch, STREAM_STATUS.question):
+            with message as payload:
+                exists = answer(STREAM_STATUS.question.decode(payload).creationIndex)
+                if exists is not None:
+                    calls.tell(message.reply, STREAM_STATUS.answer, pb.PartitionStatusResponse(exists=exists))
 
-    calls.handle(calls.subjects.status(calls.broker_id), calls.answering(STREAM_STATUS, status))
+    calls.subscribe(calls.subjects.status(calls.broker_id), on_batch)
 
 
 async def ask(calls: Calls, index: int, timeout_s: float = 1.0) -> bool:
@@ -290,61 +311,6 @@ def test_a_question_without_a_subject_to_answer_to_is_ignored() -> None:
     run(main())
 
 
-def test_answers_that_take_a_while_are_bounded_and_end_with_the_broker(caplog: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        nats = MemoryNats()
-        (a, _), (b, _) = calls_of(nats, "a"), calls_of(nats, "b")
-        a.listen()
-        begun: list[int] = []
-
-        async def slowly(question: pb.PartitionStatusRequest) -> pb.PartitionStatusResponse:
-            begun.append(question.creationIndex)
-            await asyncio.sleep(0.5)
-            return pb.PartitionStatusResponse(exists=True)
-
-        jobs = Jobs(lambda reason: None, Metrics())
-        tasks = jobs.tasks("an answer", 2)
-        handler = b.answering_later(STREAM_STATUS, slowly, tasks, admits=lambda question: question.creationIndex > 0)
-        b.handle(b.subjects.status("b"), handler)
-        outcomes = await asyncio.gather(*(ask(a, index) for index in range(5)), return_exceptions=True)
-        assert begun == [1, 2], "0 was refused, and the others were too many"
-        assert [outcome for outcome in outcomes if outcome is True] == [True, True]
-        assert await ask(a, 7)
-        late = asyncio.ensure_future(ask(a, 8))
-        await flushed()
-        await jobs.close()
-        with pytest.raises(DeadlineExceeded):
-            await late
-
-    run(main())
-    assert caplog.records == [], "too many questions are no error of ours"
-
-
-def test_an_answer_is_not_begun_by_a_broker_that_has_closed() -> None:
-    """Nor left behind half made: a coroutine that nobody awaits is a warning, which is an error here."""
-
-    async def main() -> None:
-        nats = MemoryNats()
-        (a, _), (b, _) = calls_of(nats, "a"), calls_of(nats, "b")
-        a.listen()
-        begun: list[int] = []
-
-        async def slowly(question: pb.PartitionStatusRequest) -> pb.PartitionStatusResponse:
-            begun.append(question.creationIndex)
-            return pb.PartitionStatusResponse(exists=True)
-
-        jobs = Jobs(lambda reason: None, Metrics())
-        handler = b.answering_later(STREAM_STATUS, slowly, jobs.tasks("an answer", 2), admits=lambda question: True)
-        b.handle(b.subjects.status("b"), handler)
-        await jobs.close()
-        with pytest.raises(DeadlineExceeded):
-            await ask(a, 1)
-        assert begun == []
-
-    run(main())
-    gc.collect()
-
-
 def test_what_is_larger_than_nats_takes_is_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     """NATS would end the connection over it."""
 
@@ -402,4 +368,4 @@ def test_messages_between_brokers_are_received_in_one_file() -> None:
     files = {path.relative_to(NODE).as_posix(): path.read_text() for path in sorted(NODE.rglob("*.py"))}
     assert [name for name, text in files.items() if "decode_checked" in text] == ["calls/calls.py"]
     subscribers = {name for name, text in files.items() if re.search(r"(?:bus|streams)\.subscribe\(", text)}
-    assert subscribers == set(LISTEN_THEMSELVES), "register a handler with `Calls`"
+    assert subscribers == set(LISTEN_THEMSELVES), "subscribe with `Calls`, and take the batch apart with `received`"

@@ -84,7 +84,7 @@ def test_every_setting_can_be_set_from_a_file_and_from_the_environment(tmp_path:
         Kind.TOKEN: "name",
         Kind.TOKENS: "a,b",
         Kind.SERVERS: "nats://a:1,nats://b:2",
-        Kind.INT: "7",
+        Kind.INT: "1017",
         Kind.BOOL: "true",
         Kind.DURATION: "90s",
         Kind.SYNC: "os",
@@ -525,9 +525,8 @@ def test_ways_to_sync(text: str, mode: str, interval_ns: int) -> None:
     assert config.streams.sync.relaxed
 
 
-def test_an_idle_wait_above_the_lag_time_is_warned_of() -> None:
-    config = load(None, HOME, {"clustering.replica.max.lag.time": "5s"})
-    assert "clustering.replica.max.idle.wait" in config.warnings[0]
+def test_a_lag_time_below_the_idle_wait_is_no_mistake_for_idle_followers_report_anyway() -> None:
+    assert load(None, HOME, {"clustering.replica.max.lag.time": "5s"}).warnings == ()
 
 
 def test_a_duration_without_a_unit_is_warned_of(tmp_path: Path) -> None:
@@ -535,3 +534,18 @@ def test_a_duration_without_a_unit_is_warned_of(tmp_path: Path) -> None:
     assert config.clustering.replica_fetch_timeout_ns == 15
     assert "write a unit, such as 15s" in config.warnings[0]
     assert from_text(tmp_path, "clustering.replica.fetch.timeout: 3000000000").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "span"),
+    [
+        ("clustering.min.insync.replicas", "99999999999", "from 0 to 1024"),
+        ("clustering.min.replication.factor", "99999999999", "from 0 to 1024"),
+        ("cursors.stream.replication.factor", "99999999999", "from -1 to 1024"),
+        ("streams.compact.key.map.bytes", "1", "of at least 1000"),
+    ],
+)
+def test_numbers_that_no_cluster_could_work_with_are_refused(tmp_path: Path, key: str, value: str, span: str) -> None:
+    """The first three do not fit a stream's settings; the last one is no room for a single key."""
+    expected = f'Invalid {key} setting "{value}" ({tmp_path}/broker.yml, line 1): expected a whole number {span}'
+    assert refusal(tmp_path, f"{key}: {value}") == expected

@@ -180,7 +180,7 @@ def test_after_a_clean_stop_of_all_two_are_enough_to_read_what_was_committed(ord
             except (AssertionError, KeyError):
                 await asyncio.sleep(0.02)
                 assert loop.time() - began < 20
-        assert loop.time() - began < 2.0
+        assert loop.time() - began < 2.5  # two election timeouts, should the first vote be split, and the roles
 
     run(main())
 

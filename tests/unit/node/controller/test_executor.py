@@ -6,16 +6,19 @@ from typing import get_args
 import pytest
 
 from bascule.core.metadata.codec import asking
-from bascule.core.metadata.commands import LAYOUTS, ChangeLeader, Command
+from bascule.core.metadata.commands import LAYOUTS, ChangeLeader, Command, InitProducer
 from bascule.errors import InvalidArgument
-from bascule.node.controller.executor import OPERATIONS, Asker
+from bascule.limits import MAX_PRODUCER_NAME_BYTES
+from bascule.node.controller.executor import OPERATIONS, Requester
+from bascule.node.controller.proposals import Proposals
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
+from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
 from tests.harness.broker import Node
 
-CARRIED_OUT = [op for op, handling in OPERATIONS.items() if handling.by is not Asker.NOBODY]
+CARRIED_OUT = [op for op, handling in OPERATIONS.items() if handling.by is not Requester.NOBODY]
 
 
 def test_every_command_is_carried_out_or_declared_as_never_requested() -> None:
@@ -57,5 +60,50 @@ def test_an_equal_change_that_is_under_way_is_not_proposed_again(op: pb.Op, prop
         await asyncio.sleep(0)
         assert len(executor._under_way) == proposed
         await asyncio.gather(*both, return_exceptions=True)
+
+    run(main())
+
+
+def test_an_operation_that_was_refused_is_not_looked_at_anew_when_it_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its caller did not wait for as long as the refusal took. If many ask again, each refusal takes longer still."""
+    proposed = []
+    commit = Proposals.commit
+
+    async def counted(proposals: Proposals, command: Command) -> int:
+        proposed.append(command)
+        return await commit(proposals, command)
+
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        monkeypatch.setattr(Proposals, "commit", counted)
+        request = asking(InitProducer("x" * (MAX_PRODUCER_NAME_BYTES + 1)))
+        request.operation.id, request.operation.since = "it", node.broker.cluster.metadata.index
+        for _ in range(3):
+            with pytest.raises(InvalidArgument, match="the name of a producer has at most"):
+                await node.broker.controller.executor.carry_out(request)
+        assert len(proposed) == 1
+        request.operation.id = "another"
+        with pytest.raises(InvalidArgument, match="the name of a producer has at most"):
+            await node.broker.controller.executor.carry_out(request)
+        assert len(proposed) == 2
+
+    run(main())
+
+
+@pytest.mark.parametrize(("least", "warned"), [(1, False), (2, True)])
+def test_a_stream_that_can_never_commit_is_created_with_a_warning(
+    least: int, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the Go server creates it. It commits when its min ISR is set to the replicas that it has."""
+
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=1)
+        request.minIsr.value = least
+        await node.call("CreateStream", request)
+        assert node.broker.cluster.metadata.streams["s"].config.min_isr == least
+        assert ("`bascule stream alter s min.isr=1`" in caplog.text) is warned
 
     run(main())

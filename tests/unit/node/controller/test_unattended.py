@@ -18,6 +18,7 @@ from bascule.wire.nats import messages, pub
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
 from bascule.wire.raft_messages import Membership, Message
+from bascule.wire.subjects import RESERVED_IDS
 from tests.harness.founders import controllers_of
 from tests.harness.members import Member, isr, leader_of, three, until
 
@@ -36,7 +37,7 @@ def test_reasons_that_change_to_and_fro_do_not_fill_the_log(caplog: pytest.LogCa
     assert 2 <= len(caplog.records) <= 11, "ten seconds of it"
 
 
-def test_a_join_request_that_cannot_be_right_is_answered_and_keeps_nobody_from_joining() -> None:
+def test_a_join_request_with_an_id_or_incarnation_that_cannot_be_is_answered_and_keeps_nobody_from_joining() -> None:
     """It is in one batch with a good one, and is not to end the handler."""
 
     async def main() -> None:
@@ -53,16 +54,22 @@ def test_a_join_request_that_cannot_be_right_is_answered_and_keeps_nobody_from_j
                 heard.append(pb.RaftJoinResponse.FromString(bytes(payload)))
 
         bus.subscribe(b"answers", on_batch)
-        for incarnation in ("", "two words", "a.b", "x" * 5_000):
-            asked = pb.RaftJoinRequest(nodeID="x", incarnation=incarnation).SerializeToString()
+        incarnations, ids = ("", "two words", "a.b", "x" * 5_000), (*RESERVED_IDS, "", "a.b", "two words", "*", ">")
+        for request in (
+            *(pb.RaftJoinRequest(nodeID="x", incarnation=each) for each in incarnations),
+            *(pb.RaftJoinRequest(nodeID=each, incarnation="i") for each in ids),
+        ):
+            asked = request.SerializeToString()
             for _ in range(5):
                 bus.send(pub(b"ns.raft.metadata.join", encode(MsgType.RAFT_JOIN_REQUEST, asked, crc=True), b"answers"))
                 await asyncio.sleep(0.05)
         await members["b"].start()
         await until(lambda: "b" in members["a"].broker.cluster.raft.membership.everyone)
         assert members["a"].broker.cluster.raft.membership.everyone == ("a", "b")
-        assert len(heard) == 20
-        assert all(answer.final and "incarnation" in answer.error for answer in heard)
+        said = [f"{each!r} is not a valid incarnation" for each in incarnations]
+        said += [f"{each!r} is not a valid broker id" for each in ids]
+        assert [answer.error for answer in heard] == [text for text in said for _ in range(5)]
+        assert all(answer.final for answer in heard)
 
     run(main())
 
@@ -159,6 +166,21 @@ def test_a_broker_that_cannot_take_roles_ends_with_the_reason() -> None:
         await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
         await until(lambda: "the taking of roles ended unexpectedly" in members["b"].fatal)
         assert members["a"].fatal == ""
+
+    run(main())
+
+
+def test_a_change_that_cannot_be_carried_out_ends_the_broker_and_does_not_count_as_made() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+
+        async def take_roles(stream: object, partitions: object) -> None:
+            raise LookupError("a bug")
+
+        members["b"].broker.manager.take_roles = take_roles  # type: ignore[method-assign]
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        await until(lambda: "the taking of roles ended unexpectedly" in members["b"].fatal)
+        assert members["b"].broker.replicas.behind
 
     run(main())
 

@@ -9,7 +9,6 @@ import pytest
 
 from bascule.errors import StartError, Status
 from bascule.node.calls.subjects import Subjects
-from bascule.node.controller.voters import STEADY_S
 from bascule.node.membership.bootstrap import Announcement, ServerId, choose, is_promised
 from bascule.node.membership.raft import RaftDriver
 from bascule.node.process.identity import load_or_create
@@ -20,7 +19,7 @@ from bascule.wire.pb import api_pb2 as api
 from bascule.wire.raft_messages import Membership
 from bascule.wire.subjects import RESERVED_IDS
 from tests.harness.broker import SeededRandom
-from tests.harness.founders import clusters_of, controllers_of, published, voters_of
+from tests.harness.founders import clusters_of, controllers_of, published, started, voters_of
 from tests.harness.members import Member, isr, leader_of, three, until
 
 
@@ -94,10 +93,6 @@ def test_the_id_of_a_live_broker_is_refused_for_good() -> None:
 
 def peers_of(nats: MemoryNats, names: str = "abc") -> dict[str, Member]:
     return {name: Member(name, nats, peers=tuple(names)) for name in names}
-
-
-async def started(members: dict[str, Member], names: str = "") -> None:
-    await asyncio.gather(*(members[name].start() for name in names or members))
 
 
 @pytest.mark.parametrize("names", ["abc", "abcde"])
@@ -320,112 +315,6 @@ def test_two_clusters_that_meet_under_the_same_ids_never_mix() -> None:
         assert await members["a"].read("s") == [b"new %d" % number for number in range(9)]
         await until(lambda: leader_of(old, "s").name != "a")
         assert await leader_of(old, "s").read("s") == [b"old %d" % number for number in range(5)]
-
-    run(main())
-
-
-# --- who votes -------------------------------------------------------------------------------------------------------
-
-
-def test_a_stray_broker_gets_no_vote_and_is_not_missed() -> None:
-    async def main() -> None:
-        nats = MemoryNats()
-        first = await Member("a", nats, seed=True).start()
-        stray = await Member("stray", nats).start()
-        await asyncio.sleep(20.0)
-        assert voters_of(first) == ("a",)
-        stray.kill()
-        assert (await first.call("CreateStream", api.CreateStreamRequest(name="s", subject="s")))[0] is Status.OK
-        first.kill()
-        await first.start()
-        assert (await first.call("CreateStream", api.CreateStreamRequest(name="t", subject="t")))[0] is Status.OK
-
-    run(main())
-
-
-def test_one_voter_becomes_three_when_two_were_there_for_a_while() -> None:
-    async def main() -> None:
-        nats = MemoryNats()
-        first = await Member("a", nats, seed=True).start()
-        seen: list[int] = []
-        others = [Member(name, nats) for name in "bcd"]
-        await others[0].start()
-        await asyncio.sleep(10.0)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        for other in others[1:]:
-            await other.start()
-        while loop.time() - began < 30.0:
-            if not seen or seen[-1] != len(voters_of(first)):
-                seen.append(len(voters_of(first)))
-                assert loop.time() - began >= STEADY_S or seen == [1]
-            await asyncio.sleep(0.01)
-        assert seen == [1, 3], "two voters, or four, where an odd number could be had"
-        fifth = await Member("e", nats).start()
-        await until(lambda: len(voters_of(first)) == 5)
-        await until(lambda: len(voters_of(fifth)) == 5)
-
-    run(main())
-
-
-def test_no_more_voters_than_the_configuration_allows() -> None:
-    async def main() -> None:
-        nats = MemoryNats()
-        members = {name: Member(name, nats, peers=tuple("abcde"), max_quorum=3) for name in "abcde"}
-        await started(members)
-        await asyncio.sleep(15.0)
-        assert len(voters_of(members["a"])) == 3
-
-    run(main())
-
-
-def test_a_wiped_voter_regains_its_vote_and_three_never_become_one() -> None:
-    async def main() -> None:
-        members = await three(MemoryNats())
-        seen: dict[tuple[str, ...], None] = {}
-        members["c"].kill()
-        members["c"].wipe()
-        coming = asyncio.ensure_future(members["c"].start())
-        deadline = asyncio.get_running_loop().time() + 20.0
-        while asyncio.get_running_loop().time() < deadline:
-            seen[voters_of(members["a"])] = None
-            await asyncio.sleep(0.05)
-        await coming
-        assert voters_of(members["a"]) == ("a", "b", "c")
-        assert min(map(len, seen)) == 2
-
-    run(main())
-
-
-def test_a_wiped_voter_with_replicas_has_its_vote_again_as_soon_as_it_has_caught_up() -> None:
-    """Until then the other two need each other: if one of them lost its disk as well there was no majority any more."""
-
-    async def main() -> None:
-        members = await three(MemoryNats())
-        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
-        members["c"].kill()
-        members["c"].wipe()
-        await members["c"].start()
-        deadline = asyncio.get_running_loop().time() + STEADY_S - 2.0
-        while voters_of(members["a"]) != ("a", "b", "c"):
-            assert asyncio.get_running_loop().time() < deadline, "it waits as if it merely appeared"
-            await asyncio.sleep(0.05)
-
-    run(main())
-
-
-def test_a_voter_that_stops_and_holds_nothing_gives_its_vote_back_where_an_odd_number_remains() -> None:
-    async def main() -> None:
-        members = await three(MemoryNats())
-        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s"))
-        idle = next(name for name in "bc" if name != leader_of(members, "s").name)
-        process = members[idle].process
-        assert process is not None
-        await process.start(members[idle].broker.hand_over(5.0))
-        members[idle].kill()
-        await asyncio.sleep(5.0)
-        other = next(name for name in members if name != idle)
-        assert len(voters_of(members[other])) == 3, "two voters need each other, three do not need the third"
 
     run(main())
 

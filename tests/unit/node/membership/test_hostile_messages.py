@@ -14,7 +14,7 @@ from bascule.node.membership.peers import DOUBLES, SESSION_S
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.wire.envelope import MsgType, decode_checked, encode
-from bascule.wire.nats import NatsMessage, messages
+from bascule.wire.nats import messages
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.pb import internal_pb2 as pb
@@ -220,10 +220,10 @@ def test_what_a_follower_promised_to_an_earlier_leader_counts_for_no_later_one()
         taken: list[str] = []
         for follower, feed in leader.broker.manager.feeds._feeds.items():
             feed.asked = lambda request, at, follower=follower: taken.append(follower)  # type: ignore[method-assign,misc]
-        for subject, reply, payload in captured:
+        for *_, payload in captured:
             opened = decode_checked(payload, MsgType.REPLICATION_REQUEST)
             assert opened is not None
-            leader.broker.manager.feeds._on_request(decode_request(opened), NatsMessage(subject, reply, payload))
+            leader.broker.manager.feeds._on_request(decode_request(opened))
         assert captured
         assert taken == []
 

@@ -11,7 +11,6 @@ from bascule.node.runtime.jobs import Jobs
 from bascule.node.runtime.metrics import Metrics
 from bascule.sim.host import SeededRandom
 from bascule.testing.bus import MemoryNats
-from bascule.wire.nats import NatsMessage
 from bascule.wire.pb import internal_pb2 as pb
 from tests.harness.clocks import Now
 
@@ -36,7 +35,7 @@ beats = itertools.count(1)
 def hear(peers: Peers, name: str, boot: str = "other-boot", beat: int = 0, hears: str = "own-boot") -> None:
     """A heartbeat, the next one if it has no number."""
     info = pb.ServerInfoResponse(id=name, host="there", port=2, boot=boot, beat=beat or next(beats), hears=hears)
-    peers._on_heartbeat(info, NatsMessage(b"ns.raft.metadata.info", b"", b""))
+    peers._on_heartbeat(info)
 
 
 def beats_until_sure(peers: Peers, reasons: list[str], now: Now) -> int:
@@ -116,6 +115,6 @@ def test_words_that_do_not_count_leave_nothing_behind() -> None:
     peers, _ = make(Now())
     for number in range(3 * RAFT_MAX_SERVERS):
         info = pb.ServerInfoResponse(id=f"x{number}", host="there", port=2, boot="boot", beat=0)
-        peers._on_heartbeat(info, NatsMessage(b"ns.raft.metadata.info", b"", b""))
+        peers._on_heartbeat(info)
     assert peers.alive() == []
     assert len(peers._past) <= RAFT_MAX_SERVERS

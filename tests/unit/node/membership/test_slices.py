@@ -57,10 +57,10 @@ class Log:
     def take(self) -> list[Write]:
         return [Write(f"{self._number}/{each}", 0, [b"x"]) for each in range(1 + self._number % 3)]
 
-    def settle(self, errors: list[OSError | None]) -> None:
+    def finish(self, errors: list[OSError | None]) -> None:
         self._told.append((self._number, turn(), errors))
 
-    take_unsynced, settle_synced = take, settle
+    take_unsynced, finish_synced = take, finish
 
     def fail(self, error: AssertionError) -> None:
         raise error
@@ -104,7 +104,7 @@ def test_logs_are_told_of_a_group_commit_some_at_a_time_each_what_is_its_own() -
             on_fatal=pytest.fail,
         )
         for number in range(count):
-            scheduler.enlist(Log(number, told))
+            scheduler.enqueue(Log(number, told))
         await scheduler.close()
 
     run(main())
@@ -136,7 +136,7 @@ def test_a_group_commit_that_trips_over_an_error_of_ours_ends_the_process_with_t
             reports=NoReports(),
             on_fatal=reasons.append,
         )
-        scheduler.enlist(Broken(0, []))
+        scheduler.enqueue(Broken(0, []))
         await scheduler.close()
 
     run(main())

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from bascule.core.partition.candidate import (
     PATIENCE_S,
     SHORT_PATIENCE_S,
-    Account,
     Candidate,
     GiveWay,
     Lead,
+    PeerLog,
     Wait,
     decide,
 )
@@ -26,9 +26,10 @@ from bascule.testing.records import record_starts
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from bascule.wire.repair import LogEnd
-from tests.harness.administration import answer
+from tests.harness.administration import answer, refused
 from tests.harness.members import REPLICATION, Member, followers, item_of, leader_of, three, until
 from tests.harness.replicas import leads, logs
+from tests.harness.stops import stop
 
 OWN = LogEnd(3, 10)
 
@@ -43,8 +44,8 @@ def a_candidate(
     return Candidate(OWN, likely, sure, lacks, complete, ("b", "c"), least)
 
 
-def said(end: int, certain: bool = False, epoch: int = 3) -> Account:
-    return Account(LogEnd(epoch, end), certain)
+def said(end: int, certain: bool = False, epoch: int = 3) -> PeerLog:
+    return PeerLog(LogEnd(epoch, end), certain)
 
 
 def test_time_alone_makes_no_leader_where_two_must_be_in_sync() -> None:
@@ -53,10 +54,12 @@ def test_time_alone_makes_no_leader_where_two_must_be_in_sync() -> None:
     assert decide(a_candidate(), {"b": said(11), "c": said(4)}, 0) == GiveWay("b")
 
 
-def test_where_one_is_enough_it_waits_a_while() -> None:
-    alone = a_candidate(least=1)
-    assert decide(alone, {"c": said(4)}, PATIENCE_S - 0.1) == Wait(())
-    assert decide(alone, {"c": said(4)}, PATIENCE_S) == Lead(("b",))
+def test_where_one_is_enough_it_waits_for_those_listed_too_and_alone_it_waits_a_while() -> None:
+    assert decide(a_candidate(least=1), {"c": said(4)}, 1e9) == Wait(("b",))
+    for lacks in (False, True):
+        alone = a_candidate(lacks, least=1, complete=())
+        assert decide(alone, {}, SHORT_PATIENCE_S / 2) == Wait(())
+        assert decide(alone, {}, PATIENCE_S) == Lead(())
 
 
 def test_a_log_that_is_sure_of_its_end_after_its_process_was_killed_gives_the_others_a_moment() -> None:
@@ -102,7 +105,7 @@ def test_those_not_in_sync_are_given_a_moment() -> None:
     assert decide(a_candidate(), {"b": said(10)}, SHORT_PATIENCE_S) == Lead(())
 
 
-accounts = st.dictionaries(st.sampled_from("bc"), st.builds(said, st.integers(0, 20), st.booleans(), st.integers(1, 5)))
+answered = st.dictionaries(st.sampled_from("bc"), st.builds(said, st.integers(0, 20), st.booleans(), st.integers(1, 5)))
 
 
 @given(
@@ -110,24 +113,24 @@ accounts = st.dictionaries(st.sampled_from("bc"), st.builds(said, st.integers(0,
     st.integers(1, 3),
     st.sampled_from([(), ("b",), ("c",), ("b", "c")]),
     st.booleans(),
-    accounts,
+    answered,
     st.floats(0, 10),
 )
 def test_nobody_leads_with_less_than_another_is_known_to_have(
-    lacks: bool, least: int, complete: tuple[str, ...], likely: bool, told: dict[str, Account], waited_s: float
+    lacks: bool, least: int, complete: tuple[str, ...], likely: bool, told: dict[str, PeerLog], waited_s: float
 ) -> None:
     own = a_candidate(lacks and not likely, least, complete, likely)
     match decide(own, told, waited_s):
         case Lead(unheard):
-            assert all(account.log_end <= OWN for account in told.values())
+            assert all(peer.log_end <= OWN for peer in told.values())
             assert set(unheard) == set(complete) - set(told)
             certain = any(told[each].certain for each in complete if each in told)
             one_heard = likely and set(unheard) < set(complete)
-            assert not unheard or certain or ((least == 1 or one_heard) and waited_s >= PATIENCE_S)
+            assert not unheard or certain or (one_heard and waited_s >= PATIENCE_S)
         case GiveWay(to):
-            assert told[to].log_end == max(account.log_end for account in told.values()) > OWN
+            assert told[to].log_end == max(peer.log_end for peer in told.values()) > OWN
         case Wait(missing):
-            assert not missing or least > 1
+            assert not missing or least > 1 or set(missing) <= set(complete)
             assert not set(missing) & set(told)
 
 
@@ -151,13 +154,13 @@ HARMS = {"flipped": flip_the_last, "torn": cut_the_last_short, "truncated": cut_
 
 
 async def all_killed(
-    harm: Callable[[MemoryDisk, str], None], on_record: bool = True, power: bool = True
+    harm: Callable[[MemoryDisk, str], None], on_record: bool = True, power: bool = True, min_isr: int = 2
 ) -> tuple[dict[str, Member], Member, Member]:
     """In sync are two, the third is behind; of the two the one that would lead has lost its last record. That this had
     been promised is `on_record` there, or was promised too late for that."""
     members = await three(MemoryNats())
     request = api.CreateStreamRequest(name="s", subject="s", replicationFactor=3)
-    request.minIsr.value = 2
+    request.minIsr.value = min_isr
     await members["a"].call("CreateStream", request)
     for number in range(10):
         await members["a"].publish("s", b"%d" % number)
@@ -181,15 +184,35 @@ async def all_killed(
     ("harm", "on_record", "power"),
     list(itertools.product(HARMS, (True, False), (True, False))),
 )
-@pytest.mark.parametrize("away_s", [1, 4, 8, 30])
+@pytest.mark.parametrize(("away_s", "min_isr"), [(1, 2), (4, 2), (8, 2), (30, 2), (4, 1), (30, 1)])
 def test_a_replica_that_lost_its_last_record_does_not_lead_before_the_one_that_has_it_is_back(
-    harm: str, on_record: bool, power: bool, away_s: int
+    harm: str, on_record: bool, power: bool, away_s: int, min_isr: int
 ) -> None:
     async def main() -> None:
-        members, harmed, whole = await all_killed(HARMS[harm], on_record, power)
+        members, harmed, whole = await all_killed(HARMS[harm], on_record, power, min_isr)
         behind = next(member for member in members.values() if member not in (harmed, whole))
         await asyncio.gather(harmed.start(), behind.start())
         await asyncio.sleep(away_s)
+        assert not leads(harmed)
+        assert not leads(behind)
+        await whole.start()
+        await until(lambda: len(item_of(members).isr) == 3)
+        assert await leader_of(members, "s").read("s") == [b"%d" % number for number in range(20)]
+
+    run(main())
+
+
+def test_a_clean_restart_of_a_replica_that_waits_does_not_make_it_a_leader() -> None:
+    """The clean shutdown says where its log ends, and not whether it ended there before the power loss."""
+
+    async def main() -> None:
+        members, harmed, whole = await all_killed(HARMS["truncated"], on_record=False)
+        behind = next(member for member in members.values() if member not in (harmed, whole))
+        await asyncio.gather(harmed.start(), behind.start())
+        await until(lambda: waits(harmed), 20)
+        await stop(harmed)
+        await harmed.start()
+        await until(lambda: waits(harmed), 20)
         assert not leads(harmed)
         assert not leads(behind)
         await whole.start()
@@ -272,6 +295,80 @@ def test_an_administrator_lets_the_one_that_waits_lead_and_sees_before_for_whom_
         )
         assert (await answer(behind, "ElectLeader", request)).done
         assert leads(harmed)
+        await until(lambda: sorted(item_of(members).isr) == sorted((harmed.name, behind.name)))
+        assert await harmed.read("s") == [b"%d" % number for number in range(19)]
+
+    run(main())
+
+
+def test_with_a_min_isr_of_one_an_administrator_lets_the_one_that_waits_lead() -> None:
+    async def main() -> None:
+        members, harmed, whole = await all_killed(HARMS["torn"], on_record=False, min_isr=1)
+        behind = next(member for member in members.values() if member not in (harmed, whole))
+        await asyncio.gather(harmed.start(), behind.start())
+        await until(lambda: waits(harmed), 20)
+        await asyncio.sleep(10)
+        assert item_of(members).isr == (harmed.name,)
+        (offline,) = (await answer(behind, "ClusterStatus", admin.ClusterStatusRequest())).offline
+        assert f"leader {harmed.name} may lack something that {whole.name} has" in offline.reason
+        assert not leads(harmed)
+        proposal = await answer(behind, "ElectLeader", admin.ElectLeaderRequest(stream="s", replica=harmed.name))
+        request = admin.ElectLeaderRequest(
+            stream="s", replica=harmed.name, acceptLoss=True, inSync=proposal.inSync, eligible=proposal.eligible
+        )
+        assert (await answer(behind, "ElectLeader", request)).done
+        assert leads(harmed)
+
+    run(main())
+
+
+def test_a_replica_that_was_alone_in_sync_before_all_lost_power_leads_without_the_others() -> None:
+    """Also if its snapshot of the metadata is older than that: what happened since is no news."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        number = 0
+        while not all(member.broker.cluster.raft.raft.log.snapshot.index for member in members.values()):
+            number += 1
+            name = f"another-{number}"
+            await members["a"].call("CreateStream", api.CreateStreamRequest(name=name, subject=name))
+        leader, (other, behind) = leader_of(members, "s"), followers(members)
+        for member in (other, behind):
+            member.buses[REPLICATION].disconnect()
+        await until(lambda: item_of(members).isr == (leader.name,))
+        await leader.publish("s", b"alone", timeout_s=30)
+        for member in members.values():
+            member.kill(random.Random(1))
+        path = logs(leader)[-1]
+        leader.disk.put(path, leader.disk.content(path) + b"\0\0\0\1 the rest of a write")
+        behind.disk.vanish("promised-ends")  # so its log is certain of nothing
+        await asyncio.gather(leader.start(), behind.start())
+        await until(lambda: leads(leader), 10)
+        assert await leader.read("s") == [b"alone"]
+
+    run(main())
+
+
+def test_a_broker_that_was_removed_is_not_waited_for() -> None:
+    """By force only: it may have the last good copy, though the one that waits counts as in sync."""
+
+    async def main() -> None:
+        members, harmed, whole = await all_killed(HARMS["torn"], on_record=False)
+        behind = next(member for member in members.values() if member not in (harmed, whole))
+        await asyncio.gather(harmed.start(), behind.start())
+        await until(lambda: waits(harmed), 20)
+        await asyncio.sleep(10)
+        assert not leads(harmed)
+        request = admin.RemoveBrokerRequest(broker=whole.name)
+        text = await refused(behind, "RemoveBroker", request)
+        assert f"{whole.name} has the last good copy of s/0 (what {harmed.name}, which is to lead it, lacks" in text
+        assert f"`bascule cluster remove {whole.name} --force`" in text
+        assert not leads(harmed)
+        request.force = True
+        response = await answer(behind, "RemoveBroker", request)
+        assert [(ref.stream, ref.partition) for ref in response.lost] == [("s", 0)]
+        await until(lambda: leads(harmed), 5)
         await until(lambda: sorted(item_of(members).isr) == sorted((harmed.name, behind.name)))
         assert await harmed.read("s") == [b"%d" % number for number in range(19)]
 

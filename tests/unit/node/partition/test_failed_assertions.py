@@ -53,8 +53,8 @@ LEADER: dict[str, Callable[[Replica], tuple[object, str]]] = {
     "the log, when more is exposed": lambda replica: (replica.log, "set_visible_end"),
     "the epochs, when the log has promised": lambda replica: (replica, "_promised"),
     "the log, when a group commit takes what waits": lambda replica: (replica.log.appender, "take"),
-    "the log, when a group commit is over": lambda replica: (replica.log.appender, "settle"),
-    "the log, after it has promised": lambda replica: (replica.log.appender, "_enlist_for_indexes"),
+    "the log, when a group commit is over": lambda replica: (replica.log.appender, "finish"),
+    "the log, after it has promised": lambda replica: (replica.log.appender, "_enqueue_for_indexes"),
 }
 
 
@@ -152,7 +152,7 @@ FOLLOWER: dict[str, Callable[[Replica], tuple[object, str]]] = {
     "the driver, when it appends": lambda replica: (replica.following, "_execute"),
     "the log, when it appends": lambda replica: (replica.log, "append"),
     "the log, when a group commit takes what waits": lambda replica: (replica.log.appender, "take"),
-    "the log, when a group commit is over": lambda replica: (replica.log.appender, "settle"),
+    "the log, when a group commit is over": lambda replica: (replica.log.appender, "finish"),
     "the log, when more is exposed": lambda replica: (replica.log, "set_visible_end"),
 }
 
@@ -241,7 +241,7 @@ def test_work_in_the_background_ends_the_role_too(where: str, monkeypatch: pytes
                 segment = replica.log.segments[-1]
                 replica.log.damaged[segment] = None
                 if where == "healing":
-                    replica.repair.mend()
+                    replica.repair.start()
                 else:
                     assert await replica.repair.on_damage(segment, wait=True) is Healing.UNKNOWN
         await until(lambda: replica.roles.role is Role.FAILED)

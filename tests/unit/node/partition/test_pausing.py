@@ -15,31 +15,8 @@ from bascule.testing.loop import run
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.broker import Node
 from tests.harness.led import apart, replicated
-from tests.harness.members import Member, leader_of, until
-
-
-async def pause(node: Node | Member, *partitions: int, resume_all: bool = False) -> None:
-    request = api.PauseStreamRequest(name="s", partitions=partitions, resumeAll=resume_all)
-    assert (await node.call("PauseStream", request))[0] is Status.OK
-
-
-async def set_readonly(node: Node | Member, readonly: bool, *partitions: int) -> None:
-    request = api.SetStreamReadonlyRequest(name="s", partitions=partitions, readonly=readonly)
-    assert (await node.call("SetStreamReadonly", request))[0] is Status.OK
-
-
-async def partitions_of(node: Node | Member) -> dict[int, api.PartitionMetadata]:
-    _, _, responses = await node.call("FetchMetadata", api.FetchMetadataRequest(streams=["s"]))
-    return dict(api.FetchMetadataResponse.FromString(b"".join(responses)).streamMetadata[0].partitions)
-
-
-async def subscribe(node: Any, **fields: Any) -> tuple[Status, str, int]:
-    """How it ended, and how much was sent, the handshake included."""
-    call = MemoryCall(3.0)
-    call.request(api.SubscribeRequest(stream="s", **fields).SerializeToString())
-    assert node.process is not None
-    status, text = await node.process.start(call.run(node.methods["/proto.API/Subscribe"]))
-    return status, text, len(call.responses)
+from tests.harness.members import leader_of, until
+from tests.harness.pausing import partitions_of, pause, set_readonly, subscribe
 
 
 def delay_changes(node: Any) -> None:
@@ -160,6 +137,38 @@ def test_subscribers_end_when_the_partition_is_paused_also_far_behind() -> None:
         status, text, size = await reading
         assert (status, text) == (Status.FAILED_PRECONDITION, "commit log was closed")
         assert size > 5
+
+    run(main())
+
+
+def test_a_subscriber_with_more_to_read_waits_while_something_holds_up_the_pause() -> None:
+    """It waits, it does not look again and again: that would be a busy loop for as long as the disk is slow."""
+
+    async def main() -> None:
+        node: Any = await one()
+        for number in range(3):
+            await node.publish("s", b"%d" % number)
+        call = MemoryCall(None)
+        call.taking = False
+        call.request(api.SubscribeRequest(stream="s", startPosition=api.EARLIEST).SerializeToString())
+        assert node.process is not None
+        reading = node.process.start(call.run(node.methods["/proto.API/Subscribe"]))
+        await until(lambda: call.queued_bytes > 0)
+        replica = node.broker.replicas.find("s", 0)
+        assert replica is not None
+        end = replica._end
+
+        async def late() -> None:
+            await asyncio.sleep(1.0)
+            await end()
+
+        replica._end = late
+        pausing = asyncio.ensure_future(pause(node))
+        await until(lambda: replica.paused)
+        call.taking = True
+        call.take()
+        assert await reading == (Status.FAILED_PRECONDITION, "commit log was closed")
+        await pausing
 
     run(main())
 

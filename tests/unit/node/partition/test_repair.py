@@ -19,7 +19,7 @@ from bascule.testing.records import record_starts
 from bascule.wire.kernels import scan_records, seek_record
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.members import Member, followers, isr, leader_of, until
-from tests.harness.replicas import EXPECTED, flip, leads, loaded, log_bytes, logs, whole_again
+from tests.harness.replicas import EXPECTED, end, flip, leads, loaded, log_bytes, logs, whole_again
 from tests.harness.segments import harm_anywhere
 
 
@@ -204,16 +204,6 @@ def test_under_relaxed_sync_one_power_loss_loses_nothing(victim: str) -> None:
         await whole_again(members)
 
     run(main())
-
-
-def end(member: Member) -> None:
-    """The process alone, not the machine."""
-    assert member.process is not None
-    member.process.kill()
-    member.process = None
-    for bus in member.buses:
-        bus.disconnect()
-    member.disk.kill(random.Random(1))
 
 
 @pytest.mark.parametrize(

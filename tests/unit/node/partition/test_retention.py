@@ -129,6 +129,24 @@ def test_a_hold_keeps_what_is_at_or_above_it() -> None:
     run(main())
 
 
+def test_the_age_of_holds_that_are_more_than_a_metric_shows_is_that_of_the_oldest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bascule.node.runtime.metrics.METRIC_LABEL_VALUES", 1)
+
+    async def main() -> None:
+        node = await one()
+        now = node.broker.environment.ports.clock.time_ns()
+        for name, age_s in (("a", 10), ("b", 200), ("c", 100)):
+            await node.broker.controller.executor._proposals.commit(SetHold("s", 0, name, 0, now - age_s * 10**9))
+        readings = {reading.name: reading for reading in node.broker.environment.metrics.read()}
+        ages = readings["bascule_hold_age_seconds"].values
+        assert list(ages) == ["s/0/a", "other"]
+        assert 200 <= ages["other"] < 210
+
+    run(main())
+
+
 def test_metrics_show_the_age_of_a_hold_and_what_it_keeps() -> None:
     async def main() -> None:
         node = await one()
@@ -141,6 +159,103 @@ def test_metrics_show_the_age_of_a_hold_and_what_it_keeps() -> None:
         assert 30 <= readings["bascule_hold_age_seconds"].values["s/0/archive"] < 40
         held = readings["bascule_hold_bytes"].values["s/0/archive"]
         assert held == replica_of(node).log.segments.bytes_from(0) > 0
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "limit", [{"retentionMaxMessages": api.NullableInt64(value=100)}, {}], ids=["expires", "merged"]
+)
+def test_a_partition_that_is_paused_more_often_than_it_is_cleaned_has_its_turn(limit: dict[str, Any]) -> None:
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        await node.create(
+            "s",
+            segmentMaxBytes=api.NullableInt64(value=1),
+            cleanerInterval=api.NullableInt64(value=10_000),
+            autoPauseTime=api.NullableInt64(value=1_000),
+            **limit,
+        )
+        pauses = 0
+        for first in range(0, 480, 40):
+            await fill(node, first, 40)
+            await asyncio.sleep(4.0)
+            pauses += node.broker.cluster.metadata.streams["s"].partitions[0].paused
+        assert pauses == 12
+        await node.publish("s", b"resumed")
+        assert (await offsets(node))[-1] == 480
+        assert len(replica_of(node).log.segments) <= 100 + 3 * 40 + 1
+
+    run(main())
+
+
+def test_a_partition_that_changes_its_leader_more_often_than_it_is_cleaned_expires() -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        client = members["a"]
+        limits = {**SMALL, "cleanerInterval": api.NullableInt64(value=20_000)}
+        request = api.CreateStreamRequest(
+            name="s", subject="s", replicationFactor=3, retentionMaxMessages=api.NullableInt64(value=10), **limits
+        )
+        assert (await client.call("CreateStream", request))[0] is Status.OK
+        for number in range(60):
+            await client.publish("s", b"%03d" % number)
+        epochs = set()
+        for _ in range(14):
+            item = client.broker.cluster.metadata.streams["s"].partitions[0]
+            epochs.add(item.leader_epoch)
+            replica = replica_of(members[item.leader])
+            await replica.roles._broker.step_down(replica)
+            await asyncio.sleep(6.0)
+        assert len(epochs) == 14
+        assert client.broker.cluster.metadata.streams["s"].partitions[0].start >= 40
+
+    run(main())
+
+
+def test_a_partition_that_cannot_be_cleaned_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails_for_one(replica: Replica, *rest: Any) -> int:
+        if replica.partition.id == 1:
+            raise ZeroDivisionError
+        return expired_end(replica, *rest)
+
+    async def main() -> None:
+        node = await one(retentionMaxMessages=api.NullableInt64(value=10), partitions=3)
+        for number in range(120):
+            await node.publish("s", b"%03d" % number, partition=number % 3)
+        partitions = node.broker.cluster.metadata.streams["s"].partitions
+        assert [item.start for item in partitions] == [0, 0, 0]
+        monkeypatch.setattr("bascule.node.partition.cleaner.expired_end", fails_for_one)
+        await asyncio.sleep(9.0)
+        starts = [item.start for item in node.broker.cluster.metadata.streams["s"].partitions]
+        assert starts[1] == 0
+        assert min(starts[0], starts[2]) > 0
+        said = [each for each in caplog.messages if each.startswith("s/1: what has expired could not be worked out")]
+        assert 2 <= len(said) <= 5, "once in each interval"
+        monkeypatch.undo()
+        await asyncio.sleep(3.0)
+        assert node.broker.cluster.metadata.streams["s"].partitions[1].start > 0
+
+    run(main())
+
+
+def test_what_is_known_of_a_partition_goes_with_its_stream() -> None:
+    async def main() -> None:
+        node = await one(compactEnabled=api.NullableBool(value=True))
+        await fill(node, 0, 3)
+        await asyncio.sleep(3.0)
+        cleaner, compactor = node.broker.cleaner, node.broker.compactor
+        known = (cleaner._rounds, cleaner._led_rounds, compactor._rounds)
+        assert [len(each) for each in known] == [1, 1, 1]
+        status, _, _ = await node.call("PauseStream", api.PauseStreamRequest(name="s"))
+        assert status is Status.OK
+        await asyncio.sleep(3.0)
+        assert [len(each) for each in known] == [1, 1, 1]
+        assert (await node.call("DeleteStream", api.DeleteStreamRequest(name="s")))[0] is Status.OK
+        await asyncio.sleep(3.0)
+        assert [len(each) for each in known] == [0, 0, 0]
 
     run(main())
 

@@ -16,7 +16,7 @@ from tests.harness.members import REPLICATION, Member, isr, leader_of, until
 from tests.harness.replicas import COUNT, EXPECTED, loaded, log_bytes, logs
 from tests.harness.stops import stop
 
-LOST, KEPT = b"lost", b"kept"
+LOST, RETAINED = b"lost", b"kept"
 
 
 async def torn(
@@ -28,7 +28,7 @@ async def torn(
     replica = leader.broker.replicas.find("s", 0)
     assert replica is not None
     log = replica.log
-    written = encode([lost, KEPT], COUNT, log.last_timestamp + 1, replica.partition.leader_epoch, "s")[0]
+    written = encode([lost, RETAINED], COUNT, log.last_timestamp + 1, replica.partition.leader_epoch, "s")[0]
     first = record_starts(written)[1]
     await asyncio.sleep(1)
     for member in members.values():
@@ -36,8 +36,8 @@ async def torn(
         member.disk.crash()
     for name in (leader.name, *whole):
         disk, path = members[name].disk, logs(members[name])[-1]
-        kept = written if name in whole else bytes(first) + written[first:]
-        disk.put(path, disk.content(path) + kept)
+        retained = written if name in whole else bytes(first) + written[first:]
+        disk.put(path, disk.content(path) + retained)
     return leader.name
 
 
@@ -56,7 +56,7 @@ def test_what_no_replica_has_is_truncated_with_what_follows_it() -> None:
         for member in members.values():
             assert await member.read("s", replica=True) == [*EXPECTED, b"more"]
         aside = [path for path in members[name].disk.paths() if path.startswith("quarantine/")]
-        assert any(KEPT in members[name].disk.content(path) for path in aside)
+        assert any(RETAINED in members[name].disk.content(path) for path in aside)
 
     run(main())
 
@@ -72,7 +72,7 @@ def test_what_another_replica_has_is_healed_and_nothing_is_truncated() -> None:
         assert (await members["a"].publish("s", b"more", timeout_s=20)).offset == COUNT + 2
         await until(lambda: len({log_bytes(member) for member in members.values()}) == 1)
         for member in members.values():
-            assert await member.read("s", replica=True) == [*EXPECTED, LOST, KEPT, b"more"]
+            assert await member.read("s", replica=True) == [*EXPECTED, LOST, RETAINED, b"more"]
 
     run(main())
 
@@ -90,7 +90,7 @@ def test_nothing_is_truncated_while_one_that_may_have_it_is_away(min_isr: int) -
         await until(lambda: len(isr(members)) == 3, 60)
         await until(lambda: len({log_bytes(member) for member in members.values()}) == 1, 60)
         for member in members.values():
-            assert await member.read("s", replica=True) == [*EXPECTED, LOST, KEPT]
+            assert await member.read("s", replica=True) == [*EXPECTED, LOST, RETAINED]
 
     run(main())
 
@@ -112,7 +112,7 @@ def test_the_only_one_in_sync_truncates_a_hole_that_lacks_sectors(shows: bool) -
         await start(members, *members)
         await until(lambda: len(isr(members)) == 3, 60)
         await until(lambda: len({log_bytes(member) for member in members.values()}) == 1, 60)
-        left = [] if shows else [KEPT]
+        left = [] if shows else [RETAINED]
         for member in members.values():
             assert await member.read("s", replica=True) == [*EXPECTED, *left]
         offset = COUNT + (0 if shows else 2)
@@ -142,7 +142,7 @@ def test_a_torn_hole_in_what_was_not_promised_is_no_damage(whole: bool) -> None:
         await until(lambda: len(isr(members)) == 3, 60)
         await until(lambda: len({log_bytes(member) for member in members.values()}) == 1, 60)
         await asyncio.sleep(1)
-        assert await members[holed[0]].read("s", replica=True) == [*EXPECTED, *([lost, KEPT] if whole else [])]
+        assert await members[holed[0]].read("s", replica=True) == [*EXPECTED, *([lost, RETAINED] if whole else [])]
         for name in holed:
             assert not members[name].broker.replicas.find("s", 0).log.damaged  # type: ignore[union-attr]
 
@@ -185,7 +185,7 @@ def test_a_log_is_truncated_at_a_hole_if_no_replica_has_what_is_missing(
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_promised_records_behind_damage_are_kept_though_no_replica_has_what_is_missing(clean: bool) -> None:
+def test_promised_records_behind_damage_stay_though_no_replica_has_what_is_missing(clean: bool) -> None:
     """The same picture on every disk; but it is on record that all was promised."""
 
     async def main() -> None:
@@ -216,7 +216,7 @@ async def with_a_hole(disk: MemoryDisk) -> int:
     await asyncio.sleep(1)
     disk.crash()
     (path,) = (path for path in disk.paths() if path.startswith(FOLDER) and path.endswith(".log"))
-    written = encode([LOST, KEPT], 5, 1000)[0]
+    written = encode([LOST, RETAINED], 5, 1000)[0]
     first = record_starts(written)[1]
     disk.put(path, disk.content(path) + bytes(first) + written[first:])
     return 5

@@ -6,6 +6,7 @@ import pytest
 
 from bascule.core.partition.roles import MOVES, Role
 from bascule.node.partition import epochs as stored_epochs
+from bascule.node.partition.following import TRUNCATE_AGAIN_S
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.types import Epoch
@@ -38,6 +39,33 @@ def test_a_role_that_comes_during_a_truncation_begins_when_that_is_over() -> Non
         may_end.set()
         await until(lambda: replica.leading is not None)
         assert ended.is_set()
+
+    run(main())
+
+
+def test_what_expires_while_a_log_cannot_be_truncated_stays() -> None:
+    """Its leader has lost its disk since all of it expired, and knows no epoch of it; this broker learns of the start
+    only after that."""
+
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await create(members, partitions=1)
+        for number in range(3):
+            await publish(members["a"], b"%d" % number)
+        leader = leader_of(members, "s")
+        follower = next(member for member in members.values() if member is not leader)
+        stream = follower.broker.cluster.metadata.streams["s"]
+        replica = follower.broker.replicas._open[stream.creation_index, 0]
+        following = replica.following
+        assert following is not None
+        await until(lambda: replica.log.visible_end == 3)
+        truncating = asyncio.get_running_loop().create_task(following._truncate(1))
+        await asyncio.sleep(2 * TRUNCATE_AGAIN_S)
+        assert not truncating.done(), "consumers saw what it is to truncate"
+        replica.log.raise_start(3)
+        async with asyncio.timeout(2 * TRUNCATE_AGAIN_S):
+            await truncating
+        assert replica.log.end == 3
 
     run(main())
 
@@ -130,7 +158,8 @@ def test_epochs_are_not_stored_while_a_log_is_truncated(monkeypatch: pytest.Monk
         monkeypatch.setattr(stored_epochs, "save", slow)
         monkeypatch.setattr(stored_epochs, "forget", slow)
         monkeypatch.setattr(replica.log, "truncate", slow)
-        await asyncio.gather(replica._save_epochs(), replica.truncate(0), replica._save_epochs())
+        saves = [replica._derived._store(replica._epochs) for _ in range(2)]
+        await asyncio.gather(saves[0], replica.truncate(0), saves[1])
         assert most == 1
 
     run(main())

@@ -28,7 +28,7 @@ class Collector:
         self.asked.append("freeze")
 
 
-def test_nothing_is_collected_while_a_broker_starts_and_no_garbage_is_frozen_later(
+def test_nothing_is_collected_while_a_broker_starts_and_nothing_unreachable_is_frozen_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     collector = Collector()

@@ -182,12 +182,12 @@ def test_who_leads_by_accepted_loss_goes_on_behind_all_that_it_knows_was_shown()
         await until(lambda: leads(behind))
         ack = await third.publish("s", b"after")
         assert ack.offset == COUNT
-        kept = [b"%d" % number for number in range(6)]
-        assert await behind.read("s") == [*kept, b"after"]
+        retained = [b"%d" % number for number in range(6)]
+        assert await behind.read("s") == [*retained, b"after"]
         await dead.start()
         await until(lambda: len(partitions_of(third)[0].isr) == 2)
         await until(lambda: ends_of(dead) == ends_of(behind))
-        assert await dead.read("s", replica=True) == [*kept, b"after"]
+        assert await dead.read("s", replica=True) == [*retained, b"after"]
         # the hole is lawful: no start takes it for damage, with the stored history of epochs or without
         for member in (behind, dead):
             member.kill()

@@ -269,14 +269,14 @@ def test_nothing_of_a_replica_goes_on_when_it_is_closed() -> None:
         assert replica is not None
         steps: list[str] = []
 
-        async def mend() -> None:
+        async def repair() -> None:
             try:
                 await asyncio.sleep(1000)
             finally:
                 await asyncio.sleep(1)
                 steps.append("put back")
 
-        replica.spawn(mend())
+        replica.spawn(repair())
         await asyncio.sleep(1)
         await replica.close()
         assert steps == ["put back"]
@@ -284,7 +284,7 @@ def test_nothing_of_a_replica_goes_on_when_it_is_closed() -> None:
     run(main())
 
 
-def test_what_is_kept_for_a_start_is_given_up_for_a_full_disk_alone() -> None:
+def test_what_is_reserved_for_a_start_is_given_up_for_a_full_disk_alone() -> None:
     async def main() -> None:
         disk = MemoryDisk()
         await ballast.keep(disk)

@@ -27,6 +27,33 @@ async def recovered(member: Member, *, accept_loss: bool = True) -> Recovery:
     return await recover(member.disk, SeededRandom(77), accept_loss=accept_loss)
 
 
+@pytest.mark.parametrize("harm", ["flipped", "truncated"])
+def test_a_damaged_last_save_that_was_confirmed_is_told_and_without_acceptance_nothing_changes(harm: str) -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        await members["a"].call("CreateStream", api.CreateStreamRequest(name="s", subject="s", replicationFactor=3))
+        await asyncio.sleep(1)
+        for member in members.values():
+            member.kill(random.Random(1), power=False)
+        disk = members["b"].disk
+        await identity.load_or_create(disk, SeededRandom(1), "b")
+        path = next(path for path in reversed(disk.paths()) if path.startswith("raft/") and path.endswith(".commands"))
+        begins = disk.content(path).rindex(b"BSCC")
+        if harm == "flipped":
+            disk.flip(path, begins + 25, 1)
+        else:
+            disk.put(path, disk.content(path)[:begins])
+        before = {path: disk.content(path) for path in disk.paths()}
+        told = await recover(disk, SeededRandom(77), accept_loss=False)
+        assert told.missing == 1
+        assert {path: disk.content(path) for path in disk.paths()} == before
+        assert (await recover(disk, SeededRandom(77), accept_loss=True)).missing == 1
+        await members["b"].start()
+        assert voters_of(members["b"]) == ("b",)
+
+    run(main())
+
+
 def test_one_of_three_goes_on_with_what_it_has_and_the_others_join_it_empty() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
@@ -45,6 +72,7 @@ def test_one_of_three_goes_on_with_what_it_has_and_the_others_join_it_empty() ->
         assert "s/0" in told.whole
         assert len(told.gone) == 2, "partitions that only a and c had"
         assert told.index >= index
+        assert told.missing == 0
         survivor = members["b"]
         await survivor.start()
         assert clusters_of({"b": survivor}) == old, "told, not done"

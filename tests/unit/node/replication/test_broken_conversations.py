@@ -47,7 +47,7 @@ def breaks_a_response(monkeypatch: pytest.MonkeyPatch, feed: FeedDriver, fetcher
 def breaks_a_read(monkeypatch: pytest.MonkeyPatch, feed: FeedDriver, fetcher: FetcherDriver, side: str) -> None:
     """Nothing is buffered for the follower, so its records are read from the log."""
     monkeypatch.setattr("bascule.node.replication.feeds.read_records", broken)
-    monkeypatch.setattr(feed.machine, "appended", lambda key, *_: feed.machine.has_news(key))
+    monkeypatch.setattr(feed.machine, "appended", lambda key, *_: feed.machine.advanced(key))
 
 
 @pytest.mark.parametrize(

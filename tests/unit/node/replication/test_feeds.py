@@ -121,7 +121,9 @@ def test_at_a_slow_pace_a_message_costs_each_follower_one_report() -> None:
     run(main())
 
 
-def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_buffered_for_a_follower_that_is_away_is_bounded_and_it_catches_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(progress, "FEED_BUFFERED_BYTES", 2000)
 
     async def main() -> None:
@@ -131,8 +133,8 @@ def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(m
         request = api.PublishRequest(stream="s", value=b"v" * 500, ackPolicy=api.LEADER)
         for _ in range(10):
             assert (await leader.call("Publish", request))[0] is Status.OK
-        kept = [feed.machine.buffered_bytes for feed in leader.broker.manager.feeds._feeds.values()]
-        assert 500 < max(kept) <= 2000
+        retained = [feed.machine.buffered_bytes for feed in leader.broker.manager.feeds._feeds.values()]
+        assert 500 < max(retained) <= 2000
         away.buses[REPLICATION].reconnect()
         await alike(led.members)
         await leader.publish("s", b"last")
@@ -142,7 +144,7 @@ def test_what_is_kept_for_a_follower_that_is_away_is_bounded_and_it_catches_up(m
     run(main())
 
 
-def test_nothing_is_kept_for_brokers_that_are_away_for_long_and_those_removed_are_fed_no_more() -> None:
+def test_nothing_is_buffered_for_brokers_that_are_away_for_long_and_those_removed_are_fed_no_more() -> None:
     async def main() -> None:
         members = await three(MemoryNats())
         await make_stream(members)

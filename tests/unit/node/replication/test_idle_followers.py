@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bascule.core.partition.insync import InSync
+from bascule.core.partition.leader import AskShrink
 from bascule.core.replication import feed as feed_machine
 from bascule.core.replication import fetcher as fetcher_machine
 from bascule.errors import Status
@@ -157,7 +158,7 @@ def test_an_idle_follower_that_was_taken_out_is_asked_in_again() -> None:
         await asyncio.sleep(5)
         replica = leader.broker.replicas.find("s", 0)
         assert replica is not None
-        await leader.broker.manager.isr_changes.shrink(replica, follower.name, lacks=False)
+        await leader.broker.manager.isr_changes.ask(replica, AskShrink(follower.name, lacks=False))
         await until(lambda: len(isr(led.members)) == 2, 5.0)
         await until(lambda: len(isr(led.members)) == 3, 5.0)
 

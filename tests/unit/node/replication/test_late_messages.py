@@ -31,6 +31,7 @@ class Bus:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.pushes = 0
 
     def send(self, commands: bytes) -> None:
         self.sent.append(commands)
@@ -38,7 +39,7 @@ class Bus:
     send_now = send
 
     def push(self) -> None:
-        pass
+        self.pushes += 1
 
     def subscribe(self, subject: bytes, on_batch: Any, queue: bytes = b"") -> None:
         self.on_batch = on_batch
@@ -50,6 +51,10 @@ class Leading:
 
     def __init__(self) -> None:
         self.promised: list[int] = []
+        self.replicas = ["a", "b"]
+
+    def feeds(self, broker: str) -> bool:
+        return broker in self.replicas
 
     def fetched(self, replica: str, end: int, promised_end: int, now: int) -> None:
         self.promised.append(promised_end)
@@ -98,10 +103,54 @@ class Asked:
     def ask(
         self, session: int, request_id: int, promised_end: int, leader_session: int = OWN, follower: str = "b"
     ) -> None:
+        self.bus.on_batch(self.request(session, request_id, promised_end, leader_session, follower), 1)
+
+    def request(
+        self, session: int, request_id: int, promised_end: int, leader_session: int = OWN, follower: str = "b"
+    ) -> bytes:
         position = Position(1, 0, EPOCH, END, promised_end, EPOCH)
         request = FetchRequest(session, leader_session, request_id, 0, request_id, 0, follower, False, [position])
         payload = b"".join(encode_checked(MsgType.REPLICATION_REQUEST, [encode_request(request)]))
-        self.bus.on_batch(pack(NatsMessage(b"ns.c1.replicate.a", b"", payload)), 1)
+        return pack(NatsMessage(b"ns.c1.replicate.a", b"", payload))
+
+
+def test_a_report_that_cannot_be_taken_keeps_no_other_one_from_counting(caplog: pytest.LogCaptureFixture) -> None:
+    """In one batch, after which the acks that it allows leave at once."""
+
+    async def main() -> None:
+        asked = Asked()
+        asked.ask(1, 1, 3)
+        fetched, pushes = asked.replica.leading.fetched, asked.bus.pushes
+
+        def fail(*_: object) -> None:
+            asked.replica.leading.fetched = fetched  # type: ignore[method-assign]
+            raise ValueError("an error of ours")
+
+        asked.replica.leading.fetched = fail  # type: ignore[assignment,method-assign]
+        asked.bus.on_batch(asked.request(1, 2, 4) + asked.request(1, 3, 5), 2)
+        assert asked.promised == [3, 5]
+        assert asked.bus.pushes == pushes + 1
+        asked.feeds.close()
+
+    run(main())
+    (record,) = caplog.records
+    assert "a fetch request could not be handled" in record.getMessage()
+    assert record.exc_info
+
+
+def test_a_broker_gets_nothing_before_the_leader_knows_of_its_replica() -> None:
+    """Until then the leader compacts its log as one that nobody else has."""
+
+    async def main() -> None:
+        asked = Asked()
+        asked.replica.leading.replicas.remove("b")
+        asked.ask(1, 1, 5)
+        assert asked.promised == []
+        asked.replica.leading.replicas.append("b")
+        asked.ask(1, 2, 5)
+        assert asked.promised == [5]
+
+    run(main())
 
 
 def test_a_report_that_a_newer_one_overtook_does_not_count() -> None:

@@ -22,11 +22,12 @@ ELSEWHERE = {
     # Who may start a task beside `Jobs`, who ends it, and what happens when it fails.
     "log/disk.py": "one sync of a folder, shared by those who wait for it, who are told the error",
     "log/promised.py": "one write of the promised ends, tried again when it fails; PromisedEnds.close waits for it",
-    "log/refill.py": "a replaced file, finished before whoever waits is cancelled; the waiter is told the error",
+    "log/filecopy.py": "a replaced file, finished before whoever waits is cancelled; the waiter is told the error",
     "log/sync.py": "rounds of the group commit: when one fails the process ends; SyncScheduler.close waits for them",
     "net/grpc.py": "one gRPC call; the server cancels it at its close and answers an error with a status",
     "net/supervised.py": "a restart of the embedded NATS server, tried until it runs; SupervisedNats.stop ends it",
     "net/nats.py": "the reconnecting of one connection, tried until there is one; Connection.close ends it",
+    "node/api/bulkwrite.py": "the reading of one bulk write, which its call ends and is told the error of",
     "node/partition/replica.py": "work that ends with its replica: Replica.close cancels it; truncations are awaited",
     "node/membership/raft.py": "Raft itself: when it fails the process ends; RaftDriver.stop ends it",
     "node/process/server.py": "the start of the process, which `run` waits for",

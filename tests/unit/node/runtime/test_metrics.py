@@ -58,6 +58,17 @@ def test_the_values_of_a_label_are_bounded_and_none_is_lost() -> None:
         assert found[OTHER] == 100
 
 
+def test_what_is_beyond_the_bound_of_a_gauge_is_combined_as_its_registration_says() -> None:
+    metrics = Metrics()
+    ages = {f"hold {number}": float(number) for number in range(METRIC_LABEL_VALUES + 50)}
+    metrics.gauge("bascule_age_seconds", "How old", lambda: ages, label="hold", combine=max)
+    metrics.gauge("bascule_held", "How much", lambda: {OTHER: 7.0, **ages}, label="hold")
+    assert values(metrics, "bascule_age_seconds")[OTHER] == METRIC_LABEL_VALUES + 49
+    found = values(metrics, "bascule_held")
+    assert len(found) == METRIC_LABEL_VALUES
+    assert sum(found.values()) == sum(ages.values()) + 7
+
+
 async def answer(node: Node, method: str, *requests: bytes) -> tuple[Status, str]:
     call = MemoryCall(1.0)
     for request in requests:
@@ -98,5 +109,47 @@ def test_what_comes_by_nats_to_a_readonly_partition_is_counted() -> None:
         node.nats.publish(b"s", b"dropped")
         await asyncio.sleep(1)
         assert values(node.broker.environment.metrics, "bascule_refused_messages_total") == {"readonly": 1}
+
+    run(main())
+
+
+def test_what_is_published_to_a_readonly_partition_is_counted_alike_by_each_way() -> None:
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        await node.create("s")
+        await node.broker.controller.proposals.propose(lambda: SetStreamReadonly("s", (0,), True))
+        await asyncio.sleep(1)
+        request = api.PublishRequest(stream="s").SerializeToString()
+        assert (await answer(node, "Publish", request))[0] is Status.FAILED_PRECONDITION
+        await answer(node, "PublishAsync", request, request)
+        node.nats.publish(b"s", b"dropped")
+        await asyncio.sleep(1)
+        assert values(node.broker.environment.metrics, "bascule_refused_messages_total") == {"readonly": 4}
+
+    run(main())
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+def test_messages_between_brokers_are_no_refused_messages_of_a_stream_that_hears_them(
+    monkeypatch: pytest.MonkeyPatch, readonly: bool
+) -> None:
+    monkeypatch.setattr("tests.harness.broker.DEFAULTS", replace(DEFAULTS, max_message_bytes=1_000))
+
+    async def main() -> None:
+        node = await Node(MemoryDisk(), MemoryNats()).start()
+        request = api.CreateStreamRequest(name="archive", subject=">")
+        assert (await node.call("CreateStream", request))[0] is Status.OK
+        await node.broker.controller.proposals.propose(lambda: SetStreamReadonly("archive", (0,), readonly))
+        own = node.broker.environment.cluster_prefix
+        node.nats.publish(own + b"raft.metadata.info", b"a heartbeat")
+        node.nats.publish(own + b"replicated.a.b", bytes(1_001))
+        await asyncio.sleep(3)
+        metrics = node.broker.environment.metrics
+        assert values(metrics, "bascule_refused_messages_total") == {}
+        node.nats.publish(own + b"raft.metadata.info", b"another one")
+        node.nats.publish(b"s", bytes(1_001))
+        await asyncio.sleep(1)
+        expected = {"readonly": 1} if readonly else {"too_large": 1}
+        assert values(metrics, "bascule_refused_messages_total") == expected
 
     run(main())

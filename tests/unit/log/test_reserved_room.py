@@ -16,7 +16,7 @@ from bascule.testing.loop import run
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_room_is_kept_for_the_metadata_after_a_snapshot_too(restarted: bool) -> None:
+def test_room_is_reserved_for_the_metadata_after_a_snapshot_too(restarted: bool) -> None:
     async def scenario() -> None:
         disk = MemoryDisk()
         log = CommandLog(disk, "raft")
@@ -37,7 +37,7 @@ def test_room_is_kept_for_the_metadata_after_a_snapshot_too(restarted: bool) -> 
     run(scenario())
 
 
-def test_a_file_made_for_commands_that_did_not_come_is_no_reason_to_distrust_the_one_before() -> None:
+def test_a_file_made_for_commands_that_did_not_come_is_no_reason_to_reject_the_one_before() -> None:
     """The end of that one is damaged, and the snapshot has everything that was in it."""
 
     async def scenario() -> None:

@@ -1,0 +1,76 @@
+"""A replica that compares its log with the others': what it still believes, and for whom it does not wait."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+from bascule.core.metadata.streams import Partition, StreamConfig
+from bascule.core.partition.candidate import PeerLog
+from bascule.errors import PeerError
+from bascule.log.tail import Tail
+from bascule.node.partition.repair import Repair
+from bascule.testing.loop import run
+from bascule.types import Epoch, PartitionId
+from bascule.wire.repair import LogEnd
+
+
+class Others:
+    """Replicas that answer, and the members of the cluster."""
+
+    def __init__(self, members: str, **answers: PeerLog) -> None:
+        self.members, self.answers = members, answers
+
+    def is_member(self, broker: str) -> bool:
+        return broker in self.members
+
+    async def describe(self, broker: str, key: object) -> PeerLog | None:
+        if broker not in self.answers:
+            raise PeerError("it does not answer")
+        return self.answers[broker]
+
+
+def comparing(others: Others, tail: Tail, isr: tuple[str, ...]) -> tuple[Repair, Any]:
+    partition = Partition(PartitionId(0), ("a", "b", "c"), "a", isr=isr, epoch=Epoch(5), leader_epoch=Epoch(5))
+    replica = SimpleNamespace(
+        partition=partition,
+        stream=SimpleNamespace(name="s", config=StreamConfig(min_isr=2)),
+        log=SimpleNamespace(damaged={}, last_epoch=3, promised_end=10),
+        verification=SimpleNamespace(tail=tail),
+        key=(1, 0),
+        name="s/0",
+    )
+    settings = SimpleNamespace(broker_id="a", defaults=SimpleNamespace(min_isr_of=lambda config: config.min_isr))
+    broker: Any = SimpleNamespace(feeds=None, peer_logs=others)
+    environment: Any = SimpleNamespace(settings=settings)
+    return Repair(environment, broker, replica), replica
+
+
+def test_what_others_said_before_the_partition_changed_does_not_count() -> None:
+    """b said that it has more, and lost its disk before c answered."""
+
+    async def main() -> None:
+        others = Others("abc", b=PeerLog(LogEnd(3, 12), False))
+        repair, replica = comparing(others, Tail.SUSPECT, ("a", "b", "c"))
+        asked = asyncio.ensure_future(repair.ahead())
+        await asyncio.sleep(1)
+        assert repair.waits_for == ("c",)
+        replica.partition = replica.partition._replace(isr=("a", "c"), epoch=Epoch(6))
+        others.answers = {"b": PeerLog(LogEnd(0, 0), False), "c": PeerLog(LogEnd(3, 10), False)}
+        assert await asyncio.wait_for(asked, 2) is None, "b has nothing any more"
+
+    run(main())
+
+
+def test_a_short_log_does_not_wait_for_brokers_that_are_in_the_cluster_no_more() -> None:
+    """As after `cluster recover`, where the disks of all others count as lost."""
+
+    async def main() -> None:
+        repair, _ = comparing(Others("a"), Tail.SHORT, ("a",))
+        assert await asyncio.wait_for(repair.ahead(), 10) is None
+        repair, _ = comparing(Others("ac"), Tail.SHORT, ("a",))
+        asked = asyncio.ensure_future(repair.ahead())
+        await asyncio.sleep(30)
+        assert repair.waits_for == ("c",)
+        asked.cancel()
+
+    run(main())
