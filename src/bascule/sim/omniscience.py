@@ -10,7 +10,8 @@ disks of the whole ISR:
   the key. A replica that catches up may lack both until it has come so far.
 
 The ISR is the one of the newest metadata on any broker with the leader's epoch: a leader that does not know a change
-yet must commit with the larger ISR.
+yet must commit with the larger ISR. What the leader itself has carried out counts as such: metadata may be a leader
+epoch ahead of the roles, everywhere but on a broker that has not heard of an earlier change either.
 
 Bytes that this run destroyed are excused: single records that were flipped or truncated, until they are there again;
 and everything that was on a lost disk, as long as the ISR has not changed since: a replica that is added later must
@@ -269,11 +270,8 @@ class Omniscience:
     def _check_members(self, leader: Host, replica: Replica, hw_end: int, now_s: float) -> None:
         assert replica.leading is not None
         epoch, folder = replica.leading.epoch, replica.log.folder
-        partition = max(
-            (view for view in self._views(folder) if view.leader_epoch == epoch),
-            key=lambda view: view.epoch,
-            default=replica.partition,
-        )
+        views = (view for view in self._views(folder) if view.leader_epoch == epoch)
+        partition = max((replica.partition, *views), key=lambda view: view.epoch)
         least = replica.stream.config.min_isr or 1
         if len(replica.partition.isr) < least and hw_end > self._exposed_end.get(folder, 0):
             self._violate(
