@@ -13,7 +13,8 @@ Caught up means: a replica has *promised* the end the leader had when it last wa
 then the leader's end of that moment is awaited next. Plain equality would flap under load, because the leader's end
 moves on while an answer is under way, and a disk syncs less often than a replica reports. What was received does not
 count: the high watermark waits for promises, and a disk may hang without an error. A replica enters the set only if it
-has also promised what the leader had when elected: the last leader may have committed any of that.
+has also promised what the leader had when elected: the last leader may have committed any of that. It has to report
+that after the last change of the partition: this may be the restart of its broker, without what it promised before.
 
 A follower's report names a partition only if its position there has changed; a report about others means that this one
 is unchanged. The leader takes that into account (`heard`) when it checks which replicas lag. While all replicas are in
@@ -44,7 +45,7 @@ class Follower:
     """It is caught up when it has promised this: the leader's end when it last was, or at its first report; -1 before
     that."""
     out_at: int = 0
-    """When it left the set: earlier reports do not show that it is still alive."""
+    """When the partition last changed and it was not in the set: earlier reports do not show that it is still alive."""
     failing: bool = False
     """It reported that its disk takes no writes."""
     not_before: int = 0
@@ -137,8 +138,8 @@ class InSync:
         self, isr: Iterable[str], replicas: Iterable[str] = (), now: int = 0, eligible: Iterable[str] = ()
     ) -> bool:
         """The metadata has this ISR and, unless empty, these `replicas`. All requests are resolved. True if the high
-        watermark rose. A replica that left the set has to fetch again: earlier reports do not show that it is still
-        alive."""
+        watermark rose. A replica that is not in the set has to fetch again, whether it was before or not: earlier
+        reports do not show that it is still alive, nor that it still has what it promised."""
         before, self.isr, self._eligible = self.isr, tuple(isr), tuple(eligible)
         assert self._self_id in self.isr, "a leader is a member of its own in-sync set"
         if held := tuple(replicas):
@@ -148,11 +149,11 @@ class InSync:
                 for replica in held
                 if replica != self._self_id
             }
-        for replica in before:
-            if replica not in self.isr and replica in self.followers:
-                self.followers[replica].caught_up = False
-                self.followers[replica].awaited_end = -1
-                self.followers[replica].out_at = now
+        for replica, follower in self.followers.items():
+            if replica not in self.isr:
+                follower.caught_up = False
+                follower.awaited_end = -1
+                follower.out_at = now
         for replica in self.isr:
             if replica not in before and replica in self.followers:
                 self.followers[replica].not_before = 0

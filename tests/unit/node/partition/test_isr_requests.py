@@ -1,9 +1,13 @@
 """Requests of a leader to change the in-sync set are for the partition as it was when the leader decided."""
 
+import asyncio
 from typing import Any
+
+import pytest
 
 from bascule.core.metadata.streams import Partition
 from bascule.core.partition.leader import ExpandFailed
+from bascule.errors import Unavailable
 from bascule.testing.bus import MemoryNats
 from bascule.testing.loop import run
 from bascule.types import Epoch
@@ -111,5 +115,42 @@ def test_the_fate_of_a_dropped_request_says_nothing_of_the_next_one(monkeypatch:
         await behind.on_the_leader(behind.catches_up, behind.changes, behind.catches_up)
         await until(lambda: bool(failed), 5.0)
         assert failed == [behind.late.name], "only the request that is open has an outcome"
+
+    run(main())
+
+
+def test_a_broker_that_has_lost_its_disk_is_not_asked_in_for_what_it_reported_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was out, had caught up, and died before it was in. It is out before and after its start. Whenever its leader
+    looks then: it is in sync only with all that is committed."""
+
+    async def main() -> None:
+        behind = await _behind(monkeypatch)
+        late, leader, members = behind.late, behind.leader, behind.members
+        client, asked = leader.broker.client, asyncio.Event()
+
+        async def no_answer(*_: Any, **__: Any) -> None:
+            asked.set()
+            raise Unavailable("the controller does not answer")
+
+        with monkeypatch.context() as controller:
+            controller.setattr(client, "expand_isr", no_answer)
+            controller.setattr(client, "shrink_isr", no_answer)
+            late.buses[REPLICATION].reconnect()
+            await asked.wait()
+            late.kill()
+            late.wipe()
+            before = item_of(members).epoch
+            starting = asyncio.create_task(late.start())
+            await until(lambda: item_of(members).epoch > before)  # its lost disk is on record
+        now, replica = leader.broker.environment.active_clock.monotonic_ns, behind.replica
+        while late.name not in item_of(members).isr:
+            await behind.on_the_leader(lambda: behind.leading.watch(now()))
+            await asyncio.sleep(0.002)
+        known = late.broker.replicas.find("s", 0)
+        assert known is not None, "in sync without a log"
+        assert known.log.promised_end >= replica.log.visible_end == 1
+        await starting
 
     run(main())
