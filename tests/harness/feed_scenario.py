@@ -19,6 +19,7 @@ from bascule.core.replication.feed import (
     Appended,
     AppendFailed,
     Asked,
+    Began,
     DiskFailing,
     Due,
     Elapsed,
@@ -97,6 +98,7 @@ class FeedScenario(CommandRunner):
         begins = given.get("epochs", f"{epoch}:0").split(",")
         epochs = EpochHistory((int(each.split(":")[0]), int(each.split(":")[1])) for each in begins)
         self._led[key_of(key)] = Led(epoch, end, int(given.get("hw", end)), int(given.get("lost", 0)), epochs)
+        self._step(Began(key_of(key)))
 
     def do_resign(self, key: str) -> None:
         del self._led[key_of(key)]

@@ -193,6 +193,8 @@ class FeedWalk:
         if kind is fe.Advanced:
             led.hw_end = chance.randint(led.hw_end, max(led.end, led.hw_end))
             return fe.Advanced(key)
+        if kind is fe.Began:
+            return fe.Began(key)
         if kind is fe.AppendFailed:
             return fe.AppendFailed(key)
         if kind is fe.Asked:

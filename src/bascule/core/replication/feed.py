@@ -105,6 +105,12 @@ class TakeMore(NamedTuple):
     now: float
 
 
+class Began(NamedTuple):
+    """This broker leads a partition from now on."""
+
+    key: Key
+
+
 class Appended(NamedTuple):
     """A partition led here has more records, of its leader's epoch."""
 
@@ -154,7 +160,7 @@ class ReadFailed:
     pass
 
 
-Event = Appended | Asked | Advanced | Due | Elapsed | TakeMore | WasRead | ReadFailed | AppendFailed | Started
+Event = Began | Appended | Asked | Advanced | Due | Elapsed | TakeMore | WasRead | ReadFailed | AppendFailed | Started
 
 
 # --- effects -------------------------------------------------------------------------------------------------------
@@ -309,11 +315,22 @@ class Feed:
                 if progress := self._progress.get(key):
                     progress.drop_buffer()
                 return []
+            case Began(key):
+                return self._began(key)
             case Started(now):
                 self._sent_at = self._asked_at = now
                 return [SetTimer(Timer.IDLE, IDLE_RESPONSE_S)]
 
     # --- to tell ------------------------------------------------------------------------------------------------
+
+    def _began(self, key: Key) -> list[Effect]:
+        """It was led before in this epoch, and closed for a pause: a follower without news is to report once more."""
+        led = self._partitions.led(key)
+        if led is None or not self.knows(key, led.epoch):
+            return []
+        self._forget(key)
+        self._at_once.append(Answer(*key, Kind.REFUSED, led.epoch, 0, 0, 0, 0, 0, 0, b""))
+        return self._consider()
 
     def appended(self, key: Key, records: bytes, first_offset: int, next_offset: int) -> list[Effect]:
         progress = self._progress.get(key)

@@ -143,6 +143,7 @@ class Leading:
     def start(self) -> None:
         """Commit again what the log has, then subscribe. The caller flushes the bus, so that NATS has our SUB."""
         self._replica.recall_received()
+        self._feeds.began(self._replica)
         self.promised(self._log.promised_end)
         self.listen()
 

@@ -15,6 +15,7 @@ from bascule.core.partition import leader
 from bascule.core.partition.epochs import EpochHistory
 from bascule.core.replication.feed import (
     AppendFailed,
+    Began,
     DiskFailing,
     Effect,
     Elapsed,
@@ -126,6 +127,11 @@ class Feeds:
         begins: the way to their disks is longer."""
         if self._soon is None and self._feeds:
             self._soon = asyncio.get_running_loop().call_soon(self._respond)
+
+    def began(self, replica: LocalReplica) -> None:
+        """A partition is led here from now on."""
+        for feed in self._feeds.values():
+            feed.step(Began(replica.key))
 
     def appended(self, replica: LocalReplica, records: bytes, first_offset: int, next_offset: int) -> None:
         """A partition we lead has more records, of our own epoch."""

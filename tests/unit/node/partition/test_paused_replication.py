@@ -207,6 +207,30 @@ def test_it_is_closed_again_when_the_replica_that_is_not_in_sync_is_gone() -> No
     run(main())
 
 
+def test_a_follower_stays_in_sync_though_its_leader_alone_has_closed_the_partition_and_opened_it_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For a moment the leader took the replica that is not in sync for dead, and the follower did not."""
+
+    async def main() -> None:
+        _, members, away = await one_that_cannot_replicate()
+        leader = leader_of(members, "s")
+        alive = leader.broker.manager.alive
+        with monkeypatch.context() as dead:
+            dead.setattr(leader.broker.manager, "alive", lambda: {name: None for name in alive() if name != away.name})
+            await until(lambda: not len(leader.broker.replicas))
+        await until(lambda: len(leader.broker.replicas) == 1)
+        before = item_of(members)
+        (replica,) = leader.broker.replicas.values()
+        assert replica.partition.leader_epoch == before.leader_epoch
+        await until(lambda: replica.log.visible_end == len(MESSAGES), 1.0)
+        await asyncio.sleep(30.0)
+        assert item_of(members) == before
+        assert len(before.isr) == 2
+
+    run(main())
+
+
 def test_a_pause_closes_a_partition_also_where_a_replica_is_not_in_sync() -> None:
     """It takes messages until then: it is closed, and opened again only for replication."""
 
