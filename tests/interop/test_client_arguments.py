@@ -11,7 +11,7 @@ import pytest
 from bascule import limits
 from bascule.client import AckPolicy, BlockingClient, Client, Outgoing
 from bascule.client.requests import partition_for
-from bascule.errors import InvalidArgument, NotFound, PublishError
+from bascule.errors import InvalidArgument, NotFound, OutOfRange, PublishError
 from bascule.testing.processes import BrokerProcess
 from tests.harness.clients import read_all, with_client
 
@@ -171,6 +171,11 @@ def calls(client: Any) -> dict[str, tuple[Callable[[], Any], str]]:
         "retry_for below 0": (lambda: client.producer("s", retry_for=-1), "retry_for=-1"),
         "no ack": (lambda: client.producer("s", ack=None), "ack=None"),
         "idempotent as text": (lambda: client.producer("s", idempotent="yes"), "idempotent='yes'"),
+        "one partition of a consumer": (lambda: client.consumer("s", partitions=1), r"partitions=1: .* as in \[0\]"),
+        "one partition of arrow": (lambda: client.arrow("s", partitions=1), r"partitions=1: .* as in \[0\]"),
+        "last below 0": (lambda: client.consumer("s", last=-1), "last=-1: it is a number, 0 or more"),
+        "last and a start": (lambda: client.consumer("s", last=1, start=5), "last=1 and start=5: .* one of them"),
+        "no connection": (lambda: Client("localhost:9292"), r"Client\.connect\('localhost:9292'\)"),  # type: ignore[arg-type]
         "no partitioner": (lambda: client.producer("s", partitioner=5), "partitioner=5"),
     }
 
@@ -183,6 +188,21 @@ def test_arguments_that_cannot_be_meant_are_refused_with_a_sentence(broker: Brok
         for servers in (None, [], [None], 5):
             with pytest.raises(InvalidArgument, match="no server address was given"):
                 await Client.connect(servers)  # type: ignore[arg-type]
+
+    with_client(broker.address, use)
+
+
+def test_a_position_of_partitions_that_are_not_there_is_of_another_stream(broker: BrokerProcess, stream: str) -> None:
+    """It was made again with fewer of them."""
+
+    async def use(client: Client) -> None:
+        await client.create_stream(stream, partitions=2)
+        position = {stream: {"0": 0, "1": 0, "2": 3}}
+        for reader in (client.consumer(stream, start=position), client.arrow(stream, start=position)):  # type: ignore[arg-type]
+            with pytest.raises(OutOfRange, match=f"names partition 2 of stream {stream}, which has 2"):
+                await anext(reader)
+        async with client.consumer(stream, start={stream: {0: 0, 2: 0}}, stop="latest") as consumer:
+            assert await consumer.next() is None, "it had nothing of it"
 
     with_client(broker.address, use)
 

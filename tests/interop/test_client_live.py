@@ -234,6 +234,7 @@ def test_positions_and_reverse(broker: BrokerProcess, stream: str) -> None:
         assert await offsets(start="latest", stop="latest") == [9]
         assert await offsets(start=messages[4].time, stop=6)  # datetimes are coarser than timestamps
         assert await offsets(start=9, reverse=True) == list(range(9, -1, -1))
+        assert await offsets(reverse=True) == list(range(9, -1, -1)), "from the newest on"
 
     run(broker, use)
 

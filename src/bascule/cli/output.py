@@ -29,7 +29,6 @@ INTERRUPTED = 130
 HINTS = {
     "no known metadata leader": ": a majority of the voters is away; `bascule cluster status` shows which to start",
     "context deadline exceeded": ": there was no answer in time; `bascule cluster status` may show why",
-    "commit log was closed": ": the partition was paused meanwhile; `bascule stream resume` resumes it",
     "Stream is reserved": ": the cluster keeps streams of its own under this name; choose another name",
 }
 """Texts of the Go server, which clients get, and the hint that the command line adds to each."""

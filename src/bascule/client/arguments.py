@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bascule.client.values import AckPolicy
-from bascule.errors import InvalidArgument
+from bascule.errors import InvalidArgument, OutOfRange
 
 
 def check_stream(name: object) -> None:
@@ -20,6 +20,11 @@ def check_streams(names: object) -> None:
     """A single name is iterable, too, letter by letter."""
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise InvalidArgument(f"streams={names!r}: give a list of names, as in ['orders']")
+
+
+def check_partitions(partitions: object) -> None:
+    if partitions != "all" and (isinstance(partitions, str) or not isinstance(partitions, Iterable)):
+        raise InvalidArgument(f"partitions={partitions!r}: use 'all', or a list of numbers, as in [0]")
 
 
 def check_seconds(**given: object) -> None:
@@ -58,6 +63,18 @@ def check_position(position: Mapping[Any, Any], streams: Sequence[str]) -> None:
     if position and not any(stream in position for stream in streams):
         named = ", ".join(map(str, position))
         raise InvalidArgument(f"the position is of {named}, and {', '.join(streams)} is read: give that of this stream")
+
+
+def check_named(position: Mapping[str, Mapping[Any, int]], stream: str, partitions: int) -> None:
+    """OutOfRange if it names a partition that the stream has not: a stream does not lose any."""
+    beyond = [
+        int(number) for number, offset in position.get(stream, {}).items() if offset and int(number) >= partitions
+    ]
+    if beyond:
+        raise OutOfRange(
+            f"the position names partition {max(beyond)} of stream {stream}, which has {partitions}: it is of a stream "
+            "that was deleted and made again, or of another cluster. Begin anew"
+        )
 
 
 def _is_number(value: object) -> bool:

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from bascule import limits
-from bascule.client.arguments import check_position, check_stream
+from bascule.client.arguments import check_named, check_partitions, check_position, check_stream
 from bascule.client.beginning import committed_end, first_since, stored_end
 from bascule.client.bulk import BulkRead, log_bounds
 from bascule.client.cluster import Cluster
@@ -86,8 +86,7 @@ class ArrowRead:
         max_bytes: int,
     ) -> None:
         needs_pyarrow()
-        if isinstance(partitions, str) and partitions != "all":
-            raise InvalidArgument(f"partitions={partitions!r}: use 'all', or a list of numbers")
+        check_partitions(partitions)
         if not 0 < max_bytes <= limits.BULK_READ_MAX_BYTES:
             raise InvalidArgument(f"max_bytes={max_bytes}: it is 1 to {limits.BULK_READ_MAX_BYTES}")
         if isinstance(start, str) and start != "earliest":
@@ -166,6 +165,8 @@ class ArrowRead:
         deadline = Deadline(limits.CLIENT_RESUBSCRIBE_S)
         self._cluster.forget(self._stream)  # it may have been made again, with more partitions
         known = await self._cluster.stream(self._stream, deadline)
+        if isinstance(self._start, Mapping):
+            check_named(self._start, self._stream, len(known.partitions))
         numbers = sorted(known.partitions) if isinstance(self._partitions, str) else list(self._partitions)
         for number in numbers:
             if number not in known.partitions:

@@ -13,21 +13,45 @@ from datetime import datetime
 
 from bascule.client.bulk import log_bounds
 from bascule.client.cluster import FETCH_PARTITION_METADATA, Cluster
-from bascule.client.failures import Deadline
+from bascule.client.failures import Deadline, Paused, passes_by_itself
 from bascule.client.parts import Name
 from bascule.client.subscription import Reading, Subscription
 from bascule.client.values import Partition, partition_of
-from bascule.errors import Unimplemented
+from bascule.errors import BasculeError, FailedPrecondition, Unimplemented
 from bascule.wire.pb import api_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
 
 async def described(cluster: Cluster, name: Name, deadline: Deadline) -> Partition:
-    """A partition, as its leader knows it."""
+    """A partition, as its leader knows it; Paused if it is: nobody answers for it then."""
     request = pb.FetchPartitionMetadataRequest(stream=name[0], partition=name[1]).SerializeToString()
-    answer = await cluster.ask_leader(*name, FETCH_PARTITION_METADATA, request, deadline)
+
+    async def ask() -> bytes:
+        try:
+            return await cluster.ask_leader(*name, FETCH_PARTITION_METADATA, request, deadline, passes_by_itself)
+        except FailedPrecondition:  # of a broker that does not lead it
+            if await is_paused(cluster, name, deadline):
+                raise Paused(*name) from None
+            raise
+
+    answer = await cluster.persist(ask, deadline, _is_led_elsewhere)
     return partition_of(pb.FetchPartitionMetadataResponse.FromString(answer).metadata)
+
+
+def _is_led_elsewhere(error: BasculeError) -> bool:
+    return passes_by_itself(error) or (isinstance(error, FailedPrecondition) and not isinstance(error, Paused))
+
+
+async def is_paused(cluster: Cluster, name: Name, deadline: Deadline) -> bool:
+    known = (await cluster.stream(name[0], deadline)).partitions.get(name[1])
+    return known is not None and known.paused
+
+
+async def resume(cluster: Cluster, name: Name) -> None:
+    """A paused partition, as whoever subscribes with `resume` does. It has a leader then, who says where it ends."""
+    async with Subscription(cluster, Reading(*name, "new", None, reverse=False, resume_paused=True)):
+        cluster.forget(name[0])
 
 
 async def committed_end(cluster: Cluster, name: Name, deadline: Deadline) -> int:

@@ -27,9 +27,10 @@ from bascule.client.arguments import (
     check_streams,
 )
 from bascule.client.arrow import ArrowRead, ArrowStart
+from bascule.client.beginning import described
 from bascule.client.bulk import BulkRead, LogBounds, log_bounds
 from bascule.client.bulkwrite import Batches, BulkWrite, WrittenBatch
-from bascule.client.cluster import FETCH_PARTITION_METADATA, Cluster
+from bascule.client.cluster import Cluster
 from bascule.client.connecting import Connecting
 from bascule.client.consumer import Consumer, Partitions, Position
 from bascule.client.cursors import BEFORE_THE_FIRST, Cursor, Cursors
@@ -58,7 +59,6 @@ from bascule.client.values import (
     StartAt,
     StopAt,
     parse_address,
-    partition_of,
 )
 from bascule.errors import (
     BasculeError,
@@ -67,7 +67,6 @@ from bascule.errors import (
     PublishError,
     Unavailable,
 )
-from bascule.wire.pb import api_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +75,8 @@ class Client:
     """Made by `connect`; use it in `async with`, or `close` it."""
 
     def __init__(self, cluster: Cluster) -> None:
+        if isinstance(cluster, str | Sequence):
+            raise InvalidArgument(f"a client is made by connecting: `async with Client.connect({cluster!r}) as client`")
         self._cluster = cluster
         self._producers = Producers(cluster)
         self._single = SinglePublishes(cluster, self._producers)
@@ -233,9 +234,7 @@ class Client:
         self, stream: str, partition: int = 0, timeout: float = limits.CLIENT_TIMEOUT_S
     ) -> Partition:
         """As its leader knows it, with the leader's high watermark."""
-        request = pb.FetchPartitionMetadataRequest(stream=stream, partition=partition).SerializeToString()
-        answer = await self._cluster.ask_leader(stream, partition, FETCH_PARTITION_METADATA, request, Deadline(timeout))
-        return partition_of(pb.FetchPartitionMetadataResponse.FromString(answer).metadata)
+        return await described(self._cluster, (stream, partition), Deadline(timeout))
 
     @property
     def admin(self) -> Admin:
@@ -247,8 +246,9 @@ class Client:
     async def set_cursor(
         self, id: str, stream: str, partition: int, offset: int, timeout: float = limits.CLIENT_TIMEOUT_S
     ) -> None:
-        """Store how far a client has got: `offset` is of the last message that it has processed; -1, or -2 for a
-        consumer group, is before the first one."""
+        """Store how far a client has got: `offset` is of the last message that it has processed, and a reader goes on
+        at the next one; -1, or -2 for a consumer group, is before the first one. Whether there is such a stream is not
+        looked up."""
         check_at_least(BEFORE_THE_FIRST, offset=offset)
         await self._cursors.set(id, stream, partition, offset, timeout)
 
@@ -396,12 +396,15 @@ class Client:
     ) -> Subscription:
         """Iterate the result for messages, or its `batches()`. It gets only committed messages.
 
-        `start`: "earliest", "latest", "new", an offset or a datetime; `stop`, inclusive: "latest", an offset,
-        a datetime, or None to go on for ever. `replica`: the id of a broker to read from instead of the leader; a
-        message may arrive a moment later from it, and never before it is committed. `on_lost` is called with the reason
-        when the connection is lost, and with None when the subscription goes on.
+        `start`: "earliest", "latest", which is the newest message that is there, "new", an offset or a datetime;
+        `stop`, inclusive: "latest", an offset, a datetime, or None to go on for ever. With `reverse` it begins with the
+        newest, unless `start` says otherwise, and ends with the oldest, or at `stop`. `replica`: the id of a broker to
+        read from instead of the leader; a message may arrive a moment later from it, and never before it is committed.
+        `on_lost` is called with the reason when the connection is lost, and with None when the subscription goes on.
         """
         check_stream(stream)
+        if reverse and start == "earliest":  # to begin there would be to end with the first message
+            start = "latest"
         reading = Reading(stream, partition, start, stop, reverse, resume_paused, replica)
         return Subscription(self._cluster, reading, on_lost)
 
@@ -559,7 +562,8 @@ class Client:
         return BulkWrite(self._cluster, stream, partition, batches, ack, creation, bypass_others, timeout, atomic)
 
     def numbered_write(self, to: WriteTo, identity: Identity, patience_s: float) -> NumberedWrite:
-        """Framed messages in bulk, each stored once however often they are written. Bascule only."""
+        """Framed messages in bulk, each stored once however often they are written: as Spark writes. The same
+        `Identity` stands for the same messages in the same order, in whichever process. Bascule only."""
         return NumberedWrite(self._cluster, to, identity, patience_s)
 
     async def publish_batch(

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Literal, Self
 
 from bascule import limits
-from bascule.client.arguments import check_position, check_stream
-from bascule.client.beginning import committed_end, first_since, stored_end, warn_of_removed
+from bascule.client.arguments import check_at_least, check_named, check_partitions, check_position, check_stream
+from bascule.client.beginning import committed_end, first_since, resume, stored_end, warn_of_removed
 from bascule.client.cluster import Cluster
 from bascule.client.failures import Deadline
 from bascule.client.parts import Name, Parts
@@ -154,10 +154,11 @@ class Consumer(Consuming):
         super().__init__()
         if not streams:
             raise InvalidArgument("no stream was given")
-        if isinstance(partitions, str) and partitions != "all":
-            raise InvalidArgument(f"partitions={partitions!r}: use 'all', or a list of numbers")
-        if last is not None and (last < 0 or start != "earliest"):
-            raise InvalidArgument(f"last={last}: it is a number of messages, and excludes `start`")
+        check_partitions(partitions)
+        if last is not None:
+            check_at_least(0, last=last)
+            if start != "earliest":
+                raise InvalidArgument(f"last={last} and start={start!r}: each says where to begin, give one of them")
         for stream in streams:
             check_stream(stream)
         if isinstance(start, Mapping):
@@ -236,8 +237,13 @@ class Consumer(Consuming):
         for stream in self._streams:
             self._cluster.forget(stream)  # it may have been made again, with more partitions
             known = await self._cluster.stream(stream, deadline)
+            if isinstance(self._start, Mapping):
+                check_named(self._start, stream, len(known.partitions))
             numbers = list(known.partitions) if isinstance(self._partitions, str) else list(self._partitions)
             paused = {number for number, partition in known.partitions.items() if partition.paused}
+            if self._resume_paused:
+                await asyncio.gather(*(resume(self._cluster, (stream, each)) for each in paused.intersection(numbers)))
+                paused.clear()
             found += await asyncio.gather(
                 *(self._beginning(stream, number, number in paused, deadline) for number in numbers)
             )
@@ -258,7 +264,8 @@ class Consumer(Consuming):
             self._parts.add(name, subscription)
 
     async def _beginning(self, stream: str, number: int, paused: bool, deadline: Deadline) -> Reading:
-        """What is read of a partition. Of a paused one, which has no leader, only the broker finds out where it is."""
+        """What is read of a partition. One that is paused is refused by its broker; other servers call it paused after
+        it was resumed, too."""
         name, reading = (stream, number), self._reading(stream, number)
         if self._last is not None:
             end = await committed_end(self._cluster, name, deadline)

@@ -62,6 +62,16 @@ class MadeAgain(errors.FailedPrecondition):
     """The message has a number of a producer of an earlier stream of this name, and was not sent."""
 
 
+class Paused(errors.FailedPrecondition):
+    """A partition that is asked for, or read."""
+
+    def __init__(self, stream: str, partition: int) -> None:
+        super().__init__(
+            f"partition {partition} of stream {stream} is paused: a reader with `resume_paused=True` resumes it, as a "
+            f"publish to it does, or `bascule stream resume {stream}`"
+        )
+
+
 def from_status(error: RpcError) -> BasculeError:
     kind = _BY_STATUS.get(error.code)
     if str(error) == REMADE_STREAM:

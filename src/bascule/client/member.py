@@ -27,7 +27,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 
 from bascule import limits
-from bascule.client.beginning import committed_end, stored_end, warn_of_removed
+from bascule.client.beginning import committed_end, is_paused, resume, stored_end, warn_of_removed
 from bascule.client.cluster import Cluster
 from bascule.client.cursors import BEFORE_THE_FIRST, GROUP, NEVER_SET, Cursors
 from bascule.client.failures import Deadline
@@ -332,8 +332,11 @@ class Member:
             return max(known)  # other members may have read on while this one did not notice
         if self._start != "new":
             return self._start
+        deadline = Deadline(limits.CLIENT_TIMEOUT_S)
+        if self._resume_paused and await is_paused(self._cluster, name, deadline):
+            await resume(self._cluster, name)
         # Stored at once: whoever goes on after this member begins where it began.
-        newest = await committed_end(self._cluster, name, Deadline(limits.CLIENT_TIMEOUT_S))
+        newest = await committed_end(self._cluster, name, deadline)
         await self._cursors.set(GROUP + self._group, *name, _cursor(newest), limits.CLIENT_TIMEOUT_S)
         holding.committed = newest
         return newest

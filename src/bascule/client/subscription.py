@@ -28,7 +28,7 @@ from types import TracebackType
 
 from bascule import limits
 from bascule.client.cluster import FETCH_PARTITION_METADATA, UNREACHABLE, Cluster
-from bascule.client.failures import Deadline, from_status, passes_by_itself
+from bascule.client.failures import Deadline, Paused, from_status, passes_by_itself
 from bascule.client.values import Message, StartAt, StopAt, partition_of
 from bascule.client.watch import WatchedCall
 from bascule.errors import (
@@ -53,6 +53,8 @@ SUBSCRIBE = "/proto.API/Subscribe"
 
 _ENDS = ("Stop offset reached", "End of readonly partition", "Stream is empty")
 _LOG_DELETED = "commit log was deleted"
+_LOG_CLOSED = "commit log was closed"
+_LOG_IS_CLOSED = "Failed to create stream reader: segment has been closed"
 _NOTHING_THERE = (
     "Stop offset is before start offset: ",
     "Stop offset is after start offset: ",
@@ -288,7 +290,7 @@ class Subscription:
             await self._cluster.persist(lambda: self._open(deadline), deadline, self._opens_again)
         except BasculeError as error:
             if not self._is_the_end(error):
-                raise
+                raise self._told(error) from None
             self._ended = True
             return
         if self._is_lost and not self._ended:
@@ -373,11 +375,15 @@ class Subscription:
         return partition_of(pb.FetchPartitionMetadataResponse.FromString(answer).metadata).high_watermark + 1
 
     def _told(self, error: BasculeError) -> BasculeError:
-        """The server's text is one that other clients know."""
-        if not isinstance(error, NotFound) or str(error) != _LOG_DELETED:
-            return error
-        where = f"partition {self._reading.partition} of stream {self._reading.stream}"
-        return NotFound(f"{where} was deleted while it was read, up to {self._position}")
+        """The server's texts are those that other clients know."""
+        text = str(error)
+        if isinstance(error, NotFound) and text == _LOG_DELETED:
+            return NotFound(f"{self._where} was deleted while it was read, up to {self._position}")
+        if (isinstance(error, FailedPrecondition) and text == _LOG_CLOSED) or (
+            isinstance(error, Internal) and text == _LOG_IS_CLOSED
+        ):
+            return Paused(self._reading.stream, self._reading.partition)
+        return error
 
     async def _next(self) -> list[Message] | None:
         """The next messages, perhaps none yet; None when this call has ended and another may follow."""
