@@ -40,10 +40,15 @@ def test_the_programs_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.Monke
                     exec(compile(text.replace("localhost:9292", broker.address), "docs/client.md", "exec"), names)
                     await names["main"]()
                 assert len(await read(client, "copies")) == 1001
+                once = [(each.partition, int(each.headers["source-offset"])) for each in await read(client, "once")]
+                assert sorted(once) == [(each.partition, each.offset) for each in await ordered(client, "orders")]
 
         async def read(client: Client, stream: str) -> list[Message]:
             async with client.consumer(stream, stop="latest") as consumer:
                 return [message async for message in consumer]
+
+        async def ordered(client: Client, stream: str) -> list[Message]:
+            return sorted(await read(client, stream), key=lambda each: (each.partition, each.offset))
 
         said = io.StringIO()
         with contextlib.redirect_stdout(said):
@@ -55,7 +60,7 @@ def test_the_programs_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(handled) == 1001
     assert sum(json.loads((tmp_path / "position.json").read_text())["orders"].values()) == 1001
     assert (tmp_path / "orders-0.log").stat().st_size > 0
-    assert len(programs()) == 11
+    assert len(programs()) == 12
 
 
 PREAMBLE = """
