@@ -31,6 +31,8 @@ demo: setup ## three brokers: publish, kill the leader, read back; archive, quer
 	.venv-python-liftbridge/bin/pip install --quiet 'python-liftbridge==0.0.7' 'protobuf==3.20.3' 'grpcio>=1.74'
 	@touch $@
 
+# Where the environment says so, each of the hundreds of brokers and commands would compile its modules again.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: setup .venv-python-liftbridge/.ready ## every test, two files at a time (TESTS= JOBS=2)
 	$(BIN)/python -m pytest --numprocesses $(or $(JOBS),2) --dist loadfile $(TESTS)
 

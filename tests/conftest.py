@@ -1,11 +1,16 @@
 """Options of the suite."""
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("shared machine", deadline=None)  # how long an example takes depends on who else is at work
 settings.load_profile("shared machine")
@@ -23,6 +28,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     conformance.addoption("--nats", help="the NATS server of --address (nats://HOST:4222)")
     conformance.addoption("--has", action="append", default=[], help="a setting of that server, as key=value")
     conformance.addoption("--brokers", type=int, default=1, help="how many brokers to start")
+
+
+FIRST = ("spark", "faults", "simulation", "interop", "conformance", "properties", "docs")
+"""The folders whose files take longest."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several workers none may be left with a long file when the others have ended: the short ones come last."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: FIRST.index(folder) if (folder := folder_of(item.nodeid)) in FIRST else len(FIRST))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadFileScheduling | None":
+    """A worker takes whole files, as `--dist loadfile` says; all of Spark is one, because to start it and to warm it up
+    takes longer than a file of its tests. xdist itself would begin with the files of many tests, which are the short
+    ones."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Files(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/spark" if folder_of(nodeid) == "spark" else super()._split_scope(nodeid)
+
+    config.option.loadscopereorder = False
+    return Files(config, log)
+
+
+def folder_of(nodeid: str) -> str:
+    return nodeid.removeprefix("tests/").partition("/")[0]
 
 
 @pytest.fixture
