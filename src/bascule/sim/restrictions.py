@@ -5,7 +5,7 @@ sets it writable: this client, by a publish, or a publish of its own that was un
 
 from bascule.core.metadata.streams import Partition
 from bascule.errors import Status
-from bascule.sim.ends import EndWatcher
+from bascule.sim.ends import EndWatcher, Writable
 from bascule.sim.history import Sent, StreamInfo
 from bascule.sim.publishers import UnaryPublisher
 from bascule.sim.readers import read_all
@@ -29,6 +29,7 @@ class Restricted:
         self._unwanted = UnwantedPublisher(world, self._stream, self._on_acked)
         self._restricted: dict[int, Partition] = {}
         """The partitions as they were when their restriction was answered."""
+        self._writable = Writable()
         self._ends: dict[int, tuple[str, int]] = {}
         """Their leaders then, and where the logs ended there."""
         self._publisher: UnaryPublisher
@@ -61,7 +62,10 @@ class Restricted:
 
     async def _set_readonly(self, readonly: bool, numbers: list[int]) -> None:
         request = api.SetStreamReadonlyRequest(name=self._stream.name, readonly=readonly, partitions=numbers)
+        self._writable.asked(readonly)
         await self._world.change("SetStreamReadonly", request, self._stream, (Status.OK,))
+        if not readonly:
+            self._writable.answered(self._world.now_s())
 
     async def _stay_open(self) -> None:
         """What is compared in the end is open."""
@@ -121,7 +125,7 @@ class Restrictions(Restricted):
         parts = await self._create()
         for part in parts:
             for number in range(2):
-                world.start(EndWatcher(world, f"ends of {part}, {number}", part).run())
+                world.start(EndWatcher(world, f"ends of {part}, {number}", part, self._writable).run())
         while world.publishing:
             await self._use(4)
             if chance.random() < 0.5:
