@@ -64,16 +64,19 @@ class PartitionEnds:
         return None
 
     async def caught_up(self, replica: Replica) -> LeaderEnd:
-        """Of a replica that follows: returns when it shows everything that was committed before. Raises Unavailable if
-        that takes longer."""
-        waiters = replica.log.waiters
+        """Of a replica that follows: returns when it shows everything that was committed before, and a last end is of
+        that moment: before, the partition may have been writable. Raises Unavailable if that takes longer."""
+        log = replica.log
         try:
             async with asyncio.timeout(CAUGHT_UP_S):
-                while (found := await self.of(replica)) is None or not found.established:
-                    await asyncio.sleep(ASK_AGAIN_S)
-                while replica.log.visible_end < found.hw_end and waiters.ended is None:
-                    await waiters.wait()
-                return found
+                while True:
+                    while (found := await self.of(replica)) is None or not found.established:
+                        await asyncio.sleep(ASK_AGAIN_S)
+                    lags = log.visible_end < found.hw_end
+                    while log.visible_end < found.hw_end and log.waiters.ended is None:
+                        await log.waiters.wait()
+                    if not lags or not found.is_last or log.waiters.ended is not None:
+                        return found
         except TimeoutError:
             raise Unavailable(
                 f"{replica.name}: this replica does not have everything that is committed, or its leader cannot be "

@@ -1,11 +1,14 @@
 """Subscribe: byte ranges of the log, straight to the client.
 
-Start and stop offsets are determined once, at the start; after that a subscription is a loop: read whole records below
-the high watermark, send them, wait. The bytes sent are those on disk: no message is decoded or built here.
+The start, and the stop that a client asks for, are determined once, at the start; after that a subscription is a loop:
+read whole records below the high watermark, send them, wait. The bytes sent are those on disk: no message is decoded or
+built here.
 
 Clients take it for final that a subscription has come to its end. So the end is never that of a log which may lack what
-is committed: the leader tells it (`partitionend`). A subscription goes on when its broker leads no more, unless it
-waits for an offset that was not committed by then: another leader may have another message there, or none.
+is committed: the leader tells it (`partitionend`). Where no stop is asked for it is told when everything has been sent,
+for a partition that was read-only at the start may have been writable since. A subscription goes on when its broker
+leads no more, unless it waits for an offset that was not committed by then: another leader may have another message
+there, or none.
 """
 
 import asyncio
@@ -39,6 +42,8 @@ HANDSHAKE = bytes(5)
 """An empty framed Message: "you are subscribed". Clients drop it."""
 END_AGAIN_S = 1.0
 """How often a subscription that may be over asks whether it is."""
+STOPPED = "Stop offset reached"
+OVER = "End of readonly partition"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,8 @@ class Span:
     names_start: bool
     """The client has named the offset; else it was the newest one, or one by its time."""
     names_stop: bool
+    at_end: str
+    """What the client is told at the end of a partition that is read-only."""
 
     def stands(self, position: int, hw_end: int) -> bool:
         """Whether it means the same with another leader, which may have other messages above the high watermark. With
@@ -128,7 +135,9 @@ async def _newest(ends: PartitionEnds, replica: Replica, request: api.SubscribeR
         return LeaderEnd(replica.log.end, replica.log.visible_end, established=False, readonly=False)
     if replica.leading is None:
         found = await ends.caught_up(replica)
-        return found._replace(end=found.end if found.is_last else found.hw_end)
+        # A newest message that is asked for is committed: its leader may lose a later one, unnoticed here.
+        to_the_last = request.stopPosition == api.STOP_ON_CANCEL and found.is_last
+        return found._replace(end=found.end if to_the_last else found.hw_end)
     confirmed = await ends.of(replica)
     if confirmed is None:
         raise FailedPrecondition("Server not partition leader")
@@ -167,15 +176,15 @@ async def _serve(
         if not replica.paused and await _sent_more(reader, span.stop_end, unread, call):
             continue
         if span.stop_end is not None and reader.next_offset >= span.stop_end:
-            raise ResourceExhausted("Stop offset reached")
+            raise ResourceExhausted(STOPPED)
         if replica.partition.readonly and await _is_over(ends, replica, reader):
-            raise ResourceExhausted("End of readonly partition")
+            raise ResourceExhausted(span.at_end)
         await _more(replica, reader)
 
 
 async def _is_over(ends: PartitionEnds, replica: Replica, reader: Reader) -> bool:
     """Whether a read-only partition has nothing more, not even what is not committed yet."""
-    if replica.paused or reader.next_offset < replica.log.end:
+    if replica.paused or (replica.leading is not None and reader.next_offset < replica.log.end):
         return False
     found = await ends.of(replica)
     return found is not None and found.is_last and reader.next_offset >= found.end
@@ -214,7 +223,7 @@ async def _serve_reverse(
         with await unread.share(SUBSCRIBER_READ_BYTES) as share:
             records = await reader.read(share.nbytes)
             if not records:
-                raise ResourceExhausted("Stop offset reached")
+                raise ResourceExhausted(STOPPED)
             share.has_read(records)
             await call.send(records)
 
@@ -241,18 +250,19 @@ async def _span(replica: Replica, newest: LeaderEnd, oldest: int, request: api.S
     log, end = replica.log, newest.end
     start = await _start(log, end, request)
     stop = await _stop(log, end, oldest, request)
-    if request.stopPosition == api.STOP_ON_CANCEL and newest.is_last and end > oldest:
-        stop = end - 1  # an empty one has no last message: its subscribers end as those who have read everything
+    # A read-only partition has a last message, but for an empty one: who reads up to there is told as with a stop.
+    has_last = request.stopPosition == api.STOP_ON_CANCEL and newest.is_last and end > oldest
+    last = end - 1 if has_last else stop
+    if last is not None and last < start:
+        raise InvalidArgument(f"Stop offset is before start offset: {last} < {start}")
     names_start = request.startPosition in (api.OFFSET, api.EARLIEST) and start <= end
     names_stop = request.stopPosition == api.STOP_OFFSET
     # Below the oldest record: the oldest. Past the end: the log end. In between exactly the requested offset, committed
     # or not: a client that resumes after a failover must not receive messages that it already has.
     first = max(oldest, min(start, end))
-    if stop is None:
-        return Span(first, None, names_start, names_stop)
-    if stop < start:
-        raise InvalidArgument(f"Stop offset is before start offset: {stop} < {start}")
-    return Span(first, stop + 1, names_start, names_stop)
+    if stop is not None:
+        return Span(first, stop + 1, names_start, names_stop, OVER)
+    return Span(first, None, names_start, names_stop, STOPPED if has_last else OVER)
 
 
 async def _start(log: CommitLog, end: int, request: api.SubscribeRequest) -> int:

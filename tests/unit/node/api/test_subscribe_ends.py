@@ -23,12 +23,22 @@ HANDSHAKE_BYTES = 5
 class Reading:
     """A subscription under way."""
 
-    def __init__(self, member: Member, timeout_s: float = 60.0, **fields: Any) -> None:
+    def __init__(self, member: Member, timeout_s: float = 60.0, takes: bool = True, **fields: Any) -> None:
+        """A client that `takes` nothing does so when it is told to."""
         self._call = MemoryCall(timeout_s)
+        self._call.taking = takes
         fields.setdefault("startPosition", api.EARLIEST)
         self._call.request(api.SubscribeRequest(stream="s", **fields).SerializeToString())
         assert member.process is not None
         self._over = member.process.start(self._call.run(member.methods["/proto.API/Subscribe"]))
+
+    def take(self) -> None:
+        self._call.taking = True
+        self._call.take()
+
+    @property
+    def began(self) -> bool:
+        return len(self._call.responses) >= HANDSHAKE_BYTES
 
     @property
     def values(self) -> list[bytes]:
@@ -113,6 +123,71 @@ def test_a_replica_that_lags_gives_nothing_from_before_a_start_that_it_does_not_
     run(main())
 
 
+async def add(led: Led, *values: bytes) -> None:
+    """To a partition that is read-only, before and afterwards."""
+    await set_readonly(led.leader, False)
+    for value in values:
+        await led.leader.publish("s", value)
+    await set_readonly(led.leader)
+
+
+def test_an_end_that_a_lagging_replica_was_told_is_none_after_the_partition_was_writable() -> None:
+    async def main() -> None:
+        led, other = await lagging()
+        await set_readonly(led.leader)
+        reading = Reading(other, readISRReplica=True)
+        await asyncio.sleep(0.5)  # it is told that seven messages are all
+        await add(led, b"7", b"8")
+        other.buses[REPLICATION].reconnect()
+        assert await reading.end() == (STOPPED, [*EVERYTHING, b"7", b"8"])
+
+    run(main())
+
+
+def test_a_start_at_an_end_of_before_is_not_refused() -> None:
+    """A client takes the refusal for the end, too."""
+
+    async def main() -> None:
+        led, other = await lagging()
+        await set_readonly(led.leader)
+        readings = [
+            Reading(other, readISRReplica=True, startPosition=api.NEW_ONLY),
+            Reading(other, readISRReplica=True, startPosition=api.OFFSET, startOffset=7),
+        ]
+        await asyncio.sleep(0.5)
+        await set_readonly(led.leader, False)
+        other.buses[REPLICATION].reconnect()
+        await asyncio.sleep(1)
+        await led.leader.publish("s", b"7")
+        await until(lambda: all(each.values == [b"7"] for each in readings))
+
+    run(main())
+
+
+@pytest.mark.parametrize("stays_writable", [True, False])
+def test_a_subscription_that_began_when_its_partition_was_readonly_goes_on_when_it_is_not(stays_writable: bool) -> None:
+    """Its client is slow."""
+
+    async def main() -> None:
+        led = await replicated()
+        await set_readonly(led.leader)
+        reading = Reading(led.leader, takes=False)
+        await until(lambda: reading.began)
+        await add(led, b"1", b"2")
+        if stays_writable:
+            await set_readonly(led.leader, False)
+        reading.take()
+        await until(lambda: len(reading.values) == 3 or reading.over)
+        await asyncio.sleep(3)
+        assert (reading.over, reading.values) == (not stays_writable, [b"first", b"1", b"2"])
+        if stays_writable:
+            await led.leader.publish("s", b"3")
+            await set_readonly(led.leader)
+        assert await reading.end() == (STOPPED, [b"first", b"1", b"2", *([b"3"] if stays_writable else [])])
+
+    run(main())
+
+
 def test_a_former_leader_that_lags_does_not_say_that_a_readonly_partition_is_over() -> None:
     async def main() -> None:
         led = await replicated()
@@ -151,7 +226,8 @@ def test_a_leader_that_was_replaced_unawares_does_not_say_that_a_readonly_partit
         new = others[item_of(others).leader]
         await set_readonly(new, False)
         await new.publish("s", b"1")
-        for fields in ({}, {"startPosition": api.OFFSET, "startOffset": 1}):
+        starts: list[dict[str, Any]] = [{}, {"startPosition": api.OFFSET, "startOffset": 1}]
+        for fields in starts:
             (status, _), values = await Reading(old, **fields).end()
             assert (status, values) == (Status.UNAVAILABLE, [])
 
@@ -163,6 +239,7 @@ async def with_a_message_that_is_lost() -> Led:
     led = await apart(3)
     await until(lambda: len(isr(led.members)) == 3)
     await led.leader.publish("s", b"first")
+    await until(lambda: all(replica_of(each).log.visible_end == 1 for each in led.members.values()))
     led.leader.buses[REPLICATION].disconnect()
     request = api.PublishRequest(stream="s", value=b"lost", ackPolicy=api.LEADER)
     assert (await led.leader.call("Publish", request, 1.0))[0] is Status.OK
@@ -203,6 +280,22 @@ def test_a_subscription_that_waits_for_what_its_leader_loses_is_told(fields: Any
         await asyncio.sleep(0.3)
         await replace_leader(led)
         assert await reading.end() == (CHANGED, before)
+
+    run(main())
+
+
+def test_the_newest_message_that_a_replica_is_asked_for_is_one_that_cannot_be_lost() -> None:
+    """Also if its partition is read-only, for it may be writable under the next leader."""
+
+    async def main() -> None:
+        led = await with_a_message_that_is_lost()
+        await set_readonly(led.leader)
+        reading = Reading(led.other, readISRReplica=True, stopPosition=api.STOP_LATEST)
+        await asyncio.sleep(0.3)
+        await set_readonly(led.leader, False)
+        await replace_leader(led)
+        assert reading.over, "it waits for no message that is lost"
+        assert await reading.end() == (STOPPED, [b"first"])
 
     run(main())
 
