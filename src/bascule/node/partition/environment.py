@@ -14,6 +14,7 @@ from bascule.log.sync import SyncScheduler
 from bascule.node.calls.subjects import own_prefix
 from bascule.node.config.broker import BrokerSettings
 from bascule.node.membership.lease import Lease
+from bascule.node.partition.awaited import AwaitedReplicas
 from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.routes import Routes
 from bascule.node.runtime.jobs import Jobs
@@ -36,6 +37,8 @@ class Environment:
     lease: Lease
     """How long leaders take writes after the last contact with the controller."""
     ends: PromisedEnds
+    awaited: AwaitedReplicas
+    """For whom replicas here would wait before they lead, on record over restarts."""
     jobs: Jobs
     """The background work of this broker."""
     metrics: Metrics

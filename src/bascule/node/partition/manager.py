@@ -270,6 +270,7 @@ class ReplicaManager:
         for item in stream:
             self._replicas.forget_closed((stream.creation_index, item.id))
             self._not_opened.pop((stream.creation_index, item.id), None)
+            self._environment.awaited.forget((stream.creation_index, item.id))
         self._routes.drop_stream(stream)
         found = [self._replicas.pop((stream.creation_index, item.id)) for item in stream]
         replicas = [replica for replica in found if replica is not None]

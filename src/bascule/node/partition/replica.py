@@ -74,7 +74,7 @@ class Replica:
         reads it."""
         self.first_received = 0
         self.latest_received = 0
-        self.verification = Verification(self.log, only_replica=len(partition.replicas) == 1)
+        self.verification = Verification(self.log, len(partition.replicas) == 1, self._forget_awaited)
         self.cleared = ClearedLog(environment.settings.broker_id, broker, self)
         """How far its log is cleared of what tombstones delete."""
         self.repair = Repair(environment, broker, self)
@@ -148,16 +148,27 @@ class Replica:
             self.assertion_failed(error)
 
     def _note_left(self, partition: Partition) -> None:
-        """Those that are in no set any more, though this replica, which is to lead, has not led without them. Not those
-        that left before this start: it may have led since."""
+        """Those that are in no set any more, though this replica, which is to lead, has not led without them. Of those
+        that left before this start only those that the last boot had on record: it may have led since."""
         listed, self._listed = self._listed, partition.complete
+        own, awaited = self.environment.settings.broker_id, self.environment.awaited
         if listed is None:
             before = self.environment.at_start(self.stream.name, self.stream.creation_index)
             listed = before.partitions[partition.id].complete if before is not None else ()
-        if self.verification.verified or partition.leader != self.environment.settings.broker_id:
+            listed = (*listed, *awaited.of(self.key))
+        if self.verification.verified:
+            self.repair.left = {}
+            self._forget_awaited()
+            return
+        if partition.leader != own:
             self.repair.left = {}
         else:
             self.repair.left |= dict.fromkeys(each for each in listed if each not in partition.complete)
+        known = dict.fromkeys((*partition.complete, *self.repair.left))
+        awaited.note(self.key, [each for each in known if each != own])
+
+    def _forget_awaited(self) -> None:
+        self.environment.awaited.forget(self.key)
 
     # --- its start -----------------------------------------------------------------------------------------
 

@@ -5,13 +5,16 @@ it, or has stored everything that a leader has. The only replica of a partition 
 log to compare it with. What the next start has to know is stored with the log (`log.promised`).
 """
 
+from collections.abc import Callable
+
 from bascule.log.commitlog import CommitLog
 from bascule.log.tail import Tail
 
 
 class Verification:
-    def __init__(self, log: CommitLog, only_replica: bool) -> None:
+    def __init__(self, log: CommitLog, only_replica: bool, on_verified: Callable[[], None]) -> None:
         self._log = log
+        self._on_verified = on_verified
         self.verified = only_replica
         """Since this boot."""
         self.tail = log.tail
@@ -32,6 +35,7 @@ class Verification:
         self.verified = True
         self._log.record.hole_closed()
         self._log.record.verify()
+        self._on_verified()
 
     def withdraw(self) -> None:
         """The log may lack records that it had."""

@@ -54,6 +54,7 @@ from bascule.node.membership.lease import Lease
 from bascule.node.membership.metadata import MetadataCache, MetadataStore
 from bascule.node.membership.peers import Describe, Peer, Peers
 from bascule.node.membership.raft import RaftDriver
+from bascule.node.partition.awaited import AwaitedReplicas
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.inboxes import Inboxes
 from bascule.node.partition.manager import ReplicaManager
@@ -83,6 +84,9 @@ class _Recovered:
 
     clean: CleanShutdown | None
     ends: PromisedEnds
+    awaited: AwaitedReplicas
+    whole_index: int
+    """The index of the metadata at which the last boot ended that has left its records of who is waited for."""
     storage: RaftStorage
     hard_state: HardState
     snapshot: Snapshot
@@ -91,7 +95,7 @@ class _Recovered:
     @property
     def known_index(self) -> int:
         """The last entry of the metadata that was on the disk."""
-        return self.entries[-1].index if self.entries else self.snapshot.index
+        return _last_index(self.snapshot, self.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +130,7 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     routes = Routes()
     queue = ChangeQueue(replicas, routes)
     links = _links(
-        settings, recovered, MetadataStore(cache, queue, recovered.known_index), ports, process, jobs, metrics
+        settings, recovered, MetadataStore(cache, queue, recovered.whole_index), ports, process, jobs, metrics
     )
     subjects = links.calls.subjects
     bus = ports.replication
@@ -146,6 +150,7 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
         pending=_pending_acks(metrics),
         lease=Lease(ports.clock, lambda: links.raft.alone),
         ends=recovered.ends,
+        awaited=recovered.awaited,
         jobs=jobs,
         metrics=metrics,
         refused=_refused(metrics),
@@ -210,7 +215,17 @@ async def _recover(ports: Ports, mode: SyncMode, process: Process) -> _Recovered
     ends = PromisedEnds(disk, process.on_fatal, synced=mode.syncs)
     await ends.load(clean.ends if clean else None)
     storage = RaftStorage(disk, RAFT_FOLDER, ends.record(RAFT_FOLDER))
-    return _Recovered(clean, ends, storage, *await _open_storage(storage, disk, ends, ports.random))
+    awaited = AwaitedReplicas(disk)
+    await awaited.load()
+    hard_state, snapshot, entries = await _open_storage(storage, disk, ends, ports.random)
+    whole_index = await awaited.begin(
+        _last_index(snapshot, entries), clean=clean is not None and clean.everything and mode.syncs
+    )
+    return _Recovered(clean, ends, awaited, whole_index, storage, hard_state, snapshot, entries)
+
+
+def _last_index(snapshot: Snapshot, entries: list[Entry]) -> int:
+    return entries[-1].index if entries else snapshot.index
 
 
 def _links(

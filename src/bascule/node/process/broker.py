@@ -142,10 +142,14 @@ class Broker:
         await self.changes.skip_history()
         await set_aside_unclaimed(environment.ports.disk, environment.ports.clock, self._folders())
         environment.ends.keep_streams(self._folders())
+        environment.awaited.keep(
+            (s.creation_index, item.id) for s in self.cluster.metadata.streams.values() for item in s
+        )
         await environment.lease.ask(self.cluster.current)
         self._run_jobs()
         self.changes.queue.enqueue([StreamCreated(stream) for stream in self.cluster.metadata.streams.values()])
         await self.changes.until_carried_out()
+        environment.awaited.complete()
 
     def _folders(self) -> dict[str, None]:
         return {stream_folder(stream): None for stream in self.cluster.metadata.streams.values()}
@@ -241,6 +245,7 @@ class Broker:
         """Everything is closed: store where all logs end, for the next start."""
         ends, mode = self.environment.ends, self.environment.scheduler.mode
         try:
+            await self.environment.awaited.close()
             await ends.close()
             await cleanshutdown.leave(self.environment.ports.disk, in_order and mode.syncs, ends.clean_ends(mode.syncs))
         except OSError as error:

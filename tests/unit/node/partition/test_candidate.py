@@ -19,6 +19,7 @@ from bascule.core.partition.candidate import (
     Wait,
     decide,
 )
+from bascule.node.partition.replica import Replica
 from bascule.testing.bus import MemoryNats
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
@@ -220,6 +221,39 @@ def test_a_clean_restart_of_a_replica_that_waits_does_not_make_it_a_leader() -> 
         assert await leader_of(members, "s").read("s") == [b"%d" % number for number in range(20)]
 
     run(main())
+
+
+@pytest.mark.parametrize("how", ["clean", "killed", "power"])
+def test_with_a_min_isr_of_one_a_replica_that_waits_still_knows_for_whom_after_a_restart(how: str) -> None:
+    """The other one has left the in-sync set meanwhile, because it is away, and is not eligible."""
+
+    async def main() -> None:
+        members, harmed, whole = await all_killed(HARMS["torn"], on_record=False, min_isr=1)
+        behind = next(member for member in members.values() if member not in (harmed, whole))
+        await asyncio.gather(harmed.start(), behind.start())
+        await until(lambda: item_of(members).isr == (harmed.name,), 20)
+        for _ in range(2):
+            if how == "clean":
+                await stop(harmed)
+            else:
+                harmed.kill(random.Random(1), power=how == "power")
+            await harmed.start()
+            await until(lambda: waits(harmed), 20)
+            await asyncio.sleep(15)
+            assert not leads(harmed)
+            assert not leads(behind)
+        await whole.start()
+        await until(lambda: len(item_of(members).isr) == 3)
+        assert await leader_of(members, "s").read("s") == [b"%d" % number for number in range(20)]
+        assert not any(member.broker.environment.awaited.of(replica_of(member).key) for member in members.values())
+
+    run(main())
+
+
+def replica_of(member: Member) -> Replica:
+    replica = member.broker.replicas.find("s", 0)
+    assert replica is not None
+    return replica
 
 
 def flip_the_last_but_one(disk: MemoryDisk, path: str) -> None:
