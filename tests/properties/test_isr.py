@@ -5,8 +5,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
+from bascule.core.metadata import altering
 from bascule.core.metadata.codec import decode, encode
 from bascule.core.metadata.commands import (
+    AlterStream,
     BrokerDied,
     BrokerStarted,
     ChangeLeader,
@@ -50,6 +52,8 @@ class Replicas(RuleBasedStateMachine):
         self.logs: dict[str, list[Record]] = {broker: [] for broker in BROKERS}
         self.shown: dict[str, int] = dict.fromkeys(BROKERS, 0)
         self.views = dict.fromkeys(BROKERS, self.item)
+        self.leasts = dict.fromkeys(BROKERS, 2)
+        """The min ISR, as each knows it."""
         self.leaderships: dict[tuple[str, int], Leadership] = {("a", self.item.leader_epoch): Leadership(0, 0)}
         self.down: dict[str, None] = {}
         self.harmed = ""
@@ -62,6 +66,10 @@ class Replicas(RuleBasedStateMachine):
     @property
     def item(self) -> Partition:
         return self.metadata.streams["s"].partitions[0]
+
+    @property
+    def least(self) -> int:
+        return minimum(self.metadata.streams["s"].config)
 
     def apply(self, command: Command) -> None:
         self.metadata.apply(self.metadata.index + 1, decode(encode(command)))
@@ -80,6 +88,7 @@ class Replicas(RuleBasedStateMachine):
         if not self.up(broker):
             return
         view = self.views[broker] = self.item
+        self.leasts[broker] = self.least
         key = (broker, view.leader_epoch)
         if view.leader == broker and key not in self.leaderships:
             self.leaderships[key] = Leadership(len(self.logs[broker]), self.shown[broker])
@@ -113,7 +122,7 @@ class Replicas(RuleBasedStateMachine):
     @rule(broker=brokers)
     def commits(self, broker: str) -> None:
         led, view = self.leadership(broker), self.views[broker]
-        if led is None or len(view.isr) < 2:
+        if led is None or len(view.isr) < self.leasts[broker]:
             return
         joining = [each for each, epoch in led.joining.items() if epoch == view.epoch]
         counted = [each for each in (*view.isr, *joining) if each != broker]
@@ -189,14 +198,35 @@ class Replicas(RuleBasedStateMachine):
     def drains(self, broker: str) -> None:
         self.apply(DrainBroker(broker, tuple(self.down)))
 
+    @rule(least=st.integers(1, 3), suspected=st.sets(brokers))
+    def is_altered(self, least: int, suspected: set[str]) -> None:
+        """By a controller that takes some for dead which are not."""
+        if self.harmed and least < 2:
+            return
+        command = AlterStream("s", StreamConfig(min_isr=least))
+        stream = self.metadata.streams["s"]
+        while kept := altering.kept(stream, command, lambda each: self.up(each) and each not in suspected):
+            for each in kept:
+                self.apply(each)
+            stream = self.metadata.streams["s"]
+        self.apply(command)
+
+    @rule(suspected=st.sets(brokers))
+    def is_altered_by_half(self, suspected: set[str]) -> None:
+        """The controller dies between the commands."""
+        command = AlterStream("s", StreamConfig(min_isr=1))
+        for each in altering.kept(self.metadata.streams["s"], command, lambda each: each not in suspected):
+            self.apply(each)
+
     @rule(broker=brokers)
     def stops(self, broker: str) -> None:
         self.down[broker] = None
 
     @rule(broker=brokers, keeps=st.integers(0, 4), lost=st.booleans())
     def is_harmed(self, broker: str, keeps: int, lost: bool) -> None:
-        """One replica at a time, as the contract has it: not the only one that has everything."""
-        if self.harmed or self.item.complete == (broker,):
+        """One replica at a time, as the contract has it: not the only one that has everything, and not with a min ISR
+        of 1."""
+        if self.harmed or self.least < 2 or self.item.complete == (broker,):
             return
         self.down[broker] = None
         self.harmed, self.lost = broker, lost
@@ -237,7 +267,7 @@ class Replicas(RuleBasedStateMachine):
 
     @invariant()
     def the_sets_make_sense(self) -> None:
-        item, least = self.item, minimum(self.metadata.streams["s"].config)
+        item, least = self.item, self.least
         assert item.leader in item.isr
         assert not set(item.isr) & set(item.eligible)
         assert len({*item.complete}) == len(item.complete)

@@ -4,11 +4,17 @@ Most settings are read where they are used, and the brokers of the stream get th
 optimistic concurrency and the FlatBuffers draft are fixed for a leader epoch: a change of them begins another one, so
 that no record is committed by half under the one and by half under the other. With a lower min ISR replicas that were
 eligible may lack what is committed without them from then on: they are eligible no longer.
+
+Where nobody leads nothing is committed before somebody does, and an eligible replica that comes back first could lead.
+So there the controller takes those into the ISR (`kept`) before it lowers the minimum: they have everything committed,
+and whoever leads then commits nothing without them, or takes them out first. With commands of their own: what
+AlterStream does to the sets stays as it was, for brokers of an earlier version, and for those that are stored.
 """
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 
-from bascule.core.metadata.commands import AlterStream
+from bascule.core.metadata.commands import AlterStream, ExpandIsr
 from bascule.core.metadata.isr import ClusterState, minimum, with_sets
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -55,3 +61,16 @@ def apply(stream: Stream, command: AlterStream, now: ClusterState) -> tuple[Stre
         leader_epoch = now.epoch if begins and item.leader else item.leader_epoch
         changed[item.id] = with_sets(item, item.isr, item.eligible, least, now, item.leader, leader_epoch)
     return config, changed
+
+
+def kept(stream: Stream, command: AlterStream, is_there: Callable[[str], bool]) -> list[ExpandIsr]:
+    """What takes replicas that are eligible into the ISR before this command ends that: the next one of each partition
+    whose leader is not there, and that would be eligible no longer. With each the partition changes: the next one may
+    be eligible no longer after it, if the ISR has the present minimum then, and is left."""
+    before, after = minimum(stream.config), minimum(altered(stream.config, command))
+    return [
+        ExpandIsr(stream.name, item.id, item.eligible[0], item.leader, item.leader_epoch, item.epoch)
+        for item in stream
+        if after < before and after <= len(item.isr) and item.eligible
+        if item.leader and not is_there(item.leader)
+    ]

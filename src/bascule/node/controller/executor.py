@@ -15,6 +15,7 @@ from enum import Enum
 from functools import partial
 from typing import NamedTuple, cast
 
+from bascule.core.metadata import altering
 from bascule.core.metadata.codec import asked
 from bascule.core.metadata.commands import (
     AlterStream,
@@ -38,6 +39,7 @@ from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import Partition, Stream, StreamConfig
 from bascule.errors import (
     AlreadyExists,
+    BasculeError,
     FailedPrecondition,
     Internal,
     InvalidArgument,
@@ -299,11 +301,29 @@ class Executor:
         if "min_isr" in command.reset:
             config = replace(command.config, min_isr=self._min_isr)
             command = replace(command, config=config, reset=tuple(each for each in command.reset if each != "min_isr"))
+        await self._keep_eligible(command)
         index = await self._proposals.propose(lambda: command)
         if stream := self._metadata.stream(command.name):
             await self._until_carried_out(stream, index)
             await self._status.started((item for item in stream if not item.paused), stream.creation_index)
         return index
+
+    async def _keep_eligible(self, command: AlterStream) -> None:
+        """Where nobody leads, those that are eligible may lead under a lower min ISR, too."""
+        while stream := self._metadata.stream(command.name):
+            try:
+                self._metadata.check(command)
+            except BasculeError:
+                return  # it is refused, or was made before: `propose` finds out by the newest state
+            kept = altering.kept(stream, command, self._live.alive)[:CHANGES_AT_ONCE]
+            outcomes = await asyncio.gather(*map(self._proposals.commit, kept), return_exceptions=True)
+            refused = [error for error in outcomes if isinstance(error, BaseException)]
+            for error in refused:
+                if not isinstance(error, FailedPrecondition):
+                    raise error
+                logger.warning("stream %s: a replica is eligible no longer: %s", command.name, error)
+            if not kept or refused:
+                return
 
     async def _resume(self, request: pb.PropagatedRequest) -> int:
         """Returns when the leaders of what is resumed lead: a message that is published then is not lost. Those of

@@ -63,14 +63,17 @@ class Fencing:
             self._fencings.start(self._fence(broker))
 
     def _orphaned_by(self, alive: tuple[str, ...]) -> list[str]:
-        """Dead leaders of partitions of which a replica in sync or eligible is alive."""
-        gone = {
-            item.leader: None
-            for stream in self._proposals.metadata.streams.values()
-            for item in stream
-            if item.leader not in alive and any(replica in alive for replica in item.complete)
-        }
-        return [leader for leader in gone if leader]
+        """Dead leaders of partitions of which a replica in sync or eligible is alive. And dead brokers in sync with a
+        leader that is alive, and waits for them: they were taken into the ISR while nobody led (`altering.kept`)."""
+        there = (*alive, *self._live.fencing)
+        gone: dict[str, None] = {}
+        for stream in self._proposals.metadata.streams.values():
+            for item in stream:
+                if item.leader in alive:
+                    gone.update({each: None for each in item.isr if each not in there})
+                elif any(replica in alive for replica in item.complete):
+                    gone[item.leader] = None
+        return [broker for broker in gone if broker]
 
     async def _fence(self, broker: str) -> None:
         """Retries until the fencing is committed, or another broker is the controller: until then the partitions of the
