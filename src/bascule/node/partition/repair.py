@@ -96,6 +96,9 @@ class Repair:
         self.left: dict[str, None] = {}
         """Replicas that left the in-sync set when this one was named leader and did not lead yet. With a min ISR of 1
         none of these is eligible, and they have everything that was committed."""
+        self._no_more: dict[str, PeerLog] = {}
+        """The last answers of replicas that had no more than this one. They get no more, and are not waited for when
+        they are away: nobody leads before this replica does, or another one is named leader."""
         self.waits_for: tuple[str, ...] = ()
         """Brokers that have to answer before this one leads, though the metadata names it leader."""
 
@@ -238,6 +241,11 @@ class Repair:
 
     # --- who may lead ----------------------------------------------------------------------------------------
 
+    def not_to_lead(self) -> None:
+        """Another one is named leader, or this log is verified: it need not wait for anybody who left before, and the
+        others may get more than it has."""
+        self.left, self._no_more = {}, {}
+
     async def ahead(self) -> str | None:
         """The replica that has more than this one, or None if this one may lead. Returns when enough replicas have
         answered. Damage is repaired first, if another replica can be reached."""
@@ -255,11 +263,14 @@ class Repair:
                 for broker, peer in zip(unknown, await asyncio.gather(*map(self._ask, unknown)), strict=True):
                     if peer is not None:
                         answers[broker] = (loop.time(), peer)
+                        self._note(broker, peer)
                 if epoch != self._replica.partition.epoch:
                     epoch, answers = self._replica.partition.epoch, {}  # one may have lost its disk meanwhile
                     continue
-                answered = {broker: peer for broker, (_, peer) in answers.items()}
-                decision = decide(self._candidate, answered, loop.time() - began)
+                own = self._candidate
+                answered = {broker: peer for broker, peer in self._no_more.items() if peer.log_end <= own.log_end}
+                answered.update({broker: peer for broker, (_, peer) in answers.items()})
+                decision = decide(own, answered, loop.time() - began)
                 match decision:
                     case GiveWay(to):
                         return to
@@ -271,6 +282,11 @@ class Repair:
                 await asyncio.sleep(POLL_S if loop.time() - began < candidate.PATIENCE_S else POLL_LATER_S)
         finally:
             self.waits_for = ()
+
+    def _note(self, broker: str, peer: PeerLog) -> None:
+        self._no_more.pop(broker, None)
+        if peer.log_end <= self._candidate.log_end:
+            self._no_more[broker] = peer
 
     @property
     def _candidate(self) -> Candidate:

@@ -157,11 +157,11 @@ class Replica:
             listed = before.partitions[partition.id].complete if before is not None else ()
             listed = (*listed, *awaited.of(self.key))
         if self.verification.verified:
-            self.repair.left = {}
+            self.repair.not_to_lead()
             self._forget_awaited()
             return
         if partition.leader != own:
-            self.repair.left = {}
+            self.repair.not_to_lead()
         else:
             self.repair.left |= dict.fromkeys(each for each in listed if each not in partition.complete)
         known = dict.fromkeys((*partition.complete, *self.repair.left))

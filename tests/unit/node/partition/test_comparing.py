@@ -4,6 +4,8 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from bascule.core.metadata.streams import Partition, StreamConfig
 from bascule.core.partition.candidate import PeerLog
 from bascule.errors import PeerError
@@ -71,6 +73,61 @@ def test_a_short_log_does_not_wait_for_brokers_that_are_in_the_cluster_no_more()
         asked = asyncio.ensure_future(repair.ahead())
         await asyncio.sleep(30)
         assert repair.waits_for == ("c",)
+        asked.cancel()
+
+    run(main())
+
+
+@pytest.mark.parametrize("tail", [Tail.SHORT, Tail.SUSPECT])
+def test_who_had_no_more_need_not_be_there_at_the_same_time_as_the_others(tail: Tail) -> None:
+    """b came back with another disk, has nothing, and is away again: nobody leads, so it has got nothing since."""
+
+    async def main() -> None:
+        others = Others("abc", b=PeerLog(LogEnd(0, 0), False))
+        repair, replica = comparing(others, tail, ("a", "b", "c"))
+        asked = asyncio.ensure_future(repair.ahead())
+        await asyncio.sleep(1)
+        others.answers = {}
+        replica.partition = replica.partition._replace(epoch=Epoch(6))  # as b has started
+        await asyncio.sleep(30)
+        assert repair.waits_for == ("c",)
+        asked.cancel()
+        asked = asyncio.ensure_future(repair.ahead())  # under another leader epoch
+        others.answers = {"c": PeerLog(LogEnd(3, 10), False)}
+        assert await asyncio.wait_for(asked, 2) is None
+
+    run(main())
+
+
+def test_who_had_no_more_is_waited_for_once_another_one_was_named_leader() -> None:
+    """It may have been fed."""
+
+    async def main() -> None:
+        others = Others("abc", b=PeerLog(LogEnd(0, 0), False))
+        repair, _ = comparing(others, Tail.SHORT, ("a", "b", "c"))
+        asked = asyncio.ensure_future(repair.ahead())
+        await asyncio.sleep(1)
+        asked.cancel()
+        repair.not_to_lead()
+        others.answers = {}
+        asked = asyncio.ensure_future(repair.ahead())
+        await asyncio.sleep(1)
+        assert repair.waits_for == ("b", "c")
+        asked.cancel()
+
+    run(main())
+
+
+def test_who_had_more_and_is_away_is_waited_for() -> None:
+    async def main() -> None:
+        others = Others("abc", b=PeerLog(LogEnd(3, 12), False))
+        repair, replica = comparing(others, Tail.SHORT, ("a", "b", "c"))
+        asked = asyncio.ensure_future(repair.ahead())
+        await asyncio.sleep(1)
+        others.answers = {"c": PeerLog(LogEnd(3, 10), False)}
+        replica.partition = replica.partition._replace(epoch=Epoch(6))
+        await asyncio.sleep(30)
+        assert repair.waits_for == ("b",)
         asked.cancel()
 
     run(main())
