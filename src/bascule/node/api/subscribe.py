@@ -211,7 +211,7 @@ async def _serve_reverse(
     log = replica.log
     if log.visible_end <= oldest:
         raise Internal("Failed to create stream reader: segment not found")
-    start = min(await _start(log, log.end, request), log.visible_end - 1)
+    start = min(await _start(log, log.end, oldest, request), log.visible_end - 1)
     stop = await _stop(log, log.end, oldest, request)
     if stop is not None and stop > start:
         raise InvalidArgument(f"Stop offset is after start offset: {stop} > {start}")
@@ -248,7 +248,7 @@ async def _more(replica: Replica, reader: Reader) -> None:
 
 async def _span(replica: Replica, newest: LeaderEnd, oldest: int, request: api.SubscribeRequest) -> Span:
     log, end = replica.log, newest.end
-    start = await _start(log, end, request)
+    start = await _start(log, end, oldest, request)
     stop = await _stop(log, end, oldest, request)
     # A read-only partition has a last message, but for an empty one: who reads up to there is told as with a stop.
     has_last = request.stopPosition == api.STOP_ON_CANCEL and newest.is_last and end > oldest
@@ -265,7 +265,8 @@ async def _span(replica: Replica, newest: LeaderEnd, oldest: int, request: api.S
     return Span(first, None, names_start, names_stop, STOPPED if has_last else OVER)
 
 
-async def _start(log: CommitLog, end: int, request: api.SubscribeRequest) -> int:
+async def _start(log: CommitLog, end: int, oldest: int, request: api.SubscribeRequest) -> int:
+    """The log may have records below the `oldest`: they have expired, and are in a segment that stays."""
     match request.startPosition:
         case api.NEW_ONLY:
             return end
@@ -277,12 +278,11 @@ async def _start(log: CommitLog, end: int, request: api.SubscribeRequest) -> int
             return max(0, end - 1)
         case _:
             assert request.startPosition == api.TIMESTAMP, "positions are checked first"
-            return await log.offset_at_or_after(request.startTimestamp)
+            return max(oldest, await log.offset_at_or_after(request.startTimestamp))
 
 
 async def _stop(log: CommitLog, end: int, oldest: int, request: api.SubscribeRequest) -> int | None:
-    """The last offset requested, None for no end. The log may have records below the `oldest`: they have expired, and
-    are in a segment that stays."""
+    """The last offset requested, None for no end."""
     match request.stopPosition:
         case api.STOP_ON_CANCEL:
             return None

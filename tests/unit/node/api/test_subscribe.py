@@ -10,6 +10,7 @@ from bascule.testing.bus import MemoryNats
 from bascule.testing.call import MemoryCall
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.loop import run
+from bascule.wire.kernels import decode_records
 from bascule.wire.pb import admin_pb2 as admin
 from bascule.wire.pb import api_pb2 as api
 from tests.harness.broker import Node
@@ -79,6 +80,25 @@ def test_a_stop_at_what_is_deleted_is_before_the_beginning() -> None:
         await delete_before(node, 10)
         told = await subscribe(node, **stop, stopTimestamp=times[9])
         assert told == (Status.INTERNAL, BEFORE_THE_LOG, 0)
+
+    run(main())
+
+
+@pytest.mark.parametrize("since", [0, 2])
+def test_a_time_before_the_first_message_is_that_of_the_first_message(since: int) -> None:
+    """Backwards, too, and where the log still has what is deleted."""
+
+    async def main() -> None:
+        node, times = await one(10)
+        start: dict[str, Any] = {"startPosition": api.TIMESTAMP, "startTimestamp": times[since]}
+        await delete_before(node, 5)
+        call = MemoryCall(3.0)
+        call.request(api.SubscribeRequest(stream="s", reverse=True, **start).SerializeToString())
+        assert await call.run(node.handler("Subscribe")) == (Status.RESOURCE_EXHAUSTED, "Stop offset reached")
+        frames = bytes(call.responses[HANDSHAKE_BYTES:])
+        assert [record[0] for record in decode_records(frames, 0, len(frames), 1 << 30)[1]] == [5]
+        status, text, sent = await subscribe(node, **start, stopPosition=api.STOP_OFFSET, stopOffset=4)
+        assert (status, text, sent) == (Status.INVALID_ARGUMENT, "Stop offset is before start offset: 4 < 5", 0)
 
     run(main())
 
