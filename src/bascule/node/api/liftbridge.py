@@ -36,7 +36,7 @@ from bascule.node.partition.sender import MessageSender
 from bascule.node.runtime.ports import Address
 from bascule.ports import Call
 from bascule.wire.pb import api_pb2 as api
-from bascule.wire.subjects import valid_stream_name, valid_stream_subject
+from bascule.wire.subjects import partition_subject, valid_stream_name, valid_stream_subject
 
 
 class Api:
@@ -182,7 +182,8 @@ class Api:
             raise InvalidArgument(f"Invalid partitions {partitions}: from 1 to {MAX_PARTITIONS} are possible")
         if partitions > 1 and request.subject.rsplit(".", 1)[-1] == ">":
             raise InvalidArgument("Subject is invalid")
-        if request.subject.encode().startswith(self._environment.cluster_prefix):
+        last = partition_subject(request.subject, partitions - 1)  # `<namespace>` alone is nobody's, `<namespace>.1` is
+        if last.encode().startswith(self._environment.cluster_prefix):
             namespace = self._environment.settings.namespace
             raise InvalidArgument(f"Subject is invalid: {namespace}. is the cluster's own namespace")
         _check_group(request.group)
