@@ -53,6 +53,32 @@ def test_a_negative_offset_is_refused(broker: BrokerProcess, stream: str, positi
     with_client(broker.address, use)
 
 
+@pytest.mark.parametrize("expected", [-2, -5, "3", 1.0, True, None, 2**63])
+def test_what_is_no_expected_offset_is_refused(broker: BrokerProcess, stream: str, expected: Any) -> None:
+    """It was taken for none, so that the message was stored wherever the log ended, or it was an error of protobuf."""
+
+    async def use(client: Client) -> None:
+        await client.create_stream(stream, optimistic_concurrency_control=True)
+        with pytest.raises(InvalidArgument, match=r"expected_offset=.*: it is a number, -1 or more"):
+            await client.publish(stream, b"v", expected_offset=expected)
+        assert await read_all(client, stream) == []
+
+    with_client(broker.address, use)
+
+
+@pytest.mark.parametrize("partition", [-1, "0", 2**31])
+def test_what_is_no_partition_has_no_cursor(broker: BrokerProcess, stream: str, partition: Any) -> None:
+    async def use(client: Client) -> None:
+        with pytest.raises(InvalidArgument, match="partitions are numbered from 0"):
+            await client.set_cursor("c", stream, partition, 1)
+        with pytest.raises(InvalidArgument, match="partitions are numbered from 0"):
+            await client.fetch_cursor("c", stream, partition)
+        with pytest.raises(InvalidArgument, match="it is a number, -2 or more"):
+            await client.set_cursor("c", stream, 0, 2**63)
+
+    with_client(broker.address, use)
+
+
 def test_a_time_in_nanoseconds_is_not_taken_for_an_offset(broker: BrokerProcess, stream: str) -> None:
     async def use(client: Client) -> None:
         for number in (time.time_ns(), time.time_ns() // 1000):

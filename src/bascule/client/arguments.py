@@ -38,11 +38,14 @@ def check_seconds(**given: object) -> None:
 def check_at_least(least: int, **given: object) -> None:
     for name, number in given.items():
         try:
-            fits = not isinstance(number, bool) and operator.index(number) >= least  # type: ignore[arg-type]
+            fits = not isinstance(number, bool) and least <= operator.index(number) <= _MOST  # type: ignore[arg-type]
         except TypeError:
             fits = False
         if not fits:
             raise InvalidArgument(f"{name}={number!r}: it is a number, {least} or more")
+
+
+_MOST = 2**63 - 1  # no request can carry more
 
 
 def check_ack(ack: object) -> None:

@@ -44,7 +44,7 @@ from bascule.client.numberedwrite import Identity, NumberedWrite, WriteTo
 from bascule.client.pipeline import OnAcks, Values, check_values
 from bascule.client.producer import Partitioner, Producer
 from bascule.client.producers import Producers
-from bascule.client.requests import unfit
+from bascule.client.requests import unfit, unfit_partition
 from bascule.client.retrying import OnRetry
 from bascule.client.settings import StreamOverrides
 from bascule.client.singlepublish import SinglePublishes
@@ -250,6 +250,8 @@ class Client:
         at the next one; -1, or -2 for a consumer group, is before the first one. Whether there is such a stream is not
         looked up."""
         check_at_least(BEFORE_THE_FIRST, offset=offset)
+        if reason := unfit_partition(partition):
+            raise InvalidArgument(reason)
         await self._cursors.set(id, stream, partition, offset, timeout)
 
     async def fetch_cursor(
@@ -257,6 +259,8 @@ class Client:
     ) -> int:
         """The offset that was stored last; -1 if there is none. CorruptError if damage on the brokers may have had it:
         set it again."""
+        if reason := unfit_partition(partition):
+            raise InvalidArgument(reason)
         return await self._cursors.fetch(id, stream, partition, timeout)
 
     async def list_cursors(self) -> list[Cursor]:
@@ -289,6 +293,7 @@ class Client:
         check_stream(stream)
         check_ack(ack)
         check_seconds(timeout=timeout, retry_s=retry_s)
+        check_at_least(-1, expected_offset=expected_offset)  # another negative one would be no expectation either
         message = Outgoing(value, key, headers, partition)
         if (reason := unfit(message)) or (reason := unfit_to_retry(retry_s, ack, expected_offset)):
             raise InvalidArgument(reason)
