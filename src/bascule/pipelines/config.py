@@ -7,11 +7,11 @@ Keys of the source are options of `format("liftbridge")` under the same names.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -53,7 +53,7 @@ def listed(value: object) -> str:
 def count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError("is a number from 1 on")
-    return value
+    return int(value)
 
 
 def flag(value: object) -> bool:
@@ -197,15 +197,50 @@ def _nearest(name: str, keys: Mapping[str, Key]) -> str:
     return f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(keys)}"
 
 
+class _Written(int):
+    """A number whose text is the one that was written."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML in which a key is given once, and what looks like a number or a day keeps its text: `007`, `1.10`, `1_000`
+    and `2026-01-31` may be names of streams, holds and folders."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := next((key for number, key in enumerate(keys) if key in keys[:number]), None):
+            raise yaml.constructor.ConstructorError(None, None, f"{twice} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number = _Written(super().construct_yaml_int(node))
+        number.text = node.value
+        return number
+
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        return str(node.value)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+for _kind in ("float", "timestamp"):  # no key takes one of these
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_kind}", _Loader.construct_text)
+
+
 def _parsed(path: Path) -> Mapping[str, object]:
     with path.open("rb") as file:
         data = file.read(limits.CONFIG_MAX_BYTES + 1)
     if len(data) > limits.CONFIG_MAX_BYTES:
         raise ConfigError(f"{path} has more than {limits.CONFIG_MAX_BYTES} bytes: it is no configuration of a pipeline")
     try:
-        found = yaml.safe_load(data)
+        found = yaml.load(data, Loader=_Loader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is no YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is nested too deeply: it has keys and values, one a line") from None
     if not isinstance(found, dict):
         raise ConfigError(f"{path} has keys and values, one a line, such as servers: localhost:9292")
     return found

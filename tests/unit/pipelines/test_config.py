@@ -61,6 +61,33 @@ def test_a_file_that_is_no_configuration_is_told(tmp_path: Path, text: str, said
         configured(written(tmp_path, text))
 
 
+@pytest.mark.parametrize("name", ["007", "1.10", "1_000", "0x10", "12:30", "2026-01-31", "7", "1.5", "1e3"])
+def test_a_name_stays_as_it_is_written_though_yaml_takes_it_for_a_number(tmp_path: Path, name: str) -> None:
+    """`007` was stream 7, which may be there, too: that one was archived, and its hold raised."""
+    text = f"servers: a:1\nstreams: [{name}, x]\ntable: {name}\nhold: {name}\nspark: {{a.b: {name}}}"
+    config = configured(written(tmp_path, text))
+    assert config.source_options().streams == (name, "x")
+    assert (config.text("table"), config.text("hold"), config.by_name("spark")) == (name, name, {"a.b": name})
+
+
+def test_numbers_may_be_written_as_yaml_has_them(tmp_path: Path) -> None:
+    text = yaml.safe_dump(GOOD) + "maxOffsetsPerTrigger: 1_000\nminPartitions: 0x10"
+    config = configured(written(tmp_path, text))
+    assert repr(config.number("maxOffsetsPerTrigger")) == "1000"
+    assert config.source()["minPartitions"] == "16"
+
+
+@pytest.mark.parametrize("twice", ["hold: a\nhold: false", "spark: {a.b: 1, a.b: 2}"])
+def test_a_key_that_is_given_twice_is_told(tmp_path: Path, twice: str) -> None:
+    with pytest.raises(ConfigError, match="is given twice"):
+        configured(written(tmp_path, f"servers: a:1\nstreams: x\ntable: lake\n{twice}"))
+
+
+def test_a_file_that_is_nested_too_deeply_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        configured(written(tmp_path, "[" * 5000))
+
+
 def test_lists_and_defaults_are_read(tmp_path: Path) -> None:
     config = configured(written(tmp_path, "servers: [a:1, b:2]\nstreams: [x, y]\ntable: lake\nfailOnDataLoss: false"))
     assert config.source() == {"servers": "a:1,b:2", "streams": "x,y", "failOnDataLoss": "false"}
