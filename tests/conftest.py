@@ -4,13 +4,12 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
-if TYPE_CHECKING:
-    from xdist.scheduler import LoadFileScheduling
+from bascule.node.process.allocator import collect_later, freeze_objects
 
 settings.register_profile("shared machine", deadline=None)  # how long an example takes depends on who else is at work
 settings.load_profile("shared machine")
@@ -34,6 +33,17 @@ FIRST = ("spark", "faults", "simulation", "interop", "conformance", "properties"
 """The folders whose files take longest."""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests are a million objects, which a garbage collection would look at for half a second: that of
+    each client that is closed, and of each seed that is simulated."""
+    collect_later()
+    try:
+        return (yield)
+    finally:
+        freeze_objects()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of several workers none may be left with a long file when the others have ended: the short ones come last."""
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -41,7 +51,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadFileScheduling | None":
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A worker takes whole files, as `--dist loadfile` says; all of Spark is one, because to start it and to warm it up
     takes longer than a file of its tests. xdist itself would begin with the files of many tests, which are the short
     ones."""
@@ -49,12 +59,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> "LoadFileSch
         return None
     from xdist.scheduler import LoadFileScheduling
 
-    class Files(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "tests/spark" if folder_of(nodeid) == "spark" else super()._split_scope(nodeid)
-
     config.option.loadscopereorder = False
-    return Files(config, log)
+    files = LoadFileScheduling(config, log)
+    files._split_scope = lambda nodeid: "spark" if folder_of(nodeid) == "spark" else nodeid.partition("::")[0]
+    return files
 
 
 def folder_of(nodeid: str) -> str:
