@@ -42,7 +42,7 @@ async def read(addresses: list[str]) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.parametrize("back", list(itertools.combinations("abc", 2)))
 def test_after_a_clean_stop_of_all_two_are_enough(tmp_path: Path, back: tuple[str, str]) -> None:
-    with Brokers(tmp_path) as brokers:
+    with Brokers(tmp_path, peers=True) as brokers:
         asyncio.run(write(brokers))
         for broker in brokers.brokers.values():
             assert broker.terminate() == 0, broker.log_tail()

@@ -58,5 +58,5 @@ def test_every_message_is_read_though_a_member_and_the_coordinator_are_killed(tm
             await writer.stop()
             workers.close()
 
-    with Brokers(tmp_path, config=SETTINGS) as brokers:
+    with Brokers(tmp_path, peers=True, config=SETTINGS) as brokers:
         with_client(brokers.addresses, use)

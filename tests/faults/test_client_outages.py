@@ -26,7 +26,7 @@ FAIL_OVER_S = 3.5
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    with Brokers(tmp_path_factory.mktemp("outages")) as running:
+    with Brokers(tmp_path_factory.mktemp("outages"), peers=True) as running:
         yield running
 
 

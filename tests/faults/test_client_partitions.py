@@ -30,7 +30,7 @@ calls."""
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    with Brokers(tmp_path_factory.mktemp("partitions"), proxied=True) as running:
+    with Brokers(tmp_path_factory.mktemp("partitions"), peers=True, proxied=True) as running:
         yield running
 
 

@@ -23,7 +23,7 @@ MAX_PAYLOAD = 1024 * 1024
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    with Brokers(tmp_path_factory.mktemp("cluster")) as running:
+    with Brokers(tmp_path_factory.mktemp("cluster"), peers=True) as running:
         yield running
 
 
@@ -142,7 +142,7 @@ def test_a_message_of_the_maximal_size_with_a_long_subject_replicates(brokers: B
 @pytest.mark.slow
 @pytest.mark.timeout(90)
 def test_without_a_majority_requests_say_so_in_their_time(tmp_path: Path) -> None:
-    with Brokers(tmp_path) as brokers:
+    with Brokers(tmp_path, peers=True) as brokers:
         for name in "bc":
             brokers[name].kill9()
         request = api.CreateStreamRequest(name="s", subject="s")

@@ -1,6 +1,7 @@
 """What commands say to people when a majority of three real brokers is down: for whom the cluster waits, not that
 streams do not exist or are well."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.harness.cluster_load import Brokers
@@ -8,7 +9,7 @@ from tests.harness.command import bascule
 
 
 def test_nothing_is_called_well_or_missing_while_the_cluster_waits(tmp_path: Path) -> None:
-    with Brokers(tmp_path) as brokers:
+    with Brokers(tmp_path, peers=True) as brokers:
         left = brokers["c"]
         server = ("--server", left.address)
         bascule("stream", "create", "s", "--replication-factor", "3", *server)
@@ -20,9 +21,11 @@ def test_nothing_is_called_well_or_missing_while_the_cluster_waits(tmp_path: Pat
         assert state.endswith("  not known: no controller answers")
 
         left.kill9()
-        left.start()
-        for command in (("pub", "s", "x"), ("stream", "info", "s"), ("sub", "s")):
-            said = bascule(*command, *server, code=1).stderr
+        left.start().wait_ready()
+        commands = (("pub", "s", "x"), ("stream", "info", "s"), ("sub", "s"))
+        with ThreadPoolExecutor() as pool:  # each waits a while
+            answers = list(pool.map(lambda command: bascule(*command, *server, code=1).stderr, commands))
+        for said in answers:
             assert "no such stream" not in said
             assert "2 of the voters a, b, c are needed, and these send no heartbeats: a, b; start more of them" in said
 

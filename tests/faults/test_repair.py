@@ -119,7 +119,7 @@ def test_each_kind_of_damage_of_each_replica_heals_while_the_others_go_on(tmp_pa
     async def main() -> None:
         chance = random.Random(4)
         config = {"streams.segment.max.bytes": SEGMENT_BYTES, "clustering.min.insync.replicas": 1}
-        with Brokers(tmp_path, config=config) as brokers:
+        with Brokers(tmp_path, peers=True, config=config) as brokers:
             async with await Client.connect(brokers.addresses) as client:
                 await client.create_stream(STREAM, replication_factor=3, timeout=20.0)
             numbers = itertools.count()

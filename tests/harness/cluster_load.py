@@ -56,8 +56,8 @@ class Brokers:
         config: dict[str, Any] | None = None,
         env: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """The first is the seed, or, with `peers`, all are a list of which one founds. `env`: more variables, by the
-        name of a broker."""
+        """The first is the seed and the others have their votes after five seconds, or, with `peers`, all are a list of
+        which one founds, and vote at once. `env`: more variables, by the name of a broker."""
         self.folder = folder
         self.nats: NatsProcess = start_nats(folder)
         self.proxies: dict[str, Proxy] = {}

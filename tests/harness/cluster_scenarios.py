@@ -34,9 +34,10 @@ def ignore(stall_s: float) -> None:
 
 @asynccontextmanager
 async def loaded(
-    folder: Path, report: Report, *, peers: bool = False, proxied: bool = False
+    folder: Path, report: Report, *, peers: bool = True, proxied: bool = False
 ) -> AsyncIterator[tuple[Brokers, Load]]:
-    """Three brokers under load; what was written is checked at the end, into the report."""
+    """Three brokers under load; what was written is checked at the end, into the report. Without `peers` the first
+    one is the seed."""
     with Brokers(folder, peers=peers, proxied=proxied) as brokers:
         async with Load(brokers) as load:
             yield brokers, load
@@ -114,7 +115,7 @@ async def kill_all(folder: Path, rounds: int, on_round: OnRound = ignore, seed: 
     """kill -9 all brokers at once."""
     report = Report(f"kill -9 of all three, {rounds} times", on_round)
     chance = random.Random(seed)
-    async with loaded(folder, report) as (brokers, load):
+    async with loaded(folder, report, peers=False) as (brokers, load):
         for _ in range(rounds):
             await asyncio.sleep(chance.uniform(0.2, 0.8))
             load.mark()
@@ -159,7 +160,7 @@ async def restart_nats(folder: Path, rounds: int, on_round: OnRound = ignore) ->
 async def wipe_each(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     """One broker after the other, the seed first, loses its data folder and comes back with the same id and flags."""
     report = Report(f"{rounds} wiped data folders", on_round)
-    async with loaded(folder, report) as (brokers, load):
+    async with loaded(folder, report, peers=False) as (brokers, load):
         for number in range(rounds):
             await asyncio.sleep(0.5)
             victim = "abc"[number % 3]
@@ -179,12 +180,12 @@ async def wiped_founders(folder: Path, rounds: int, on_round: OnRound = ignore, 
     half of the rounds as one of a list of peers, with the broker that was away, half as the seed, before the others."""
     report = Report(f"{rounds} founders that lost their disks", on_round)
     chance = random.Random(seed)
-    async with loaded(folder / "peers", report, peers=True) as (brokers, load):
+    async with loaded(folder / "peers", report) as (brokers, load):
         for number in range((rounds + 1) // 2):
             load.mark()
             await wiped_peer(brokers, load, *(("abc" * 2)[number % 3 :][:3]))
             report.ended(load.stall_s)
-    async with loaded(folder / "seed", report) as (brokers, load):
+    async with loaded(folder / "seed", report, peers=False) as (brokers, load):
         for _ in range(rounds // 2):
             load.mark()
             await wiped_seed(brokers, chance.uniform(1.5, 6.0))
@@ -268,7 +269,7 @@ async def restart(brokers: Brokers, name: str) -> None:
 async def recreate_while_down(folder: Path, rounds: int, on_round: OnRound = ignore) -> Report:
     """The stream is deleted and made anew while a replica is down: it must come back with the new bytes only."""
     report = Report(f"{rounds} streams made anew while a replica is down", on_round)
-    with Brokers(folder) as brokers:
+    with Brokers(folder, peers=True) as brokers:
         for number in range(rounds):
             victim = "cba"[number % 3]
             async with Load(brokers) as old:

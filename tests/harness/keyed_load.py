@@ -130,7 +130,7 @@ class SteadyPublisher:
             due_s += TICK_S
             await asyncio.sleep(max(0.0, due_s - loop.time()))
         for _ in range(100):  # the last acks
-            if not self._due_s or self._connection.is_closed:
+            if not self._due_s or not self._connection.is_connected:
                 break
             await asyncio.sleep(0.1)
 

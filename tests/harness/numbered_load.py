@@ -242,5 +242,5 @@ class NumberedLoad:
 
 
 async def repeat_over_kills(folder: Path, kills: int, others: int, messages: int) -> Outcome:
-    with Brokers(folder) as brokers:
+    with Brokers(folder, peers=True) as brokers:
         return await NumberedLoad(brokers, others).run(kills, messages)

@@ -108,7 +108,7 @@ def knows(stub: Stub, wanted: api.FetchMetadataRequest) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_with_three_brokers_each_one_passes_on_the_acks_of_the_stream_that_was_asked(tmp_path: Path) -> None:
-    with Brokers(tmp_path) as brokers:
+    with Brokers(tmp_path, peers=True) as brokers:
         stubs = [Stub(broker.address) for broker in brokers.brokers.values()]
         create = [("archive", ">", 1), *((f"orders.{n}", f"sub.{n}", 3 if n % 2 else 1) for n in range(6))]
         for name, subject, factor in create:

@@ -41,7 +41,7 @@ def acked(riding: JsonProcess, number: int) -> None:
 
 @pytest.mark.parametrize("fault", [kill_leader, restart_all])
 def test_go_liftbridge_rides_on(tmp_path: Path, go_program: Path, fault: Callable[[Brokers, str], None]) -> None:
-    with Brokers(tmp_path) as brokers:
+    with Brokers(tmp_path, peers=True) as brokers:
         go = JsonProgram([str(go_program)], address=brokers["a"].address, nats=brokers.nats.nats_url)
         assert go.one("create", stream="ride", replication_factor=3)["event"] == "created"
         with go.start("ride", stream="ride", count=600, timeout="120s") as riding:
@@ -89,5 +89,5 @@ def test_gufo_liftbridge_rides_on(tmp_path: Path, fault: Callable[[Brokers, str]
             following.cancel()
             await asyncio.gather(following, return_exceptions=True)
 
-    with Brokers(tmp_path) as brokers:
+    with Brokers(tmp_path, peers=True) as brokers:
         asyncio.run(main(brokers))

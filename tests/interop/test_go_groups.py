@@ -138,7 +138,7 @@ def test_every_message_is_read_though_a_consumer_and_the_coordinator_are_killed(
     tmp_path: Path, go_program: Path
 ) -> None:
     readers = Readers()
-    with Brokers(tmp_path, config=SETTINGS) as brokers:
+    with Brokers(tmp_path, peers=True, config=SETTINGS) as brokers:
         go = JsonProgram([str(go_program)], address=brokers["a"].address)
         group = Group(go_program, brokers)
         assert go.one("create", stream="shared", partitions=PARTITIONS, replication_factor=3)["event"] == "created"

@@ -22,7 +22,7 @@ PARTITIONS, EACH = 3, 20_000
 
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    with Brokers(tmp_path_factory.mktemp("replicas")) as running:
+    with Brokers(tmp_path_factory.mktemp("replicas"), peers=True) as running:
         yield running
 
 
