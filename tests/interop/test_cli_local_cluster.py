@@ -167,11 +167,14 @@ def test_a_port_in_use_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
     assert not (tmp_path / "cluster").exists(), "a start that failed left something behind"
 
 
-def test_brokers_that_stop_together_end_in_good_order_and_none_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # SIGHUP: its terminal is closed
+def test_brokers_that_stop_together_end_in_good_order_and_none_is_killed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     folder = tmp_path / "cluster"
     with up(folder) as cluster:
         cluster.run("pub", "s", "kept", "--create", "--replication-factor", "3")
-        cluster.process.send_signal(signal.SIGINT)
+        cluster.process.send_signal(number)
         cluster.process.communicate(timeout=TIMEOUT_S)
         assert cluster.process.returncode == 0
     said = [(folder / f"{name}.log").read_text() for name in "abc"]

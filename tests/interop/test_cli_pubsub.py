@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 import urllib.parse
 from pathlib import Path
 from typing import Any
@@ -302,3 +303,21 @@ def test_up_tells_people_what_to_try_next(tmp_path: Path) -> None:
         lines = [up.stderr.readline().decode() for _ in range(7)]
         assert f"Data in {tmp_path / 'd'}" in lines[0]
         assert f"bascule pub --server 127.0.0.1:{port} --create hello 'first message'" in lines[4]
+
+
+def test_up_ends_with_its_terminal_unless_nohup_keeps_it(tmp_path: Path) -> None:
+    """SIGHUP was ignored: NATS and the broker ran on, unseen, with the ports and the folder."""
+    ports = ["--port", str(free_port()), "--nats-port", str(free_port())]
+    command = [str(script("bascule")), "up", "--json", "--data-dir", str(tmp_path / "data"), *ports]
+    with running(["nohup", *command]) as up:
+        assert up.stdout is not None
+        up.stdout.readline()
+        up.send_signal(signal.SIGHUP)
+        time.sleep(1.0)
+        assert up.poll() is None
+    with running(command) as up:
+        assert up.stdout is not None
+        up.stdout.readline()
+        up.send_signal(signal.SIGHUP)
+        assert up.wait(TIMEOUT_S) == 0
+    assert (tmp_path / "data" / "clean-shutdown").exists()

@@ -105,7 +105,8 @@ def up(
         announce(settings)
         from bascule.node.process.server import run
 
-        sys.exit(asyncio.run(run(settings, ready=_print_json if as_json else _greet)))
+        # It runs in a terminal: where that is closed nobody would see that NATS and the broker are still there.
+        sys.exit(asyncio.run(run(settings, ready=_print_json if as_json else _greet, ends_on_hangup=True)))
 
 
 @contextmanager
@@ -154,8 +155,9 @@ async def _run_cluster(
     from bascule.cli.local import LocalCluster
 
     stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
     cluster = LocalCluster(
         folder,
         brokers,

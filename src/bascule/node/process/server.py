@@ -70,8 +70,11 @@ class _Advertised:
         self.host, self.port = address.host, address.port
 
 
-async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT. The exit code: 0 after a clean stop."""
+async def run(
+    config: Config, *, ready: Callable[[RunningInfo], None] | None = None, ends_on_hangup: bool = False
+) -> int:
+    """Serve until SIGTERM or SIGINT, and if asked to until SIGHUP, unless it was started with SIGHUP ignored, as by
+    nohup. The exit code: 0 after a clean stop."""
     sys.setswitchinterval(THREAD_SWITCH_S)
     keep_freed_memory()
     collect_later()
@@ -87,8 +90,10 @@ async def run(config: Config, *, ready: Callable[[RunningInfo], None] | None = N
         starting = loop.create_task(server.start(stack))
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end)
-        # There is nothing to read again yet, and whoever sends it must not end the broker.
-        loop.add_signal_handler(signal.SIGHUP, logger.info, "SIGHUP is ignored")
+        if ends_on_hangup and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            loop.add_signal_handler(signal.SIGHUP, end)
+        else:  # There is nothing to read again yet, and whoever sends it must not end the broker.
+            loop.add_signal_handler(signal.SIGHUP, logger.info, "SIGHUP is ignored")
         try:
             info = await starting
         except asyncio.CancelledError:
