@@ -173,7 +173,7 @@ class LeaderWalk:
         return "asked in" if joining else "out" if not inside else "asked out" if leaving else "in"
 
 
-def leader_walks(walks: int = 300, length: int = 80) -> tuple[set[Edge], set[Edge]]:
+def leader_walks(walks: int = 600, length: int = 80) -> tuple[set[Edge], set[Edge]]:
     """Events to effects; and how a replica's place in the in-sync set changes."""
     seen: set[Edge] = set()
     places: set[Edge] = set()
