@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import stat
 import sys
 import threading
@@ -16,6 +17,10 @@ from bascule import limits
 from bascule.cli.output import console, showing_progress
 from bascule.client.pipeline import OnAcks
 from bascule.errors import InvalidArgument
+
+
+class Unreadable(InvalidArgument):
+    """What stdin has cannot be messages."""
 
 
 class Lines:
@@ -49,7 +54,7 @@ class Lines:
             lines = (rest + data).split(b"\n")
             rest = lines.pop()
             if len(rest) > limits.GRPC_MAX_MESSAGE_BYTES:
-                raise InvalidArgument("a line of stdin is longer than a message may be: is it text?")
+                raise Unreadable("a line of stdin is longer than a message may be: is it text?")
             self._mark(len(lines), len(data))
             for line in lines:
                 yield line.removesuffix(b"\r")
@@ -67,12 +72,12 @@ class Lines:
 async def _stdin() -> AsyncIterator[bytes]:
     """Input as it arrives. Read in a daemon thread: a terminal without input must not delay the exit."""
     loop, source = asyncio.get_running_loop(), sys.stdin.fileno()
-    arrived: asyncio.Queue[bytes] = asyncio.Queue(maxsize=1)
+    arrived: asyncio.Queue[bytes | OSError] = asyncio.Queue(maxsize=1)
 
     def pump() -> None:
-        data = b"more"
-        while data:
-            data = os.read(source, limits.CLIENT_PUBLISH_BATCH_BYTES)
+        data: bytes | OSError = b"more"
+        while data and isinstance(data, bytes):
+            data = _some(source)
             try:
                 asyncio.run_coroutine_threadsafe(arrived.put(data), loop).result()
             except (RuntimeError, CancelledError):
@@ -80,7 +85,20 @@ async def _stdin() -> AsyncIterator[bytes]:
 
     threading.Thread(target=pump, name="stdin", daemon=True).start()
     while data := await arrived.get():
+        if isinstance(data, OSError):
+            raise data
         yield data
+
+
+def _some(source: int) -> bytes | OSError:
+    """Nothing at the end. Another process may have made what it shares with us non-blocking."""
+    while True:
+        try:
+            return os.read(source, limits.CLIENT_PUBLISH_BATCH_BYTES)
+        except BlockingIOError:
+            select.select([source], [], [])
+        except OSError as error:
+            return OSError(error.errno, error.strerror, "stdin")
 
 
 @contextmanager

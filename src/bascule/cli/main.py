@@ -4,6 +4,7 @@ So `bascule --help` and shell completion answer at once, whatever the subcommand
 """
 
 import importlib
+import io
 import os
 import sys
 
@@ -69,11 +70,24 @@ def cli() -> None:
 
 def main() -> None:
     _open_standard_streams()
+    code: int | str | None = 0
     try:
         cli.main(prog_name="bascule")
     except OSError as error:  # of a help text or a version, which click writes before a command runs
-        click.echo(f"error: {error.strerror or error}", err=True)
-        sys.exit(1)
+        code = _told(error)
+    except SystemExit as end:
+        code = end.code
+    try:
+        sys.stdout.flush()
+    except OSError as error:  # told already, if the command has failed with it
+        code = code or _told(error)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the exit flushes once more
+    sys.exit(code)
+
+
+def _told(error: OSError) -> int:
+    click.echo(f"error: {error.strerror or error}", err=True)
+    return 1
 
 
 def _open_standard_streams() -> None:
@@ -86,6 +100,15 @@ def _open_standard_streams() -> None:
                 os.dup2(opened, number)
                 os.close(opened)
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
+    _write_whole()
+
+
+def _write_whole() -> None:
+    """With PYTHONUNBUFFERED, as containers often have it, a write to stdout is one call of the system, which may write
+    a part: a full disk ends it, or Ctrl-Z. Nobody would notice that the rest is missing. Commands flush what is due."""
+    out = sys.stdout
+    if isinstance(getattr(out, "buffer", None), io.RawIOBase):
+        sys.stdout = os.fdopen(out.fileno(), "w", encoding=out.encoding, errors=out.errors, closefd=False)
 
 
 if __name__ == "__main__":

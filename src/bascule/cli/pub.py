@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 
 from bascule.cli.connect import Number, Seconds, ServerOption, Servers, connected, missing_stream_explained
-from bascule.cli.input import Lines, progress
+from bascule.cli.input import Lines, Unreadable, progress
 from bascule.cli.output import console, one_line, say
 from bascule.client import AckPolicy, Client, Outgoing
 from bascule.client.pipeline import OnAcks
@@ -111,13 +111,21 @@ def pub(
                 _publish(server, stream, messages, template, copies, partition, ack, retry_s, as_json, confirmed)
             )
         except KeyboardInterrupt:
-            said = "no acks were asked for" if ack == "none" else f"{confirmed.count} messages are confirmed"
-            click.echo(f"interrupted: {said}, what else was sent to {stream} may be stored or not", err=True)
+            click.echo(f"interrupted: {_outcome(stream, ack, confirmed)}", err=True)
             raise SystemExit(130) from None
+        except (OSError, Unreadable):  # stdin cannot be read, or nobody reads stdout
+            if confirmed.began:
+                click.echo(f"stopped: {_outcome(stream, ack, confirmed)}", err=True)
+            raise
     if ack == "none":
         click.echo(f"sent {sent} to {stream}; no acks were asked for, so nothing is confirmed", err=True)
     elif not as_json:
         click.echo(f"published {sent} to {stream}", err=True)
+
+
+def _outcome(stream: str, ack: str, confirmed: Tally) -> str:
+    said = "no acks were asked for" if ack == "none" else f"{confirmed.count} messages are confirmed"
+    return f"{said}, what else was sent to {stream} may be stored or not"
 
 
 class Tally:
@@ -125,6 +133,8 @@ class Tally:
 
     def __init__(self) -> None:
         self.count = 0
+        self.began = False
+        """It is connected, and publishes."""
 
     def before(self, show: OnAcks | None) -> OnAcks:
         def on_acks(acks: list[tuple[int, int, int]]) -> None:
@@ -154,6 +164,7 @@ async def _publish(
         if copies is not None:
             await _create(client, stream, copies)
         shows_progress = not messages and not as_json and console().is_terminal and not sys.stdin.isatty()
+        confirmed.began = True
         with progress(lines) if shows_progress else nullcontext(None) as advance:
             return await client.publish_many(
                 stream,
