@@ -2,6 +2,7 @@
 full, input that cannot be read. What is missing is never missing without a word.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -58,6 +59,15 @@ def test_all_that_is_read_is_printed_also_when_it_is_stopped_for_a_while(
         finally:
             reader.kill()
     assert printed.splitlines() == LINES
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-8"])
+def test_json_is_utf8_whatever_the_terminal_has(broker: BrokerProcess, stream: str, encoding: str) -> None:
+    """It was an error, about a name that is no UTF-8, and the end of the output."""
+    value = "ä ☃ \U0001f600"
+    run(broker, "pub", "--create", stream, value)
+    done = run(broker, "sub", stream, "--json", env={**os.environ, "PYTHONIOENCODING": encoding})
+    assert json.loads(done.stdout.decode())["value"] == value
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

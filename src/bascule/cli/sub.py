@@ -313,7 +313,11 @@ def _values_writer(raw: bool, numbered: bool) -> Write:
 
 
 def _write_json(batch: list[Message]) -> None:
-    click.echo("\n".join(harmless_json(json.dumps(as_object(message), ensure_ascii=False)) for message in batch))
+    """In UTF-8, as JSON is, whatever the terminal has."""
+    out = sys.stdout.buffer
+    lines = (harmless_json(json.dumps(as_object(message), ensure_ascii=False)) for message in batch)
+    out.write(b"".join(line.encode() + b"\n" for line in lines))
+    out.flush()
 
 
 def as_object(message: Message) -> dict[str, object]:
