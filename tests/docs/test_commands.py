@@ -24,6 +24,7 @@ from bascule.testing.probe import call
 from bascule.testing.processes import HOST
 from bascule.wire.pb import health_pb2
 from tests.harness.documents import DOCUMENTS, FENCE, name_of, prose
+from tests.harness.java import OPTIONS, QUICK
 from tests.harness.paths import ROOT
 
 COMMAND_LIMIT_S = 240.0
@@ -106,7 +107,7 @@ class Reader:
             **os.environ,
             "PATH": f"{programs}:{scripts}:{os.environ['PATH']}",
             "BASCULE_SERVER": ",".join(f"{HOST}:{port}" for port in brokers),
-            "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # Spark starts sooner
+            OPTIONS: QUICK,
         }
 
     def run(self, block: Block) -> None:

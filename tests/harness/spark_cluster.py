@@ -15,8 +15,6 @@ from bascule.testing.processes import HOST, Process, free_port
 
 START_TIMEOUT_S = 120.0
 """On a machine with other work."""
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For programs that run for seconds."""
 FOR_ARROW = ("numpy", "pyarrow")
 
 
@@ -30,7 +28,6 @@ class Daemon(Process):
             "SPARK_HOME": str(home),
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": QUICK,
         }
         self._says = says
         program = f"org.apache.spark.deploy.{name}"
@@ -92,7 +89,6 @@ class StandaloneCluster:
             "spark.cores.max": str(len(self._workers)),
             "spark.executor.cores": "1",
             "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": QUICK,
             "spark.executorEnv.PYTHONPATH": "bascule",
             "spark.scheduler.minRegisteredResourcesRatio": "1.0",
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
@@ -100,7 +96,7 @@ class StandaloneCluster:
         given = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
         command = [
             *(str(spark_home() / "bin" / "spark-submit"), "--master", self.url, "--archives", f"{shipped}#bascule"),
-            *("--driver-memory", "512m", "--driver-java-options", QUICK, *given, str(program), *arguments),
+            *("--driver-memory", "512m", *given, str(program), *arguments),
         ]
         env = {
             "JAVA_HOME": str(find_java()),

@@ -71,13 +71,12 @@ if os.environ.get(STEP):
 
 
 def main(servers: str, from_stream: str, to_stream: str, checkpoint: str) -> None:
-    from bascule.spark.session import SETTINGS, session
+    from bascule.spark.session import session
     from tests.harness.spark_crash import CrashingSource as Importable
     from tests.harness.spark_sink import start
 
     os.environ[GROUP] = str(os.getpgid(0))
-    java = f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    spark = session("crashing", master="local[2]", spark_driver_extraJavaOptions=java)
+    spark = session("crashing", master="local[2]")
     spark.dataSource.register(Importable)
     start(spark, servers, from_stream, to_stream, checkpoint).awaitTermination()
 

@@ -8,6 +8,14 @@ import pytest
 from bascule.client import BlockingClient
 from bascule.errors import StartError
 from bascule.testing.processes import BrokerProcess, start_broker
+from tests.harness.java import OPTIONS, QUICK
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_java() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(OPTIONS, QUICK)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -17,13 +25,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(quick_java: None) -> Iterator[Any]:
     from bascule.spark.delta import delta_settings
-    from bascule.spark.session import SETTINGS, session
+    from bascule.spark.session import session
 
-    # Tests are short: code that the second compiler makes faster has ended before.
-    java = f"{SETTINGS['spark.driver.extraJavaOptions']} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    settings = {"spark_sql_shuffle_partitions": "2", "spark_driver_extraJavaOptions": java}
+    settings = {"spark_sql_shuffle_partitions": "2"}
     try:
         settings |= delta_settings()
     except StartError:  # told by `delta`
