@@ -1,5 +1,5 @@
 """What `bascule pub` reads from and `bascule sub` writes to: pipes that others have made non-blocking, disks that are
-full, input that cannot be read. What is missing is never missing without a word.
+full, input that cannot be read. What is missing is told.
 """
 
 import json
