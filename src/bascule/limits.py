@@ -64,6 +64,7 @@ CACHED_ENDS_ROOM = 512  # that file has room for twice as many logs as there are
 
 # replication
 ROLES_SLICE = 20  # partitions that take a role: up to 8 ms
+PAUSED_LOGS_AT_ONCE = 4  # of paused partitions that are open to be scrubbed, or for other replicas
 ISR_CHANGES_AT_ONCE = 1_000_000  # requested by one broker: one for each other replica of each partition it leads
 LATE_CHANGES_AT_ONCE = 10_000  # metadata changes that wait for the disk
 READS_FOR_FOLLOWERS = 4096  # concurrent reads of logs for followers: one for each follower

@@ -20,6 +20,7 @@ from bascule.node.membership.controllerclient import ISR_TIMEOUT_S, POLL_S, Cont
 from bascule.node.partition.environment import Environment
 from bascule.node.partition.isrchanges import IsrChanges
 from bascule.node.partition.opening import Opening
+from bascule.node.partition.pausedlogs import PausedLogs
 from bascule.node.partition.peerlogs import PeerLogs
 from bascule.node.partition.ports import PartitionReplica
 from bascule.node.partition.refusals import Refusals
@@ -62,6 +63,7 @@ class ReplicaManager:
         self._client = client
         self._replicas = replicas
         self._routes = environment.routes
+        self.paused_logs = PausedLogs(environment, self, replicas)
         self._not_opened: dict[Key, str] = {}
         """Partitions whose log could not be opened, and why."""
         self._on_grown = on_grown
@@ -104,6 +106,9 @@ class ReplicaManager:
             and (not item.paused or not self.caught_up or pausing.replicates(item, alive))
             and (stream.creation_index, item.id) not in self._replicas
         ]
+        for stream, item in missing:
+            if (key := (stream.creation_index, item.id)) in self.paused_logs:
+                await self.paused_logs.end(key)
         await Opening(self._environment, self, missing).run()
 
     def add(self, replica: Replica) -> None:
@@ -268,6 +273,7 @@ class ReplicaManager:
     async def erase(self, stream: Stream) -> None:
         """End every partition, also if the disk fails: otherwise it would store messages for a deleted stream."""
         for item in stream:
+            await self.paused_logs.end((stream.creation_index, item.id))
             self._replicas.forget_closed((stream.creation_index, item.id))
             self._not_opened.pop((stream.creation_index, item.id), None)
             self._environment.awaited.forget((stream.creation_index, item.id))
@@ -382,6 +388,7 @@ class ReplicaManager:
                 await replica.repair.scrub()
             except (LogError, OSError) as error:
                 logger.warning("%s: not all records could be read; the next try is in a day: %s", replica.name, error)
+        await self.paused_logs.scrub()
 
     async def stop(self) -> None:
         """Send the publishes of gRPC clients to NATS and receive all that NATS has for this broker, then unsubscribe.
@@ -397,6 +404,7 @@ class ReplicaManager:
 
     async def close(self) -> bool:
         """Close all replicas. True if no log had failed."""
+        await self.paused_logs.close()
         replicas = list(self._replicas.values())
         for replica in replicas:
             self._replicas.pop(replica.key)

@@ -214,13 +214,13 @@ class Repair:
             logger.error("%s: how far it is cleared cannot be stored: %s", self._replica.name, error)
             return False
 
-    async def scrub(self) -> None:
+    async def scrub(self, bytes_a_second: int = SCRUB_BYTES_A_SECOND) -> None:
         """Read all records once, at a limited rate: damage is found while other replicas still have the records."""
         log = self._log
         reader, end = log.reader(log.start, uncommitted=True), log.end
         reader.crosses = True
         while records := await reader.read(SCRUB_READ_BYTES, end):
-            await asyncio.sleep(len(records) / SCRUB_BYTES_A_SECOND)
+            await asyncio.sleep(len(records) / bytes_a_second)
 
     async def torn_from(self) -> int | None:
         """Where this log is to be truncated before it leads: at a hole that a power loss may have torn into a write

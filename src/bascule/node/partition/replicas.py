@@ -4,6 +4,7 @@ adds and removes them."""
 from collections.abc import Collection, Iterable, Iterator
 
 from bascule.core.metadata.streams import Key, Partition, Stream
+from bascule.limits import PAUSED_LOGS_AT_ONCE
 from bascule.node.membership.metadata import MetadataCache
 from bascule.node.partition.leading import Leading
 from bascule.node.partition.replica import Replica
@@ -17,6 +18,10 @@ class Replicas:
         self._open: dict[Key, Replica] = {}
         self._closed: dict[Key, LogSummary] = {}
         """Replicas of paused partitions that this broker has closed."""
+        self._lent: dict[Key, Replica] = {}
+        """Of these those whose logs are open for a moment (`PausedLogs`)."""
+        self._wanted: dict[Key, None] = {}
+        """And those that another replica has asked for."""
         self.behind = 0
         """Committed changes of the metadata that are not carried out here yet."""
 
@@ -28,6 +33,24 @@ class Replicas:
 
     def get(self, key: Key) -> Replica | None:
         return self._open.get(key)
+
+    def asked_for(self, key: Key) -> Replica | None:
+        """For another replica, which asks for records or the end of a log: open ones, in any role or none. One of a
+        paused partition is opened soon."""
+        if key in self._closed and len(self._wanted) < PAUSED_LOGS_AT_ONCE:
+            self._wanted[key] = None
+        return self._open.get(key) or self._lent.get(key)
+
+    def take_wanted(self) -> Iterable[Key]:
+        wanted, self._wanted = self._wanted, {}
+        return wanted
+
+    def lend(self, key: Key, replica: Replica | None) -> None:
+        """The log of a paused partition is open for a moment, or is closed again."""
+        if replica is None:
+            self._lent.pop(key, None)
+        else:
+            self._lent[key] = replica
 
     def led(self, key: Key) -> Leading | None:
         """The leader of that partition, if this broker is it."""
@@ -51,6 +74,13 @@ class Replicas:
         if known is None or known.creation_index != replica.stream.creation_index:
             return None
         return known.partition(replica.partition.id)
+
+    def stream(self, creation_index: int, name: str = "") -> Stream | None:
+        """As the metadata has it now. It is found faster by its `name`."""
+        streams = self._cache.metadata.streams
+        known = streams.get(name) if name else None
+        found = streams.values() if known is None else (known,)
+        return next((each for each in found if each.creation_index == creation_index), None)
 
     @property
     def metadata_index(self) -> int:

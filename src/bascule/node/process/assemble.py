@@ -137,7 +137,7 @@ async def assemble(settings: BrokerSettings, ports: Ports, process: Process) -> 
     calls = Calls(links.own, subjects, bus, ports.random, metrics, "repair")
     feeds = Feeds(calls, bus, links.active_clock, links.session, replicas, links.members, ports.publishes, jobs)
     fetchers = _fetchers(settings, calls, bus, links.session)
-    peer_logs = PeerLogs(links.own, calls, replicas.get, links.members, links.alive, jobs)
+    peer_logs = PeerLogs(links.own, calls, replicas.asked_for, links.members, links.alive, jobs)
     environment = Environment(
         settings=settings,
         ports=ports,

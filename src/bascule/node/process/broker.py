@@ -169,6 +169,12 @@ class Broker:
         run("the pausing of idle partitions", self.auto_pause.run, "idle partitions stay open")
         replicate = self.paused_replication.run
         run("the replication of paused partitions", replicate, "their replicas do not come back into the in-sync sets")
+        lend = self.manager.paused_logs.run
+        run(
+            "the opening of paused logs",
+            lend,
+            "damaged replicas of paused partitions are not repaired from this broker",
+        )
         if self.own_streams.configured:
             run("the creation of the cluster's own streams", self.own_streams.run, "there are no cursors, or no events")
         if self.activity.enabled:

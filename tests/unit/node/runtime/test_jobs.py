@@ -28,6 +28,8 @@ ELSEWHERE = {
     "net/supervised.py": "a restart of the embedded NATS server, tried until it runs; SupervisedNats.stop ends it",
     "net/nats.py": "the reconnecting of one connection, tried until there is one; Connection.close ends it",
     "node/api/bulkwrite.py": "the reading of one bulk write, which its call ends and is told the error of",
+    "node/partition/awaited.py": "a write of a small file, tried until it is done; AwaitedReplicas.close waits for it",
+    "node/partition/pausedlogs.py": "a paused log that is open for a moment; PausedLogs.close ends and awaits it",
     "node/partition/replica.py": "work that ends with its replica: Replica.close cancels it; truncations are awaited",
     "node/membership/raft.py": "Raft itself: when it fails the process ends; RaftDriver.stop ends it",
     "node/process/server.py": "the start of the process, which `run` waits for",
