@@ -118,10 +118,11 @@ class AwaitedReplicas:
         while self._encoded() != self._stored and not self._closed:
             try:
                 await self._write()
-            except OSError as error:
+            except Exception as error:  # any but those of the disk are bugs; the file is still to be written
                 if not said:
+                    ours = None if isinstance(error, OSError) else error
                     text = "%s cannot be written, which is tried again: after a restart less is known: %s"
-                    logger.warning(text, FILE, error)
+                    logger.warning(text, FILE, error, exc_info=ours)
                 said = True
                 await asyncio.sleep(RETRY_S)
         self._task = None
