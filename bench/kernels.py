@@ -68,6 +68,24 @@ def requests(count: int, partitions: int) -> bytes:
     )
 
 
+def responses(count: int) -> bytes:
+    acks = (
+        api_pb2.Ack(
+            stream="orders",
+            partitionSubject=SUBJECT.decode(),
+            msgSubject=SUBJECT.decode(),
+            offset=n,
+            ackInbox=INBOX,
+            correlationId=str(n),
+            ackPolicy="ALL",
+            receptionTimestamp=NOW_NS,
+            commitTimestamp=NOW_NS,
+        )
+        for n in range(count)
+    )
+    return framed(api_pb2.PublishResponse(ack=a, correlationId=a.correlationId).SerializeToString() for a in acks)
+
+
 def data_frames(payloads: Iterable[bytes], streams: int) -> bytes:
     return b"".join(
         struct.pack(">I", len(p))[1:] + b"\0\0" + struct.pack(">I", 2 * (n % streams) + 1) + p
@@ -90,6 +108,7 @@ def cases() -> list[Case]:
     one, many, frames = requests(MESSAGES, 1), requests(MESSAGES, 32), data_frames(plain, 3)
     nats, spread = nats_of(wrapped, 1), nats_of(wrapped, 32)
     messages = framed(api_pb2.Message(value=VALUE).SerializeToString() for _ in range(MESSAGES))
+    answers = responses(MESSAGES)
     written = (SUBJECT, tail, 1000, 3, NOW_NS, 0, MIB, MESSAGES, False)
     bounds = (0, len(records))
     return [
@@ -114,6 +133,7 @@ def cases() -> list[Case]:
         Case("open_batch", "open_batch", (records, *bounds), MESSAGES),
         Case("index_records", "index_records", (records, 0, 4096, 4096), MESSAGES),
         Case("decode_records", "decode_records", (records, *bounds, MESSAGES), MESSAGES),
+        Case("decode_responses", "decode_responses", (answers, 0, len(answers), MIB), MESSAGES),
         Case("record_columns", "record_columns", (records, *bounds, 0, 31), MESSAGES),
         Case("scan_frames", "scan_frames", (frames, 0, len(frames), 16384), MESSAGES),
         Case("frame_data, a KiB", "frame_data", (1, bytes(MIB), 16384, False), 1024),

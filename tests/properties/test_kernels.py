@@ -323,6 +323,48 @@ def test_a_response_says_what_upb_read_in_the_ack(subject: bytes, payload: bytes
     assert response.ack == (ack if ack.ackError == 0 else api_pb2.Ack())
 
 
+def publish_responses() -> st.SearchStrategy[bytes]:
+    """Mostly a plain ack of a message that a client has numbered."""
+
+    def number(ack: bytes, digits: str, again: str | None, more: bytes) -> bytes:
+        numbered = ack + b"\x32" + bytes((len(digits),)) + digits.encode()
+        return (
+            (b"\x0a" + varint(len(numbered)) + numbered)
+            + (b"" if again is None else b"\x1a" + bytes((len(again),)) + again.encode())
+            + more
+        )
+
+    digits = st.sampled_from(["0", "7", "0012", "123456789012345", "1234567890123456", "", "x", "-1"])
+    return st.builds(number, protobuf(acks()), digits, st.none() | digits, st.sampled_from([b"", b"", b"\x12\x00"]))
+
+
+@examples
+@given(st.lists(publish_responses() | mutated(publish_responses()), max_size=4), st.sampled_from([40, 1000]))
+def test_a_plain_ack_is_read_as_upb_reads_it(responses: list[bytes], most: int) -> None:
+    data = b"".join(map(frame, responses))
+    consumed, answers, others, oversized = both("decode_responses", data, 0, len(data), most)
+    assert others == sum(isinstance(answer, bytes) for answer in answers)
+    assert consumed == sum(5 + len(response) for response in responses[: len(answers)])
+    assert oversized == next((len(each) for each in responses if len(each) > most), 0)
+    for response, answer in zip(responses, answers, strict=False):
+        if isinstance(answer, bytes):
+            assert answer == response
+            continue
+        read = judged(api_pb2.PublishResponse, response)
+        assert read is not None
+        assert not read.HasField("asyncError")
+        ack = read.ack
+        times = ack.receptionTimestamp, ack.commitTimestamp
+        assert answer == (int(ack.correlationId), ack.stream, ack.offset, ack.msgSubject, ack.ackPolicy, *times)
+        assert (ack.ackError, read.correlationId) in ((0, ""), (0, ack.correlationId))
+
+
+@examples
+@given(mutated(grpc_frames(publish_responses())), st.sampled_from([0, 30, 1000]))
+def test_both_twins_read_responses_alike(data: bytes, max_message: int) -> None:
+    both("decode_responses", data, 0, len(data), max_message)
+
+
 pending_entries = st.builds(
     lambda offset, inbox, policy, error, subject, correlation: pack_pending(
         offset, inbox, policy=policy, error=error, subject=subject, correlation=correlation

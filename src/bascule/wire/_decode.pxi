@@ -1,4 +1,5 @@
-# Decode: records into Python values, for clients. The only kernel that makes an object per message.
+# Decode: records, and the acks of PublishAsync, into Python values, for clients. The only kernels that make an object
+# per message.
 
 cdef struct Text:
     # The last value of a string field: most records of a partition repeat it.
@@ -102,4 +103,92 @@ def decode_records(object buffer, Py_ssize_t start, Py_ssize_t end, Py_ssize_t l
         drop(texts[0].text)
         drop(texts[1].text)
         drop(texts[2].text)
+        PyBuffer_Release(&view)
+
+
+# --- acks -------------------------------------------------------------------------------------------------
+
+cdef enum:
+    MAX_DIGITS = 15  # of a correlation id that is a number
+
+
+cdef bint read_digits(const Span *text, uint64_t *number) noexcept nogil:
+    cdef uint64_t index
+    cdef uint64_t value = 0
+    if text.size == 0 or text.size > MAX_DIGITS:
+        return False
+    for index in range(text.size):
+        if text.data[index] < 48 or text.data[index] > 57:
+            return False
+        value = 10 * value + (text.data[index] - 48)
+    number[0] = value
+    return True
+
+
+cdef bint is_plain_ack(const uint8_t *at, const uint8_t *end, Parsed *ack, uint64_t *number) noexcept nogil:
+    # A PublishResponse of an ack and its correlation id, which is a number, and of nothing else.
+    cdef Span body
+    cdef Span outer
+    if at == end or at[0] != 0x0A:
+        return False
+    body.data = read_size(at + 1, end, &body.size)
+    if body.data == NULL or not parse(&body, ACK, ack, MAX_DEPTH - 1):
+        return False
+    if ack.fields[10].size or ack.fields[7].size > 2 or not read_digits(&ack.fields[6], number):
+        return False
+    at = body.data + body.size
+    if at == end:
+        return True
+    if at[0] != 0x1A:
+        return False
+    outer.data = read_size(at + 1, end, &outer.size)
+    return outer.data != NULL and outer.data + outer.size == end and same(&outer, &ack.fields[6])
+
+
+def decode_responses(object data, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_message):
+    """Framed PublishResponses -> (consumed, answers, how many are bytes, oversized). An answer is (correlation id as a
+    number, stream, offset, subject, policy, reception, commit) of a plain ack, and the bytes of any other message."""
+    cdef Py_buffer view
+    cdef Text texts[2]
+    cdef Parsed ack
+    cdef Span *fields = ack.fields
+    cdef uint64_t length
+    cdef uint64_t number = 0
+    cdef uint64_t others = 0
+    cdef uint64_t oversized = 0
+    cdef const uint8_t *at
+    cdef const uint8_t *stop
+    cdef list answers = []
+    open_range(&view, data, start, end)
+    memset(texts, 0, sizeof(texts))
+    try:
+        at = <const uint8_t *>view.buf + start
+        stop = <const uint8_t *>view.buf + end
+        while stop - at >= FRAME_BYTES:
+            length = get_be32(at + 1)
+            if <int64_t>length > max_message:
+                oversized = length
+                break
+            if length > <uint64_t>(stop - at) - FRAME_BYTES:
+                break
+            if is_plain_ack(at + FRAME_BYTES, at + FRAME_BYTES + length, &ack, &number):
+                answers.append(
+                    (
+                        number,
+                        decode_text(&fields[1], &texts[0]),
+                        <int64_t>fields[4].size,
+                        decode_text(&fields[3], &texts[1]),
+                        fields[7].size,
+                        <int64_t>fields[8].size,
+                        <int64_t>fields[9].size,
+                    )
+                )
+            else:
+                answers.append((at + FRAME_BYTES)[:length])
+                others += 1
+            at += FRAME_BYTES + length
+        return <Py_ssize_t>(at - <const uint8_t *>view.buf), answers, others, oversized
+    finally:
+        drop(texts[0].text)
+        drop(texts[1].text)
         PyBuffer_Release(&view)

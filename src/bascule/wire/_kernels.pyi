@@ -5,6 +5,7 @@ from bascule.wire._pure import ProducerTable as ProducerTable
 from bascule.wire._pure import ack_responses as ack_responses
 from bascule.wire._pure import crc32c as crc32c
 from bascule.wire._pure import decode_records as decode_records
+from bascule.wire._pure import decode_responses as decode_responses
 from bascule.wire._pure import drop_gone as drop_gone
 from bascule.wire._pure import encode_acks as encode_acks
 from bascule.wire._pure import encode_messages as encode_messages

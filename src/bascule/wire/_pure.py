@@ -5,7 +5,7 @@ Clarity comes first here and speed second, yet nothing copies more than a batch 
 """
 
 from bascule.wire.pure.accept import encode_messages, encode_records, record_tail
-from bascule.wire.pure.ack import ack_responses, drop_gone, encode_acks
+from bascule.wire.pure.ack import ack_responses, decode_responses, drop_gone, encode_acks
 from bascule.wire.pure.columns import record_columns
 from bascule.wire.pure.compaction import KeyMap
 from bascule.wire.pure.envelope import crc32c
@@ -31,6 +31,7 @@ __all__ = [
     "ack_responses",
     "crc32c",
     "decode_records",
+    "decode_responses",
     "drop_gone",
     "encode_acks",
     "encode_messages",

@@ -73,6 +73,7 @@ index_records = _twin.index_records
 observe_producers = _twin.observe_producers
 open_batch = _twin.open_batch
 decode_records = _twin.decode_records
+decode_responses = _twin.decode_responses
 record_columns = _twin.record_columns
 scan_frames = _twin.scan_frames
 frame_data = _twin.frame_data
@@ -88,6 +89,7 @@ __all__ = [
     "ack_responses",
     "crc32c",
     "decode_records",
+    "decode_responses",
     "drop_gone",
     "encode_acks",
     "encode_messages",

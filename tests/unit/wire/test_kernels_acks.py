@@ -159,3 +159,70 @@ def test_broken_pending_acks_are_an_error_of_ours(kernels: ModuleType) -> None:
     for cut in range(1, len(pending)):
         with pytest.raises(ValueError, match=r"\w"):
             kernels.encode_acks(pending[:cut], PREFIX, SUBJECT, NOW, b"", 1000)
+
+
+# --- read by clients --------------------------------------------------------------------------------------
+
+
+def response(ack: api_pb2.Ack, again: str | None = None) -> bytes:
+    return api_pb2.PublishResponse(
+        ack=ack, correlationId=ack.correlationId if again is None else again
+    ).SerializeToString()
+
+
+FULL_ACK = api_pb2.Ack(
+    stream="readings",
+    partitionSubject="sensor.readings",
+    msgSubject="sensor.a",
+    offset=7,
+    ackInbox="in.a",
+    correlationId="0123",
+    ackPolicy="ALL",
+    receptionTimestamp=NOW,
+    commitTimestamp=NOW + 9,
+)
+
+
+def test_plain_acks_are_read_and_everything_else_is_handed_on(kernels: ModuleType) -> None:
+    lean = api_pb2.Ack(stream="readings", offset=-1, correlationId="5", receptionTimestamp=-2)
+    failed = api_pb2.PublishResponse(ack=api_pb2.Ack(), correlationId="6")
+    failed.asyncError.message = "no"
+    messages = [response(FULL_ACK), failed.SerializeToString(), response(lean, again="")]
+    data = b"".join(map(frame, messages))
+    answers = [
+        (123, "readings", 7, "sensor.a", 1, NOW, NOW + 9),
+        messages[1],
+        (5, "readings", -1, "", 0, -2, 0),
+    ]
+    assert kernels.decode_responses(data, 0, len(data), 1000) == (len(data), answers, 1, 0)
+    assert kernels.decode_responses(b"xx" + data, 2, len(data) + 1, 1000)[:2] == (
+        2 + len(data) - len(frame(messages[2])),
+        answers[:2],
+    )
+    assert kernels.decode_responses(data, 0, len(data), 20) == (0, [], 0, len(messages[0]))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\x0a\x00",
+        b"\x0a\x80",
+        response(FULL_ACK, again="124"),
+        response(FULL_ACK) + b"\x1a\x040123",
+        response(FULL_ACK) + b"\x12\x00",
+        response(FULL_ACK) + b"\x1a",
+        b"\x8a\x00" + response(FULL_ACK)[1:],
+        response(api_pb2.Ack(stream="s")),
+        response(api_pb2.Ack(stream="s", correlationId="-1")),
+        response(api_pb2.Ack(stream="s", correlationId="1_0")),
+        response(api_pb2.Ack(stream="s", correlationId="1" * 16)),
+        response(api_pb2.Ack(stream="s", correlationId="\u0661")),
+        response(api_pb2.Ack(stream="s", correlationId="1", ackError=1)),  # type: ignore[arg-type]
+        response(api_pb2.Ack(stream="s", correlationId="1", ackPolicy=3)),  # type: ignore[arg-type]
+        b"\x0a\x06\x0a\x01\xff\x32\x011",
+    ],
+)
+def test_what_is_no_plain_ack_is_left_to_a_whole_parser(kernels: ModuleType, message: bytes) -> None:
+    data = frame(message)
+    assert kernels.decode_responses(data, 0, len(data), 1000) == (len(data), [message], 1, 0)

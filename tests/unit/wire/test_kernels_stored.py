@@ -288,6 +288,7 @@ def test_a_range_outside_the_buffer_is_refused(kernels: ModuleType, start: int, 
         ("decode_records", (1,)),
         ("scan_frames", (10,)),
         ("split_messages", (10,)),
+        ("decode_responses", (10,)),
     ]
     for name, arguments in calls:
         with pytest.raises(ValueError, match=r"\w"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bascule.wire.producers import REFUSALS
 from bascule.wire.pure import envelope
 from bascule.wire.pure.accept import PENDING_ENTRY_BYTES, pending_acks
+from bascule.wire.pure.http2 import split_messages
 from bascule.wire.pure.nats import messages
 from bascule.wire.pure.protobuf import (
     MAX_DEPTH,
@@ -13,14 +14,17 @@ from bascule.wire.pure.protobuf import (
     bytes_field,
     frame,
     number_field,
+    read_bytes,
     read_message,
     signed32,
+    signed64,
 )
 
 _ACK = 1
 _TOO_LARGE = 3
 _STRINGS = frozenset((0x0A, 0x12, 0x1A, 0x2A, 0x32))  # stream, two subjects, ackInbox, correlationId
-_STREAM, _CORRELATION_ID, _ACK_POLICY, _ACK_ERROR = 0x0A, 0x32, 0x38, 0x50
+_STREAM, _SUBJECT, _OFFSET, _CORRELATION_ID = 0x0A, 0x1A, 0x20, 0x32
+_ACK_POLICY, _RECEPTION, _COMMIT, _ACK_ERROR = 0x38, 0x40, 0x48, 0x50
 _AWAITED = (0, 1)
 _ASYNC_ERRORS = {
     2: b"\x08\x05" + bytes_field(0x12, b"incorrect expected offset"),
@@ -34,6 +38,11 @@ Replies = list[tuple[bytes, bytes, int]]
 """Token of the waiting call, gRPC frames for it, how many acks in them are waited for: not errors of policy NONE."""
 Forwarded = list[tuple[bytes, bytes, bytes, int]]
 """The same, with the stream that sent the acks behind the token."""
+
+
+PlainAck = tuple[int, str, int, str, int, int, int]
+"""Correlation id as a number, stream, offset, subject, policy, and the times of reception and commit."""
+_MAX_DIGITS = 15
 
 
 class _Frames:
@@ -129,3 +138,41 @@ def ack_responses(batch: Buffer) -> Forwarded:
         policy = signed32(numbers.get(_ACK_POLICY, 0))
         frames.add(token, contents.get(_STREAM, b""), ack, correlation_id, error, policy)
     return frames.forwarded()
+
+
+def decode_responses(
+    data: Buffer, start: int, end: int, max_message: int
+) -> tuple[int, list[PlainAck | bytes], int, int]:
+    """(consumed, a plain ack or the bytes of any other `PublishResponse` each, how many of these, length of one that is
+    too long or 0)."""
+    consumed, responses, oversized = split_messages(data, start, end, max_message)
+    answers = [_plain_ack(response) or response for _, response in responses]
+    return consumed, answers, sum(isinstance(answer, bytes) for answer in answers), oversized
+
+
+def _plain_ack(response: bytes) -> PlainAck | None:
+    """Of a response that is an ack, and perhaps its correlation id once more, which is a number. Else None."""
+    if response[:1] != b"\x0a":
+        return None
+    again: bytes | None = None
+    try:
+        ack, position = read_bytes(response, 1, len(response))
+        numbers, contents, _ = read_message(ack, _STRINGS, depth=MAX_DEPTH - 1)
+        if response[position : position + 1] == b"\x1a":
+            again, position = read_bytes(response, position + 1, len(response))
+    except MalformedError:
+        return None
+    digits, policy = contents.get(_CORRELATION_ID, b""), numbers.get(_ACK_POLICY, 0)
+    if position < len(response) or again not in (None, digits) or numbers.get(_ACK_ERROR) or policy > 2:
+        return None
+    if not digits.isdigit() or len(digits) > _MAX_DIGITS:
+        return None
+    return (
+        int(digits),
+        contents.get(_STREAM, b"").decode(),
+        signed64(numbers.get(_OFFSET, 0)),
+        contents.get(_SUBJECT, b"").decode(),
+        policy,
+        signed64(numbers.get(_RECEPTION, 0)),
+        signed64(numbers.get(_COMMIT, 0)),
+    )
