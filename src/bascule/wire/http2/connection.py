@@ -11,6 +11,10 @@ credit (`grant`) when it has processed the bytes; the rest of a stream's credit 
 so that closed streams never use up the window of the connection. A client returns the connection's window as soon as
 bytes arrive: a stream that nobody reads is bounded by its own window, and holds up no other stream.
 
+A program that awaits one small answer after the other pays for each layer each time, so there is a short way for it:
+`data_at_once` where nothing else is to be written, `data_alone` where nothing else has come. They do what `send_data`
+with `take`, and `receive`, would do, or say that they do not.
+
 Left out on purpose: server push (refused), priorities (read and ignored), HTTP/1.1 upgrade.
 """
 
@@ -34,7 +38,7 @@ from bascule.wire.http2.events import (
 )
 from bascule.wire.http2.flow import ReceiveWindow, widen
 from bascule.wire.http2.frames import ErrorCode
-from bascule.wire.http2.headers import HeaderDecoder, HeaderEncoder
+from bascule.wire.http2.headers import HeaderBlock, HeaderDecoder, HeaderEncoder
 from bascule.wire.http2.outbox import Outbox
 from bascule.wire.http2.settings import PeerSettings
 from bascule.wire.http2.stream import Stream
@@ -69,10 +73,7 @@ class Connection:
         self._held: list[frames.Frame] = []
         self._oversized = 0
         """The length of a frame behind those that are held, if it is too long."""
-        self._block: bytearray | None = None
-        self._block_stream = 0
-        self._block_ends_stream = False
-        self._continuations = 0
+        self._block: HeaderBlock | None = None
         rate = limits.HTTP2_MAX_CONTROL_FRAMES_PER_SECOND
         self._control_budget = Budget("control frames", rate, rate)
         rate = limits.HTTP2_MAX_SETTINGS_PER_SECOND
@@ -143,6 +144,12 @@ class Connection:
         if stream is not None and not stream.ending and data:
             stream.queue(data)
             self._outbox.offer(stream)
+
+    def data_at_once(self, stream_id: int, data: bytes) -> bytes:
+        """The short way of a small message: its frame, for the caller to write now. Nothing if it cannot go whole, or
+        others are before it: then it is for `send_data`."""
+        stream = self.streams.get(stream_id)
+        return b"" if stream is None or stream.ending else self._outbox.at_once(stream, data)
 
     def end_stream(self, stream_id: int, trailers: bytes | None = None) -> None:
         """The local side ends after what is queued, with trailers or without. A server that ends a stream takes
@@ -233,6 +240,27 @@ class Connection:
             return end, events
         return consumed, events
 
+    def data_alone(self, buffer: bytes | memoryview, end: int) -> tuple[int, bytes] | None:
+        """The short way of a small answer: its stream and bytes, if buffer[:end] is one DATA frame and says no more.
+        None, and nothing has happened, if it is for `receive`."""
+        flow = end - frames.HEADER_BYTES
+        if not 0 < flow <= limits.HTTP2_MAX_FRAME_BYTES or not self.client or self.error is not None:
+            return None
+        high, low, kind, flags, stream_id = frames.HEADER.unpack_from(buffer)
+        stream = self.streams.get(stream_id)
+        window = self._window
+        if kind != frames.DATA or flags or high << 8 | low != flow or self._block is not None or stream is None:
+            return None
+        if stream.remote_closed or not stream.response_seen or stream.announced >= 0:
+            return None
+        if flow > stream.receive_window.left or flow > window.left or window.pending + flow >= window.portion:
+            return None
+        window.left -= flow
+        window.pending += flow
+        stream.receive_window.left -= flow
+        stream.unacknowledged += flow
+        return stream_id, bytes(buffer[frames.HEADER_BYTES : end])
+
     @property
     def held(self) -> bool:
         """Frames have come that are taken in by `go_on`."""
@@ -289,7 +317,7 @@ class Connection:
         return start + len(got)
 
     def _on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
-        if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block_stream):
+        if self._block is not None and (kind != frames.CONTINUATION or stream_id != self._block.stream_id):
             raise _protocol_error("a header block was interrupted by another frame")
         if not self.settings_received and (kind != frames.SETTINGS or flags & frames.ACK):
             raise _protocol_error("the first frame is not SETTINGS")
@@ -365,40 +393,22 @@ class Connection:
     def _on_headers(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
         if not stream_id or (self.client and self._is_idle(stream_id)) or (not self.client and stream_id % 2 == 0):
             raise _protocol_error(f"HEADERS on stream {stream_id}, which is not open")
-        start, end = 0, len(payload)
-        if flags & frames.PADDED:
-            start = 1
-            end -= payload[0] if payload else 1
-        if flags & frames.PRIORITY_PRESENT:
-            start += 5
-        if start > end:
-            raise _protocol_error("a HEADERS frame's padding is longer than the frame")
-        self._block = bytearray(payload[start:end])
-        self._block_stream = stream_id
-        self._block_ends_stream = bool(flags & frames.END_STREAM)
-        self._continuations = 0
+        self._block = HeaderBlock(stream_id, flags, payload)
         if flags & frames.END_HEADERS:
-            self._on_block(now, events)
+            self._on_block(self._block, now, events)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: bytes, now: float, events: list[Event]) -> None:
         if self._block is None:
             raise _protocol_error("CONTINUATION without HEADERS")
-        self._continuations += 1
-        self._block += payload
-        if (
-            self._continuations > limits.HTTP2_MAX_CONTINUATIONS
-            or len(self._block) > limits.HTTP2_MAX_HEADER_BLOCK_BYTES
-        ):
-            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a header block goes on for too long")
+        self._block.go_on(payload)
         if flags & frames.END_HEADERS:
-            self._on_block(now, events)
+            self._on_block(self._block, now, events)
 
-    def _on_block(self, now: float, events: list[Event]) -> None:
+    def _on_block(self, block: HeaderBlock, now: float, events: list[Event]) -> None:
         """A header block is complete. It is decoded whatever happens to its stream: HPACK has state."""
-        assert self._block is not None
-        block, self._block = bytes(self._block), None
-        stream_id, end_stream = self._block_stream, self._block_ends_stream
-        received = self._decoder.decode(block)
+        self._block = None
+        stream_id, end_stream = block.stream_id, block.ends_stream
+        received = self._decoder.decode(bytes(block.content))
         stream = self.streams.get(stream_id)
         if stream is not None:
             self._on_later_headers(stream, received, end_stream, now, events)

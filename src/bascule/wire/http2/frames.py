@@ -29,6 +29,9 @@ PRIORITY_PRESENT: Final = 0x20
 BAD_PADDING: Final = 0xFF
 """Not a flag of the protocol: how `scan_frames` marks a DATA frame whose padding is longer than the frame."""
 
+HEADER: Final = struct.Struct(">HBBBI")
+"""Of a frame: its length in two parts, type, flags, stream."""
+HEADER_BYTES: Final = HEADER.size
 MAX_WINDOW: Final = (1 << 31) - 1
 MAX_STREAM_ID: Final = (1 << 31) - 1
 

@@ -21,6 +21,7 @@ from hpack.table import HeaderTable
 
 from bascule import limits
 from bascule.errors import Http2Error
+from bascule.wire.http2 import frames
 from bascule.wire.http2.events import Headers
 from bascule.wire.http2.frames import ErrorCode
 
@@ -31,6 +32,35 @@ _BAD_VALUE = re.compile(r"[\x00\r\n]")
 _LENGTH = re.compile(r"[0-9]{1,18}", re.ASCII)
 _CONNECTION_HEADERS = frozenset({"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"})
 _REQUEST_PSEUDO = frozenset({":method", ":scheme", ":path", ":authority"})
+
+
+class HeaderBlock:
+    """What a HEADERS frame begins, and CONTINUATION frames go on with."""
+
+    __slots__ = ("_continuations", "content", "ends_stream", "stream_id")
+
+    def __init__(self, stream_id: int, flags: int, payload: bytes) -> None:
+        start, end = 0, len(payload)
+        if flags & frames.PADDED:
+            start = 1
+            end -= payload[0] if payload else 1
+        if flags & frames.PRIORITY_PRESENT:
+            start += 5
+        if start > end:
+            raise Http2Error(ErrorCode.PROTOCOL_ERROR, "a HEADERS frame's padding is longer than the frame")
+        self.stream_id = stream_id
+        self.ends_stream = bool(flags & frames.END_STREAM)
+        self.content = bytearray(payload[start:end])
+        self._continuations = 0
+
+    def go_on(self, payload: bytes) -> None:
+        self._continuations += 1
+        self.content += payload
+        if (
+            self._continuations > limits.HTTP2_MAX_CONTINUATIONS
+            or len(self.content) > limits.HTTP2_MAX_HEADER_BLOCK_BYTES
+        ):
+            raise Http2Error(ErrorCode.ENHANCE_YOUR_CALM, "a header block goes on for too long")
 
 
 def literal_block(headers: Iterable[tuple[str, str]]) -> bytes:

@@ -45,6 +45,18 @@ class Outbox:
         """A window update; updates of one window are merged until they go out."""
         self._credits[stream_id] = self._credits.get(stream_id, 0) + increment
 
+    def at_once(self, stream: Stream, data: bytes) -> bytes:
+        """The frame of `data`, to be written now, if nothing waits to be written before it and the windows have room
+        for it. Nothing otherwise: it is to be queued."""
+        if self._ready or self._control or self._credits or stream.queued_bytes or stream.head is not None:
+            return b""
+        size = len(data)
+        if not size or size > self.window or size > stream.send_window or size > self._peer.max_frame:
+            return b""
+        self.window -= size
+        stream.send_window -= size
+        return kernels.frame_data(stream.id, data, size, False)
+
     def offer(self, stream: Stream) -> None:
         """The stream has new output, or a wider window for it."""
         if stream.ready or stream.local_closed:
