@@ -106,6 +106,7 @@ GRPC_SMALL_REQUEST_BYTES = 512 * KIB  # of a request that carries no message; de
 GRPC_MAX_CALLS = 100_000  # of one server, over all connections
 GRPC_MAX_ASSEMBLY_BYTES = 64 * MIB  # of one connection: unfinished request messages larger than a window
 GRPC_MAX_WAITING_CALLS = 10_000  # of one channel, for the server's MAX_CONCURRENT_STREAMS
+GRPC_LISTENER_GRANT_BYTES = 16 * KIB  # answers that a caller has dealt with, and of which the server is told at once
 GRPC_REFUSED_RETRIES = 6  # of a unary call whose stream the server refused without processing it
 GRPC_REFUSED_PAUSE_S = 0.005  # doubled on each try
 HTTP2_MAX_CONCURRENT_STREAMS = 1000

@@ -9,6 +9,7 @@ import pytest
 
 from bascule.client import AckPolicy, Client
 from bascule.client.publisher import Session
+from bascule.client.requests import PlainAck
 from bascule.errors import AckError, InvalidArgument, NotFound, Unconfirmed
 from bascule.testing.processes import BrokerProcess, start_broker
 from bascule.wire.pb import api_pb2 as pb
@@ -23,19 +24,19 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def losing(monkeypatch: pytest.MonkeyPatch, lost: int) -> list[str]:
+def losing(monkeypatch: pytest.MonkeyPatch, lost: int) -> list[int]:
     """The next so many acks are not heard, as if the connection had been lost just before; what they said."""
-    heard = Session._answer
-    gone: list[str] = []
+    heard = Session._acked
+    gone: list[int] = []
 
-    def answer(session: Session, response: pb.PublishResponse) -> None:
+    def acked(session: Session, ack: PlainAck) -> None:
         if len(gone) < lost:
-            gone.append(response.ack.correlationId)
+            gone.append(ack[0])
             session._end(Unconfirmed("lost, by the test"))
         else:
-            heard(session, response)
+            heard(session, ack)
 
-    monkeypatch.setattr(Session, "_answer", answer)
+    monkeypatch.setattr(Session, "_acked", acked)
     return gone
 
 
@@ -93,11 +94,11 @@ def test_a_stream_that_was_made_again_does_not_get_it_twice(
         async with await Client.connect(shared.address) as client, await Client.connect(shared.address) as other:
             await client.create_stream("anew")
             remade = asyncio.Event()
-            heard = Session._answer
+            heard = Session._acked
 
-            def answer(session: Session, response: pb.PublishResponse) -> None:
+            def acked(session: Session, ack: PlainAck) -> None:
                 if remade.is_set():
-                    heard(session, response)
+                    heard(session, ack)
                 else:
                     session._end(Unconfirmed("lost, by the test"))
 
@@ -108,7 +109,7 @@ def test_a_stream_that_was_made_again_does_not_get_it_twice(
                 await other.create_stream("anew")
                 remade.set()
 
-            monkeypatch.setattr(Session, "_answer", answer)
+            monkeypatch.setattr(Session, "_acked", acked)
             making = asyncio.create_task(remake())
             with pytest.raises((Unconfirmed, NotFound)):
                 await client.publish("anew", b"once", retry_s=PATIENCE_S)
@@ -161,15 +162,14 @@ def test_a_duplicate_whose_offset_is_not_known_any_more_is_stored(
     async def main() -> None:
         async with await Client.connect(shared.address) as client:
             await client.create_stream("old")
-            heard = Session._answer
 
-            def answer(session: Session, response: pb.PublishResponse) -> None:
-                number = response.ack.correlationId
-                told = pb.PublishResponse(correlationId=number)
+            def acked(session: Session, ack: PlainAck) -> None:
+                monkeypatch.undo()
+                told = pb.PublishResponse(correlationId=str(ack[0]))
                 told.asyncError.code = cast(pb.PublishAsyncError.Code, int(AckError.DUPLICATE))
-                heard(session, told)
+                session._answered(told)
 
-            monkeypatch.setattr(Session, "_answer", answer)
+            monkeypatch.setattr(Session, "_acked", acked)
             ack = await client.publish("old", b"v", retry_s=PATIENCE_S)
             assert (ack.stream, ack.offset) == ("old", -1)
 

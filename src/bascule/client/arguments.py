@@ -35,6 +35,9 @@ def check_seconds(**given: object) -> None:
             raise InvalidArgument(f"{name}={seconds!r}: it is a number of seconds, 0 or more")
 
 
+_MOST = 2**63 - 1  # no request can carry more
+
+
 def check_at_least(least: int, **given: object) -> None:
     for name, number in given.items():
         try:
@@ -45,7 +48,24 @@ def check_at_least(least: int, **given: object) -> None:
             raise InvalidArgument(f"{name}={number!r}: it is a number, {least} or more")
 
 
-_MOST = 2**63 - 1  # no request can carry more
+def check_publish(stream: object, ack: object, expected_offset: object, timeout: object, retry_s: object) -> None:
+    """What is given with each message: the usual is seen at once."""
+    if (
+        type(stream) is str
+        and stream
+        and type(ack) is AckPolicy
+        and type(expected_offset) is int
+        and type(timeout) is float
+        and type(retry_s) is float
+        and -1 <= expected_offset <= _MOST
+        and timeout >= 0.0
+        and retry_s >= 0.0
+    ):
+        return
+    check_stream(stream)
+    check_ack(ack)
+    check_at_least(-1, expected_offset=expected_offset)  # another negative one would be no expectation either
+    check_seconds(timeout=timeout, retry_s=retry_s)
 
 
 def check_ack(ack: object) -> None:

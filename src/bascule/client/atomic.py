@@ -164,7 +164,8 @@ class AtomicBatches:
     async def _unary(self, channel: Channel, request: pb.PublishBatchRequest) -> bytes:
         """Unavailable as soon as other brokers say that the one that was asked leads no longer."""
         asked = asyncio.ensure_future(channel.unary(PUBLISH_BATCH, request.SerializeToString(), timeout=self._timeout))
-        if channel is not self._cluster.known_leader(request.stream, request.partition):
+        now = asyncio.get_running_loop().time()
+        if channel is not self._cluster.known_leader(request.stream, request.partition, now):
             return await asked
         watched = _Asked(request.stream, request.partition, asked, self._cluster.broker_of(channel))
         self._cluster.watch.add(watched)

@@ -22,6 +22,7 @@ from bascule.client.admin import Admin
 from bascule.client.arguments import (
     check_ack,
     check_at_least,
+    check_publish,
     check_seconds,
     check_stream,
     check_streams,
@@ -290,10 +291,9 @@ class Client:
         `expected_offset`: it is stored there or refused (IncorrectOffset), in a stream that was created with
         `optimistic_concurrency_control=True`. In others servers ignore it.
         """
-        check_stream(stream)
-        check_ack(ack)
-        check_seconds(timeout=timeout, retry_s=retry_s)
-        check_at_least(-1, expected_offset=expected_offset)  # another negative one would be no expectation either
+        check_publish(stream, ack, expected_offset, timeout, retry_s)
+        if partition is None and key is None and headers is None and not retry_s and type(value) is bytes:
+            return await self._single.once(stream, value, 0, ack, expected_offset, timeout)
         message = Outgoing(value, key, headers, partition)
         if (reason := unfit(message)) or (reason := unfit_to_retry(retry_s, ack, expected_offset)):
             raise InvalidArgument(reason)

@@ -78,6 +78,8 @@ class Cluster:
         """When the metadata of a stream was fetched."""
         self._looking: dict[str, asyncio.Task[Stream | None]] = {}
         self._suspect: dict[str, None] = {}
+        self._leaders: dict[tuple[str, int], tuple[Channel, float]] = {}
+        """What `known_leader` found, and until when its metadata is fresh. Emptied when the metadata change."""
         self._on_wait = on_wait
         self._brokers_of: WeakKeyDictionary[Channel, str] = WeakKeyDictionary()
         self.watch = Watch(self._ask_others)
@@ -226,6 +228,7 @@ class Cluster:
         return fresh
 
     def _note(self, fresh: Metadata, streams: Sequence[str]) -> None:
+        self._leaders.clear()
         others = {n: s for n, s in self._metadata.streams.items() if streams and n not in streams}
         self._metadata = Metadata(fresh.brokers, others | fresh.streams)
         now = asyncio.get_running_loop().time()
@@ -255,6 +258,7 @@ class Cluster:
     def forget(self, stream: str) -> None:
         """Its cached metadata is stale: the next look-up fetches it again."""
         self._metadata.streams.pop(stream, None)
+        self._leaders.clear()
 
     def misled(self, stream: str) -> None:
         """The leader that its metadata names is none, or cannot be reached: the next look-up asks another broker."""
@@ -357,16 +361,22 @@ class Cluster:
         self._brokers_of[channel] = id
         return channel
 
-    def known_leader(self, stream: str, partition: int) -> Channel | None:
+    def known_leader(self, stream: str, partition: int, now: float) -> Channel | None:
         """The connection to publish on, if everything is known and in order."""
-        now = self.connections.check_open().time()
+        self.connections.check_open()
+        leader = self._leaders.get((stream, partition))
+        if leader is not None and now < leader[1] and not leader[0].closed:
+            return leader[0]
         known = self._metadata.streams.get(stream)
         if known is None or stream in self._suspect or self._is_old(stream, now):
             return None
         found = known.partitions.get(partition)
         if found is None or found.leader not in self._metadata.brokers:
             return None
-        return self.connections.live(self._address(found.leader))
+        channel = self.connections.live(self._address(found.leader))
+        if channel is not None:
+            self._leaders[stream, partition] = channel, self._fetched.get(stream, 0.0) + limits.CLIENT_METADATA_AGE_S
+        return channel
 
     async def publisher(self, stream: str, partition: int | None, deadline: Deadline) -> Channel:
         """Any broker takes a publish; the leader is the first choice, because its acks need no way over NATS. Of a

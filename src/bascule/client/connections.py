@@ -45,12 +45,12 @@ class Connections:
         """Raises if this client cannot be used, or not here. Returns its loop."""
         if self.closed:
             raise ClientClosed("this client is closed: connect a new one")
-        self.check_loop()
-        return asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        return loop if loop is self._loop and self._process == os.getpid() else self.check_loop()
 
-    def check_loop(self) -> None:
+    def check_loop(self) -> asyncio.AbstractEventLoop:
         """Raises if this client cannot be used here, not even closed: its connections would be half closed, or, after a
-        fork, those of the other process."""
+        fork, those of the other process. Returns its loop."""
         if self._process != os.getpid():
             raise RuntimeError(
                 "this client belongs to another process, from before a fork: connect one in each process, and close it "
@@ -61,6 +61,7 @@ class Connections:
             self._loop = loop
         if self._loop is not loop:
             raise RuntimeError("this client belongs to another event loop: connect one in each, and close it there")
+        return loop
 
     def told(self, error: BasculeError) -> BasculeError:
         """What a call says that has ended: if this client was closed, that."""

@@ -106,9 +106,10 @@ def passes_by_itself(error: BasculeError) -> bool:
 class Deadline:
     """A moment on the running loop's clock."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, began: float | None = None) -> None:
+        """Seconds from now on, or from another moment."""
         self.seconds = seconds
-        self._end = asyncio.get_running_loop().time() + seconds
+        self._end = (asyncio.get_running_loop().time() if began is None else began) + seconds
 
     def remaining(self) -> float:
         """Never below a millisecond: so a call that starts late still fails with its own error."""

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from bascule import limits
 from bascule.client.failures import Forgotten, MadeAgain, from_publish_code, from_status
-from bascule.client.requests import Encoder, Prepared, Responses, TooLarge, in_turn, partition_for, unfit
+from bascule.client.requests import Encoder, PlainAck, Prepared, Responses, TooLarge, in_turn, partition_for, unfit
 from bascule.client.values import AckPolicy, Outgoing
 from bascule.client.watch import Waiter
 from bascule.errors import (
@@ -322,26 +322,27 @@ class Pipeline(Waiter):
         self._call_ended = True
         self._changed.set()
 
-    def _confirm(self, responses: list[pb.PublishResponse]) -> None:
+    def _confirm(self, responses: list[PlainAck | pb.PublishResponse]) -> None:
         ring, window, stream = self._answered, limits.CLIENT_PUBLISH_WINDOW, self._stream
         confirmed: list[tuple[int, int, int]] = []
         failure: BasculeError | None = None
         for response in responses:
-            if response.HasField("asyncError"):
-                if int(response.asyncError.code) != AckError.DUPLICATE:
-                    failure = self._note_refusal(response)
-                    if failure is not None:
-                        break
-                    continue
+            if isinstance(response, tuple):
+                index, of, offset, *_ = response
+            elif not response.HasField("asyncError"):
+                index, of, offset = _number(response.ack.correlationId), response.ack.stream, response.ack.offset
+            elif int(response.asyncError.code) == AckError.DUPLICATE:
                 # It was stored before, and is safe; where, is not known any more.
-                response.ack.stream, response.ack.correlationId = stream, response.correlationId
-                response.ack.offset = -1
-            ack = response.ack
-            index = _number(ack.correlationId)
-            if ack.stream != stream or ring[index % window] or not self._oldest <= index < self._sent:
+                index, of, offset = _number(response.correlationId), stream, -1
+            else:
+                failure = self._note_refusal(response)
+                if failure is not None:
+                    break
+                continue
+            if of != stream or ring[index % window] or not self._oldest <= index < self._sent:
                 continue
             ring[index % window] = 1
-            confirmed.append((index, ack.offset, self._sent_to[index % window]))
+            confirmed.append((index, offset, self._sent_to[index % window]))
         while self._oldest < self._sent and ring[self._oldest % window]:
             ring[self._oldest % window] = 0
             self._oldest += 1
@@ -411,7 +412,7 @@ class Unreadable(Exception):
     """Bytes of the broker that are no answers."""
 
 
-def _read(responses: Responses, data: bytes) -> list[pb.PublishResponse]:
+def _read(responses: Responses, data: bytes) -> list[PlainAck | pb.PublishResponse]:
     try:
         return responses.feed(data)
     except ValueError as error:

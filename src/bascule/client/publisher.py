@@ -13,13 +13,15 @@ for the message: callers that wait for room wait for as long as other messages a
 from __future__ import annotations
 
 import asyncio
+import math
+from collections import deque
 from collections.abc import Awaitable, Iterable
-from typing import NamedTuple
+from contextlib import suppress
 
 from bascule import limits
 from bascule.client.cluster import Cluster
 from bascule.client.failures import Deadline, from_publish_code, from_status
-from bascule.client.requests import Encoder, Prepared, Responses, ack_of
+from bascule.client.requests import Encoder, PlainAck, Prepared, Responses, ack_of, plain
 from bascule.client.values import Ack, AckPolicy, Outgoing
 from bascule.client.watch import Waiter
 from bascule.errors import (
@@ -44,14 +46,41 @@ class StillHere(Exception):
     """The call ended before the message left: it can be sent on another one."""
 
 
-class Waiting(NamedTuple):
-    """A message without an answer."""
+Message = Outgoing | Prepared | bytes
+Waiting = tuple[str, int, asyncio.Future[Ack], float, float]
+"""A message without an answer: stream, partition, who waits, until when, and how long that is."""
 
-    stream: str
-    partition: int
-    answer: asyncio.Future[pb.Ack]
-    until: float
-    timeout: float
+
+class Room:
+    """For a bounded number of messages without an answer. Those that find none wait, in the order they came. It does
+    what asyncio.Semaphore does; but to take a place where there is one is a look and a subtraction."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        """None while somebody waits."""
+        self._waiters: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """Until one is free: it is the caller's then."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled():
+                self.release()  # it had just got one
+            else:
+                with suppress(ValueError):
+                    self._waiters.remove(waiter)
+            raise
+
+    def release(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+        self.free += 1
 
 
 class Session(Waiter, Listener):
@@ -71,68 +100,81 @@ class Session(Waiter, Listener):
         self._drained = asyncio.Event()
         self._responses = Responses()
         self._closing = False
-        self._room = asyncio.Semaphore(limits.CLIENT_PUBLISH_WINDOW)
+        self._room = Room(limits.CLIENT_PUBLISH_WINDOW)
         self._progress_at = self._loop.time()
         self.progressed = False
         """The broker has taken or answered something on this call."""
         self._answered_at = 0.0
         self._waits_since = 0.0
         self._sweep: asyncio.TimerHandle | None = None
+        self._sweeps_at = math.inf
         self.ended: BasculeError | None = None
         self._over = asyncio.Event()
         call.listen(self)
 
     async def publish(
-        self, encoder: Encoder, stream: str, message: Outgoing | Prepared, partition: int, timeout: float
-    ) -> pb.Ack:
-        if self._room.locked():
-            await self._wait_for_room(timeout)
+        self, encoder: Encoder, stream: str, message: Message, partition: int, timeout: float, now: float
+    ) -> Ack:
+        room = self._room
+        if room.free:
+            room.free -= 1
         else:
-            await self._room.acquire()
-        number = 0
+            await self._wait_for_room(timeout)
+            now = self._loop.time()
         try:
             if self._outbox_bytes >= limits.CLIENT_OUTBOX_BYTES:
                 await self._wait_for_outbox(limits.CLIENT_OUTBOX_BYTES, timeout)
-            number = self._hand_over(encoder, message, partition)
-            alone = not self._waiting and not self._sending
-            if not self._waiting:
-                self._waits_since = self._loop.time()
-            answer: asyncio.Future[pb.Ack] = self._loop.create_future()
-            until = self._loop.time() + timeout
-            self._waiting[number] = Waiting(stream, partition, answer, until, timeout)
-            if self._sweep is None or until < self._sweep.when():
-                self._sweep_at(until)
-            if alone:
-                self._send()  # one that is published alone waits for no turn of the loop
-            else:
-                self._send_soon()
+                now = self._loop.time()
+            number, frame = self._numbered(encoder, message, partition)
+        except BaseException:
+            room.release()
+            raise
+        until = now + timeout
+        answer: asyncio.Future[Ack] = self._loop.create_future()
+        alone = not self._waiting and not self._sending and not self._outbox
+        if not self._waiting:
+            self._waits_since = now
+        self._waiting[number] = (stream, partition, answer, until, timeout)
+        if until < self._sweeps_at:
+            self._sweep_at(until)
+        try:
+            if not alone:
+                self._put(number, frame)
+            else:  # it waits for no turn of the loop
+                self._sending = True
+                if self._call.write_now(frame):
+                    self._sending, self.progressed, self._progress_at = False, True, now
             return await answer
         finally:
-            self._waiting.pop(number, None)
-            self._take_back(number)
-            self._room.release()
+            del self._waiting[number]
+            if number in self._outbox:
+                self._take_back(number)
+            room.release()
 
-    async def publish_without_ack(
-        self, encoder: Encoder, message: Outgoing | Prepared, partition: int, timeout: float
-    ) -> None:
+    async def publish_without_ack(self, encoder: Encoder, message: Message, partition: int, timeout: float) -> None:
         if self._outbox_bytes >= limits.CLIENT_UNACKED_OUTBOX_BYTES:
             await self._wait_for_outbox(limits.CLIENT_UNACKED_OUTBOX_BYTES, timeout)
-        self._hand_over(encoder, message, partition)
-        self._send_soon()
+        self._put(*self._numbered(encoder, message, partition))
 
-    def _hand_over(self, encoder: Encoder, message: Outgoing | Prepared, partition: int) -> int:
-        """Into the outbox; returns the correlation id that the answer will have."""
+    def _numbered(self, encoder: Encoder, message: Message, partition: int) -> tuple[int, bytes]:
+        """The correlation id that its answer will have, and the framed request."""
         if self.ended is not None:
             raise StillHere
         number = self._numbers + 1
-        if isinstance(message, Prepared):
+        if isinstance(message, bytes):
+            frame = encoder.encode_value(message, partition, number)
+        elif isinstance(message, Prepared):
             frame = encoder.encode_prepared([message], number)
         else:
             frame = encoder.encode([message], [partition], number)
         self._numbers = number
+        return number, frame
+
+    def _put(self, number: int, frame: bytes) -> None:
+        """Into the outbox, with those that other callers hand over in this turn of the loop."""
         self._outbox[number] = frame
         self._outbox_bytes += len(frame)
-        return number
+        self._send_soon()
 
     def _take_back(self, number: int) -> bool:
         """Whether it had not been sent."""
@@ -148,7 +190,7 @@ class Session(Waiter, Listener):
         while True:
             try:
                 async with asyncio.timeout(timeout):
-                    await self._room.acquire()
+                    await self._room.wait()
                     return
             except TimeoutError:
                 self._check_progress(timeout)
@@ -173,7 +215,7 @@ class Session(Waiter, Listener):
         return max(self._answered_at, self._waits_since) if self._waiting else None
 
     def awaited(self) -> Iterable[tuple[str, int | None]]:
-        return {(each.stream, each.partition) for each in self._waiting.values()}
+        return {(stream, partition) for stream, partition, *_ in self._waiting.values()}
 
     def replaced(self, reason: str) -> None:
         self._end(Unavailable(reason))
@@ -182,18 +224,19 @@ class Session(Waiter, Listener):
     def _sweep_at(self, when: float) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
+        self._sweeps_at = when
         self._sweep = self._loop.call_at(when, self._end_late)
 
     def _end_late(self) -> None:
         """One timer for all messages: most are answered long before. While answers arrive, those that are late may be
         among them: a program that publishes more than it can read the acks of gets twice the time."""
-        self._sweep = None
+        self._sweep, self._sweeps_at = None, math.inf
         now = self._loop.time()
         answers_arrive = now - self._answered_at < limits.CLIENT_ARRIVING_S
         for number, (stream, _, answer, until, timeout) in self._waiting.items():
             if until + (timeout if answers_arrive else 0.0) <= now and not answer.done():
                 answer.set_exception(self._late(number, stream, timeout))
-        left = [each.until for each in self._waiting.values() if not each.answer.done()]
+        left = [until for _, _, answer, until, _ in self._waiting.values() if not answer.done()]
         if left:
             self._sweep_at(max(min(left), now + limits.CLIENT_ARRIVING_S))
 
@@ -210,7 +253,6 @@ class Session(Waiter, Listener):
     # --- the call -----------------------------------------------------------------------------------------
 
     def _send_soon(self) -> None:
-        """With those that other callers hand over in this turn of the loop."""
         if not self._send_asked and not self._sending:
             self._send_asked = True
             self._loop.call_soon(self._send)
@@ -223,7 +265,10 @@ class Session(Waiter, Listener):
         frames, self._outbox, self._outbox_bytes = b"".join(self._outbox.values()), {}, 0
         if frames:
             self._sending = True
-            self._call.write_now(frames)
+            if self._call.write_now(frames):
+                self.on_drained()
+        else:
+            self._drained.set()  # what others waited behind was taken back
         if self._closing:
             self._call.half_close()
 
@@ -235,12 +280,15 @@ class Session(Waiter, Listener):
         if self._outbox or self._closing:
             self._send_soon()
 
-    def on_data(self, data: bytes) -> None:
+    def on_data(self, data: bytes, now: float) -> None:
         self.progressed = True
-        self._progress_at = self._answered_at = self._loop.time()
+        self._progress_at = self._answered_at = now
         try:
-            for response in self._responses.feed(data):
-                self._answer(response)
+            for answer in self._responses.feed(data):
+                if isinstance(answer, tuple):
+                    self._acked(answer)
+                else:
+                    self._answered(answer)
         except ValueError as error:
             self._end(Unavailable(f"the broker's answers cannot be read: {error}"))
             self._call.cancel()
@@ -248,20 +296,29 @@ class Session(Waiter, Listener):
     def on_end(self, error: RpcError | None) -> None:
         self._end(Unavailable("the broker ended the publish call") if error is None else from_status(error))
 
-    def _answer(self, response: pb.PublishResponse) -> None:
+    def _acked(self, ack: PlainAck) -> None:
+        waiting = self._waiting.get(ack[0])
+        if waiting is None:
+            return
+        stream, partition, answer, *_ = waiting
+        if ack[1] == stream and not answer.done():
+            answer.set_result(ack_of(ack, partition))
+
+    def _answered(self, response: pb.PublishResponse) -> None:
         refused = response.HasField("asyncError")
         number = response.correlationId if refused else response.ack.correlationId
         waiting = self._waiting.get(int(number)) if number.isdecimal() else None
-        if waiting is None or waiting.answer.done():
+        if waiting is None or waiting[2].done():
             return
+        stream, _, answer, *_ = waiting
         if refused and int(response.asyncError.code) == AckError.DUPLICATE:
             # It was stored before, and is safe; where, is not known any more.
-            waiting.answer.set_result(pb.Ack(stream=waiting.stream, offset=-1, ackPolicy=pb.ALL))
+            self._acked((int(number), stream, -1, "", AckPolicy.ALL, 0, 0))
         elif refused:
             error = response.asyncError
-            waiting.answer.set_exception(from_publish_code(error.code, error.message))
-        elif response.ack.stream == waiting.stream:
-            waiting.answer.set_result(response.ack)
+            answer.set_exception(from_publish_code(error.code, error.message))
+        else:
+            self._acked(plain(response.ack))
 
     def _end(self, reason: BasculeError) -> None:
         if self.ended is not None:
@@ -271,9 +328,9 @@ class Session(Waiter, Listener):
         self._drained.set()
         if self._sweep is not None:
             self._sweep.cancel()
-        for number, waiting in self._waiting.items():
-            if not waiting.answer.done():
-                waiting.answer.set_exception(
+        for number, (_, _, answer, *_) in self._waiting.items():
+            if not answer.done():
+                answer.set_exception(
                     StillHere()
                     if number in self._outbox
                     else Unconfirmed(f"the leader was lost before the ack came ({reason}): stored or not is unknown")
@@ -299,64 +356,72 @@ class Publisher:
         self._sessions: dict[Channel, Session] = {}
         self._encoders: dict[tuple[str, AckPolicy], Encoder] = {}
         self._closed = False
+        self._clock = asyncio.get_running_loop().time
 
-    def _session(self, channel: Channel) -> Session:
-        session = self._sessions.get(channel)
-        if session is None or session.ended is not None:
-            if self._closed:
-                raise ClientClosed("this client is closed: connect a new one")
-            self._sessions = {c: s for c, s in self._sessions.items() if s.ended is None}
-            session = Session(channel.stream(PUBLISH_ASYNC), self._cluster.broker_of(channel))
-            self._sessions[channel] = session
-            self._cluster.watch.add(session)
+    def _open(self, channel: Channel) -> Session:
+        if self._closed:
+            raise ClientClosed("this client is closed: connect a new one")
+        self._sessions = {c: s for c, s in self._sessions.items() if s.ended is None}
+        session = Session(channel.stream(PUBLISH_ASYNC), self._cluster.broker_of(channel))
+        self._sessions[channel] = session
+        self._cluster.watch.add(session)
         return session
 
     def publish(
         self,
         stream: str,
-        message: Outgoing,
+        message: Outgoing | bytes,
         partition: int,
         policy: AckPolicy,
         expected_offset: int,
         timeout: float,
     ) -> Awaitable[Ack]:
-        encoder = self._encoder(stream, policy, expected_offset)
+        encoder = self._encoders.get((stream, policy)) if expected_offset < 0 else None
+        if encoder is None:
+            encoder = self._encoder(stream, policy, expected_offset)
         return self.publish_encoded(stream, encoder, message, partition, timeout, policy is AckPolicy.NONE)
 
     def _encoder(self, stream: str, policy: AckPolicy, expected_offset: int) -> Encoder:
         if expected_offset >= 0:
             return Encoder(stream, policy, expected_offset)
-        found = self._encoders.get((stream, policy))
-        if found is None:
-            if len(self._encoders) >= limits.CLIENT_ENCODERS:
-                self._encoders.clear()
-            found = self._encoders[stream, policy] = Encoder(stream, policy)
-        return found
+        if len(self._encoders) >= limits.CLIENT_ENCODERS:
+            self._encoders.clear()
+        made = self._encoders[stream, policy] = Encoder(stream, policy)
+        return made
 
     async def publish_encoded(
         self,
         stream: str,
         encoder: Encoder,
-        message: Outgoing | Prepared,
+        message: Message,
         partition: int,
         timeout: float,
         without_ack: bool = False,
     ) -> Ack:
-        deadline = Deadline(timeout)
+        began = now = self._clock()
+        deadline: Deadline | None = None
         while True:
-            channel = self._cluster.known_leader(stream, partition)
-            session = self._session(channel or await self._find(stream, partition, deadline))
+            channel = self._cluster.known_leader(stream, partition, now)
+            if channel is None:
+                deadline = deadline or Deadline(timeout, began)
+                channel = await self._find(stream, partition, deadline)
+                now = self._clock()
+            session = self._sessions.get(channel)
+            if session is None or session.ended is not None:
+                session = self._open(channel)
             try:
                 if without_ack:
                     await session.publish_without_ack(encoder, message, partition, timeout)
                     return Ack(stream, partition, -1, "", AckPolicy.NONE, 0, 0)
-                return ack_of(await session.publish(encoder, stream, message, partition, timeout), partition)
+                return await session.publish(encoder, stream, message, partition, timeout, now)
             except StillHere:
                 if self._closed:
                     raise ClientClosed("this client was closed before the message was sent") from None
                 self._cluster.suspect(stream)
+                deadline = deadline or Deadline(timeout, began)
+                now = self._clock()
                 if session.progressed:  # the message waited while others were taken: its time begins anew
-                    deadline = Deadline(timeout)
+                    deadline = Deadline(timeout, now)
             except (Unconfirmed, NotSent):
                 self._cluster.suspect(stream)
                 raise

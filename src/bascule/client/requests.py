@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import random
+import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import cycle, islice
@@ -43,6 +44,8 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
+_PREFIX = struct.Struct(">BI").pack
+"""Of a gRPC message: not compressed, and its length."""
 _SHORT = [_varint(n) for n in range(1 << 14)]
 
 
@@ -120,6 +123,16 @@ class Encoder:
             parts += (b"\0", len(body).to_bytes(4, "big"), body)
             number += 1
         return b"".join(parts)
+
+    def encode_value(self, value: bytes, partition: int, number: int) -> bytes:
+        """The same for one bare value."""
+        route = self._routes.get(partition) or self._route(partition)
+        digits, length = b"%d" % number, len(value)
+        size = _SHORT[length] if length < 16_384 else _varint(length)
+        body = b"".join((_VALUE, size, value, route, _CORRELATION, _SHORT[len(digits)], digits, self._tail))
+        if len(body) > limits.GRPC_MAX_MESSAGE_BYTES:
+            raise TooLarge(0, len(body))
+        return _PREFIX(0, len(body)) + body
 
     def prepare(self, message: Outgoing, partition: int, number: Callable[[int], bytes]) -> Prepared:
         """`number` gives what a message to a partition says of its producer. It is not asked for one that is unfit."""
@@ -266,20 +279,30 @@ def _check_size(body: bytes, position: int) -> None:
         raise TooLarge(position, len(body))
 
 
+PlainAck = tuple[int, str, int, str, int, int, int]
+"""An ack as nearly all of them are, as `kernels.decode_responses` gives it: the number of its message, stream, offset,
+subject, policy, and the times of reception and commit."""
+
+
 class Responses:
-    """Puts received bytes back together into answers. ValueError if they are none."""
+    """Puts received bytes back together into answers: plain acks, and whatever else there is as it is. ValueError if
+    they are none."""
 
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[pb.PublishResponse]:
+    def feed(self, data: bytes) -> list[PlainAck | pb.PublishResponse]:
         data = self._rest + data if self._rest else data
-        consumed, messages, oversized = kernels.split_messages(data, 0, len(data), limits.GRPC_MAX_MESSAGE_BYTES)
+        most = limits.GRPC_MAX_MESSAGE_BYTES
+        answers: Any  # a list of both kinds
+        consumed, answers, others, oversized = kernels.decode_responses(data, 0, len(data), most)
         if oversized:
             raise ValueError(f"a publish response of {oversized} bytes")
         self._rest = data[consumed:]
+        if not others:
+            return answers
         try:
-            return [pb.PublishResponse.FromString(message) for _, message in messages]
+            return [each if isinstance(each, tuple) else pb.PublishResponse.FromString(each) for each in answers]
         except DecodeError as error:
             raise ValueError(str(error)) from error
 
@@ -287,10 +310,21 @@ class Responses:
 _POLICIES = {int(policy): policy for policy in AckPolicy}
 
 
-def ack_of(ack: pb.Ack, partition: int) -> Ack:
-    policy = _POLICIES[ack.ackPolicy]
-    stored = ack.offset, ack.msgSubject, policy, ack.receptionTimestamp, ack.commitTimestamp
-    return Ack(ack.stream, partition, *stored)
+def ack_of(answer: PlainAck, partition: int) -> Ack:
+    _, stream, offset, subject, policy, reception, commit = answer
+    return _made(Ack, (stream, partition, offset, subject, _POLICIES[policy], reception, commit))
+
+
+_made = tuple.__new__
+"""Of a named tuple: its own `__new__` is Python."""
+
+
+def plain(ack: pb.Ack) -> PlainAck:
+    """The same of one that came in another form. ValueError if its policy is none."""
+    if ack.ackPolicy not in _POLICIES:
+        raise ValueError(f"an ack with policy {ack.ackPolicy}")
+    stored = ack.offset, ack.msgSubject, int(ack.ackPolicy), ack.receptionTimestamp, ack.commitTimestamp
+    return (int(ack.correlationId), ack.stream, *stored)
 
 
 def check_partition(stream: str, partition: int | None, partitions: int) -> None:

@@ -22,6 +22,8 @@ class SinglePublishes:
         self._cluster = cluster
         self._publisher = Publisher(cluster)
         self._numbered = NumberedPublishes(cluster, producers, self._publisher)
+        self.once = self._publisher.publish
+        """Without a key and without retries: the most frequent way, and the shortest."""
 
     def __call__(
         self,

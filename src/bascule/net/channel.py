@@ -59,7 +59,7 @@ class ClientConnection(Http2Protocol):
         self.too_many_pings = False
         """The server ended it, because it takes no PINGs."""
         self._watch: asyncio.TimerHandle | None = None
-        self._heard = False
+        self._heard_until = 0.0
         self._silent_ticks = 0
         self._unwritten = 0
 
@@ -71,16 +71,12 @@ class ClientConnection(Http2Protocol):
             self._silent_ticks = 0
             self._watch = self.loop.call_later(limits.GRPC_KEEPALIVE_TICK_S, self._tick)
 
-    def buffer_updated(self, nbytes: int) -> None:
-        self._heard = True
-        super().buffer_updated(nbytes)
-
     def _tick(self) -> None:
         self._watch = None
         if self.lost or not (self.calls or self.waiting):
             return
-        self._silent_ticks = 0 if self._heard or self._takes_bytes() else self._silent_ticks + 1
-        self._heard = False
+        heard, self._heard_until = self.heard_at > self._heard_until, self.heard_at
+        self._silent_ticks = 0 if heard or self._takes_bytes() else self._silent_ticks + 1
         if self._silent_ticks >= limits.GRPC_KEEPALIVE_DEAD_TICKS:
             self.silent = True
             seconds = limits.GRPC_KEEPALIVE_DEAD_TICKS * limits.GRPC_KEEPALIVE_TICK_S
@@ -109,6 +105,18 @@ class ClientConnection(Http2Protocol):
             call.half_close()
 
     # --- events ---------------------------------------------------------------------------------------------
+
+    def buffer_updated(self, nbytes: int) -> None:
+        usual = not self._rest and not self._closing
+        alone = self.connection.data_alone(self._read_buffer.view, nbytes) if usual else None
+        if alone is None:
+            super().buffer_updated(nbytes)
+            return
+        self.heard_at = self.loop.time()
+        stream_id, data = alone
+        call = self.calls.get(stream_id)
+        if call is not None:
+            call.on_data(data, len(data))
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, DataReceived):
@@ -334,7 +342,7 @@ def _single_message(frames: bytes) -> bytes:
 class Listener(Protocol):
     """Of a call whose events are handled where they happen, without a task that waits for them."""
 
-    def on_data(self, data: bytes) -> None:
+    def on_data(self, data: bytes, now: float) -> None:
         """Framed bytes, perhaps ending in the middle of a message. The server may send as many more."""
 
     def on_drained(self) -> None:
@@ -361,6 +369,8 @@ class ClientCall:
         self._early: list[bytes] = []
         self._half_closed = False
         self._listener: Listener | None = None
+        self._dealt_with = 0
+        """What the listener had, and the server has not got back as room for more."""
         self._send_waiter: asyncio.Future[None] | None = None
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -426,8 +436,11 @@ class ClientCall:
             self.inbound.put(data, flow)
             return
         if data:
-            self._listener.on_data(data)
-        self._protocol.grant(self._stream_id, flow)
+            self._listener.on_data(data, self._protocol.heard_at)
+        self._dealt_with += flow
+        if self._dealt_with >= limits.GRPC_LISTENER_GRANT_BYTES:
+            self._protocol.grant(self._stream_id, self._dealt_with)
+            self._dealt_with = 0
 
     def _deadline_passed(self) -> None:
         self.end(Status.DEADLINE_EXCEEDED, f"{self.path}: the deadline passed")
@@ -459,13 +472,17 @@ class ClientCall:
         else:
             self._early.append(frames)
 
-    def write_now(self, frames: bytes) -> None:
-        """The same, and the transport has them when this returns, if it takes them now."""
+    def write_now(self, frames: bytes) -> bool:
+        """The same, and the transport has them when this returns, if it takes them now. With True it has, and says
+        no more of it; otherwise the listener's `on_drained` says when."""
         if self.status is None and not self._half_closed and self._stream_id:
+            if self._protocol.write_at_once(self._stream_id, frames):
+                return True
             self._connection.send_data(self._stream_id, frames)
             self._protocol.flush_now()
         else:
             self.write(frames)
+        return False
 
     async def send(self, frames: bytes) -> None:
         """Framed messages, and wait until the transport has them all, within the server's windows. When the call

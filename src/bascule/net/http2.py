@@ -87,6 +87,8 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
         self.loop = asyncio.get_running_loop()
         self.connection = Connection(client)
         self.lost = False
+        self.heard_at = 0.0
+        """When something arrived last."""
         self.transport: asyncio.Transport | None = None
         self._read_buffer = read_buffer
         self._turns = turns
@@ -127,6 +129,8 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         rest = self._rest
+        if not rest:
+            return self._read_buffer.view
         self._read_buffer.data[: len(rest)] = rest
         return self._read_buffer.view[len(rest) :]
 
@@ -138,7 +142,8 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
         end = len(self._rest) + nbytes
         data = self._read_buffer.data
         most = ALL if self._turns is None else limits.HTTP2_REQUESTS_A_TURN
-        consumed, events = connection.receive(data, 0, end, self.loop.time(), most)
+        self.heard_at = self.loop.time()
+        consumed, events = connection.receive(data, 0, end, self.heard_at, most)
         self._rest = bytes(self._read_buffer.view[consumed:end]) if consumed < end else b""
         is_http2 = connection.settings_received if connection.client else connection.preface_seen
         if connection.error is not None and not is_http2:
@@ -202,6 +207,17 @@ class Http2Protocol(asyncio.BufferedProtocol, ABC):
                 self.flush_soon()
         if connection.finished:
             self.close()
+
+    def write_at_once(self, stream_id: int, data: bytes) -> bool:
+        """The short way of a small message: whether all of it was written. Nothing of it was, otherwise."""
+        transport = self.transport
+        if self._paused or self._closing or self.lost or transport is None:
+            return False
+        frame = self.connection.data_at_once(stream_id, data)
+        if not frame:
+            return False
+        transport.write(frame)
+        return True
 
     def grant(self, stream_id: int, flow: int) -> None:
         """The peer may send `flow` bytes more on this stream."""

@@ -126,16 +126,27 @@ def test_what_can_be_published_fits() -> None:
         assert unfit(message) is None
 
 
+@given(st.binary(max_size=300), st.integers(0, 5), st.integers(1, 10**12))
+def test_one_value_is_encoded_as_several_are(value: bytes, partition: int, number: int) -> None:
+    encoder = Encoder("s", AckPolicy.ALL)
+    assert encoder.encode_value(value, partition, number) == encoder.encode_values([value], [partition], number)
+    assert encoder.encode_value(value, partition, number) == encoder.encode([Outgoing(value)], [partition], number)
+
+
 def test_a_message_that_fits_no_request_is_named() -> None:
     values = [b"", bytes(limits.GRPC_MAX_MESSAGE_BYTES)]
     with pytest.raises(TooLarge, match="send it in parts") as caught:
         Encoder("s", AckPolicy.ALL).encode_values(values, [0], 7)
     assert caught.value.position == 1
+    with pytest.raises(TooLarge, match="send it in parts"):
+        Encoder("s", AckPolicy.ALL).encode_value(values[1], 0, 7)
 
 
 def test_responses_are_put_together_from_any_pieces() -> None:
-    sent = [pb.PublishResponse(ack=pb.Ack(stream="s", offset=n, correlationId=str(n))) for n in range(3)]
-    data = b"".join(framed(response.SerializeToString()) for response in sent)
+    refused = pb.PublishResponse(asyncError=pb.PublishAsyncError(message="no"), correlationId="1")
+    acks = [pb.PublishResponse(ack=pb.Ack(stream="s", offset=n, correlationId=str(n))) for n in (0, 2)]
+    sent = [(0, "s", 0, "", 0, 0, 0), refused, (2, "s", 2, "", 0, 0, 0)]
+    data = b"".join(framed(response.SerializeToString()) for response in (acks[0], refused, acks[1]))
     dice = random.Random(1)
     for _ in range(20):
         cuts = sorted(dice.choices(range(len(data)), k=6))

@@ -56,7 +56,7 @@ class Server:
             raise self._answers[0]
         return self
 
-    def known_leader(self, stream: str, partition: int) -> None:
+    def known_leader(self, stream: str, partition: int, now: float) -> None:
         """None: nobody is asked who leads."""
 
     def suspect(self, stream: str) -> None:

@@ -10,10 +10,10 @@ import pytest
 from bascule import limits
 from bascule.client.cluster import Cluster
 from bascule.client.failures import Deadline, persist
-from bascule.client.publisher import PUBLISH_ASYNC, Publisher, Session, StillHere
+from bascule.client.publisher import PUBLISH_ASYNC, Publisher, Room, Session, StillHere
 from bascule.client.requests import Encoder
 from bascule.client.values import AckPolicy, Outgoing
-from bascule.errors import AckTimeout, BasculeError, RpcError, SendTimeout, Status, Unconfirmed
+from bascule.errors import AckTimeout, BasculeError, InvalidArgument, RpcError, SendTimeout, Status, Unconfirmed
 from bascule.net.channel import Channel
 from bascule.net.grpc import Call, GrpcServer
 from bascule.wire.grpc import frame
@@ -85,7 +85,8 @@ def noted_writes(monkeypatch: pytest.MonkeyPatch, channel: Channel) -> list[byte
 
 
 async def publish(session: Session, value: bytes, timeout: float = 5.0) -> int:
-    return (await session.publish(ENCODER, "s", Outgoing(value), 0, timeout)).offset
+    now = asyncio.get_running_loop().time()
+    return (await session.publish(ENCODER, "s", Outgoing(value), 0, timeout, now)).offset
 
 
 def test_messages_that_are_published_together_leave_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +113,30 @@ def test_one_that_is_published_alone_is_written_before_its_caller_waits(monkeypa
         assert any(b"second" in data for data in writes)
         waiting.close()
         assert suspended is not None
+        await session.close()
+
+    run(body)
+
+
+def test_those_that_are_answered_together_leave_together_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(answering: Answering, channel: Channel) -> None:
+        session = Session(channel.stream(PUBLISH_ASYNC))
+        await publish(session, b"first")
+        answering.reads.clear()
+
+        async def twice(number: int) -> None:
+            await publish(session, b"%d" % number)
+            await publish(session, b"again")
+
+        tasks = [asyncio.create_task(twice(number)) for number in range(10)]
+        await asyncio.sleep(0.01)
+        writes = noted_writes(monkeypatch, channel)
+        acks = [pb.PublishResponse(ack=pb.Ack(stream="s", correlationId=str(number))) for number in range(2, 12)]
+        session.on_data(b"".join(frame(ack.SerializeToString()) for ack in acks), asyncio.get_running_loop().time())
+        await asyncio.sleep(0.01)
+        assert [data.count(b"again") for data in writes] == [10]
+        for task in tasks:
+            task.cancel()
         await session.close()
 
     run(body)
@@ -218,6 +243,66 @@ def test_a_call_that_ends_while_a_message_is_written_tells_its_caller_at_once(mo
     run(body)
 
 
+def test_places_go_to_those_that_wait_in_the_order_they_came_and_none_is_lost() -> None:
+    async def main() -> None:
+        room = Room(1)
+        room.free -= 1
+        got: list[int] = []
+
+        async def come(number: int) -> None:
+            await room.wait()
+            got.append(number)
+
+        tasks = [asyncio.create_task(come(number)) for number in range(6)]
+        await asyncio.sleep(0)
+        tasks[0].cancel()  # while it waits
+        await asyncio.sleep(0)
+        tasks[2].cancel()
+        room.release()  # before those that are cancelled have noticed
+        room.release()
+        tasks[3].cancel()  # it had just got a place
+        await asyncio.sleep(0.01)
+        assert (got, room.free) == ([1, 4], 0)
+        room.release()
+        room.release()
+        await asyncio.sleep(0.01)
+        assert (got, room.free) == ([1, 4, 5], 1)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_messages_leave_their_places_however_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENT_PUBLISH_WINDOW", 3)
+
+    async def body(answering: Answering, channel: Channel) -> None:
+        session = Session(channel.stream(PUBLISH_ASYNC))
+        room = session._room
+        await publish(session, b"acked")
+        assert room.free == 3
+        answering.reads.clear()
+        tasks = [asyncio.create_task(publish(session, b"%d" % number, 0.3)) for number in range(5)]
+        await asyncio.sleep(0.01)
+        assert room.free == 0
+        tasks[0].cancel()  # sent, and its ack comes later
+        tasks[4].cancel()  # it waits for room
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in ended[1:3]] == [AckTimeout, AckTimeout]
+        answering.reads.set()
+        assert await asyncio.gather(*(publish(session, b"%d" % number) for number in range(10)))
+        assert room.free == 3
+        with pytest.raises(InvalidArgument):
+            await publish(session, bytes(limits.GRPC_MAX_MESSAGE_BYTES))
+        assert room.free == 3
+        channel.connection.abort()
+        await asyncio.sleep(0.01)
+        with pytest.raises(StillHere):
+            await publish(session, b"after it")
+        assert room.free == 3
+
+    run(body)
+
+
 class OneBroker:
     """A cluster of one broker, to which connecting takes a moment."""
 
@@ -233,7 +318,7 @@ class OneBroker:
     def broker_of(self, channel: Channel) -> str:
         return "broker"
 
-    def known_leader(self, stream: str, partition: int) -> Channel | None:
+    def known_leader(self, stream: str, partition: int, now: float) -> Channel | None:
         return self.channel if self.channel is not None and not self.channel.closed else None
 
     def suspect(self, stream: str) -> None:
@@ -244,7 +329,7 @@ class OneBroker:
 
     async def publisher(self, stream: str, partition: int, deadline: Deadline) -> Channel:
         async with self._lock:
-            if self.known_leader(stream, partition) is None:
+            if self.known_leader(stream, partition, 0.0) is None:
                 await asyncio.sleep(0.05)
                 self.channel = await Channel.connect(HOST, self._port)
             assert self.channel is not None
