@@ -205,8 +205,8 @@ class Replicas(RuleBasedStateMachine):
             return
         command = AlterStream("s", StreamConfig(min_isr=least))
         stream = self.metadata.streams["s"]
-        while kept := altering.kept(stream, command, lambda each: self.up(each) and each not in suspected):
-            for each in kept:
+        while wanted := altering.expansions(stream, command, lambda each: self.up(each) and each not in suspected):
+            for each in wanted:
                 self.apply(each)
             stream = self.metadata.streams["s"]
         self.apply(command)
@@ -215,7 +215,7 @@ class Replicas(RuleBasedStateMachine):
     def is_altered_by_half(self, suspected: set[str]) -> None:
         """The controller dies between the commands."""
         command = AlterStream("s", StreamConfig(min_isr=1))
-        for each in altering.kept(self.metadata.streams["s"], command, lambda each: each not in suspected):
+        for each in altering.expansions(self.metadata.streams["s"], command, lambda each: each not in suspected):
             self.apply(each)
 
     @rule(broker=brokers)

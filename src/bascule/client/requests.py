@@ -294,15 +294,15 @@ class Responses:
     def feed(self, data: bytes) -> list[PlainAck | pb.PublishResponse]:
         data = self._rest + data if self._rest else data
         most = limits.GRPC_MAX_MESSAGE_BYTES
-        answers: Any  # a list of both kinds
-        consumed, answers, others, oversized = kernels.decode_responses(data, 0, len(data), most)
+        consumed, found, others, oversized = kernels.decode_responses(data, 0, len(data), most)
         if oversized:
             raise ValueError(f"a publish response of {oversized} bytes")
         self._rest = data[consumed:]
         if not others:
+            answers: list[Any] = found
             return answers
         try:
-            return [each if isinstance(each, tuple) else pb.PublishResponse.FromString(each) for each in answers]
+            return [each if isinstance(each, tuple) else pb.PublishResponse.FromString(each) for each in found]
         except DecodeError as error:
             raise ValueError(str(error)) from error
 

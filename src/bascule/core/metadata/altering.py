@@ -6,7 +6,7 @@ that no record is committed by half under the one and by half under the other. W
 eligible may lack what is committed without them from then on: they are eligible no longer.
 
 Where nobody leads nothing is committed before somebody does, and an eligible replica that comes back first could lead.
-So there the controller takes those into the ISR (`kept`) before it lowers the minimum: they have everything committed,
+So there the controller takes those into the ISR before it lowers the minimum (`expansions`): they have all committed,
 and whoever leads then commits nothing without them, or takes them out first. With commands of their own: what
 AlterStream does to the sets stays as it was, for brokers of an earlier version, and for those that are stored.
 """
@@ -63,7 +63,7 @@ def apply(stream: Stream, command: AlterStream, now: ClusterState) -> tuple[Stre
     return config, changed
 
 
-def kept(stream: Stream, command: AlterStream, is_there: Callable[[str], bool]) -> list[ExpandIsr]:
+def expansions(stream: Stream, command: AlterStream, is_there: Callable[[str], bool]) -> list[ExpandIsr]:
     """What takes replicas that are eligible into the ISR before this command ends that: the next one of each partition
     whose leader is not there, and that would be eligible no longer. With each the partition changes: the next one may
     be eligible no longer after it, if the ISR has the present minimum then, and is left."""

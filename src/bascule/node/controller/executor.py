@@ -315,14 +315,14 @@ class Executor:
                 self._metadata.check(command)
             except BasculeError:
                 return  # it is refused, or was made before: `propose` finds out by the newest state
-            kept = altering.kept(stream, command, self._live.alive)[:CHANGES_AT_ONCE]
-            outcomes = await asyncio.gather(*map(self._proposals.commit, kept), return_exceptions=True)
+            wanted = altering.expansions(stream, command, self._live.alive)[:CHANGES_AT_ONCE]
+            outcomes = await asyncio.gather(*map(self._proposals.commit, wanted), return_exceptions=True)
             refused = [error for error in outcomes if isinstance(error, BaseException)]
             for error in refused:
                 if not isinstance(error, FailedPrecondition):
                     raise error
                 logger.warning("stream %s: a replica is eligible no longer: %s", command.name, error)
-            if not kept or refused:
+            if not wanted or refused:
                 return
 
     async def _resume(self, request: pb.PropagatedRequest) -> int:

@@ -64,7 +64,7 @@ class Fencing:
 
     def _orphaned_by(self, alive: tuple[str, ...]) -> list[str]:
         """Dead leaders of partitions of which a replica in sync or eligible is alive. And dead brokers in sync with a
-        leader that is alive, and waits for them: they were taken into the ISR while nobody led (`altering.kept`)."""
+        leader that is alive, and waits for them: they came into the ISR while nobody led (`altering.expansions`)."""
         there = (*alive, *self._live.fencing)
         gone: dict[str, None] = {}
         for stream in self._proposals.metadata.streams.values():

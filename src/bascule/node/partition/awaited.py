@@ -83,9 +83,9 @@ class AwaitedReplicas:
 
     def keep(self, keys: Iterable[Key]) -> None:
         """There are no other partitions here."""
-        kept = {key: self._records[key] for key in keys if key in self._records}
-        if len(kept) < len(self._records):
-            self._records = kept
+        rest = {key: self._records[key] for key in keys if key in self._records}
+        if len(rest) < len(self._records):
+            self._records = rest
             self._changed()
 
     # --- while the broker runs -------------------------------------------------------------------------------
