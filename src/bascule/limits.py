@@ -328,8 +328,9 @@ MAX_PRODUCER_NAME_BYTES = 200
 MAX_NAMED_PRODUCERS = 10_000  # of a cluster; those without a name are not stored
 PRODUCER_EXPIRY_NS = 7 * 86_400_000_000_000  # a name, or a producer of a partition, that was not used for so long
 PRODUCER_WINDOW = 16_384  # sequences of a producer whose offsets a partition knows; as many as a client has in flight
-MAX_PARTITION_PRODUCERS = 10_000  # of one partition; another one makes room
-PARTITION_PRODUCERS_DROPPED = 1_250  # at once: those that were not used for longest are forgotten
+MAX_PARTITION_PRODUCERS = (
+    10_000  # of one partition; for another one the eighth of them that was not used for longest go
+)
 MAX_PRODUCER_RUNS = 1 << 20  # of one partition, of 16 bytes each: over it the older half of each producer's goes
 PRODUCER_CHECKPOINT_BYTES = 16 * MIB  # of records, after which a partition's producers are stored
 PRODUCER_CLOSE_BYTES = MIB  # the same, when its replica is closed: less is read again when it is opened

@@ -18,8 +18,6 @@ cdef enum:
     ERROR_OVERLAP = 104
 
 cdef uint64_t WINDOW = limits.PRODUCER_WINDOW
-cdef uint64_t MAX_PRODUCERS = limits.MAX_PARTITION_PRODUCERS
-cdef uint64_t DROPPED_PRODUCERS = limits.PARTITION_PRODUCERS_DROPPED
 cdef uint64_t SECRET = <uint64_t><int64_t>hash("producers")  # of the process, as for the keys of dictionaries
 cdef uint64_t MAX_RUNS = limits.MAX_PRODUCER_RUNS
 cdef int64_t PRODUCER_EXPIRY = limits.PRODUCER_EXPIRY_NS
@@ -57,6 +55,7 @@ cdef struct Producers:
     uint64_t mask
     uint64_t runs
     uint64_t duplicates
+    uint64_t most  # items; another one makes room
 
 
 cdef bint read_numbered(const Span *field, Numbered *numbered) noexcept nogil:
@@ -153,7 +152,7 @@ cdef int drop_oldest(Producers *table) except -1 nogil:
     for number in range(table.size):
         times[number] = table.items[number].timestamp
     qsort(times, table.size, sizeof(int64_t), compare_int64)
-    last = times[DROPPED_PRODUCERS - 1]
+    last = times[table.most // 8 - 1 if table.most >= 8 else 0]
     free(times)
     number = 0
     while number < table.size:
@@ -171,7 +170,7 @@ cdef Producer *add_producer(Producers *table, uint64_t id) except NULL nogil:
     cdef uint32_t *slots
     cdef Producer *added
     cdef uint64_t slot
-    if table.size >= MAX_PRODUCERS:
+    if table.size >= table.most:
         drop_oldest(table)
     if table.size == table.room:
         room = 2 * table.room if table.room else 4
@@ -381,16 +380,17 @@ cdef void drop_producers(Producers *table) noexcept nogil:
 
 
 cdef class ProducerTable:
-    """The producers of one partition, of the stream with this creation index."""
+    """The producers of one partition, of the stream with this creation index, at most so many."""
 
     cdef Producers table
     cdef public bint ready
     cdef public int64_t end
 
-    def __cinit__(self, uint64_t creation, uint64_t partition):
+    def __cinit__(self, uint64_t creation, uint64_t partition, uint64_t most):
         memset(&self.table, 0, sizeof(Producers))
         self.table.creation = creation
         self.table.partition = partition
+        self.table.most = most
         self.ready = True
         self.end = 0
 
@@ -438,6 +438,7 @@ cdef class ProducerTable:
         memset(&other.table, 0, sizeof(Producers))
         other.table.creation = self.table.creation
         other.table.partition = self.table.partition
+        other.table.most = self.table.most
         self.end = other.end
 
     def snapshot(self):
@@ -479,7 +480,7 @@ cdef class ProducerTable:
         while end - at >= PRODUCER_BYTES:
             count = get_le32(at + 32)
             if (
-                (self.table.size and get_le64(at) <= last) or self.table.size >= MAX_PRODUCERS
+                (self.table.size and get_le64(at) <= last) or self.table.size >= self.table.most
                 or <uint64_t>(end - at - PRODUCER_BYTES) // RUN_BYTES < count
             ):
                 break

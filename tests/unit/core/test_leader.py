@@ -21,7 +21,7 @@ from bascule.core.partition.leader import (
     SetReadonly,
 )
 from bascule.errors import AckError
-from bascule.limits import PENDING_ACK_BYTES
+from bascule.limits import MAX_PARTITION_PRODUCERS, PENDING_ACK_BYTES
 from bascule.types import Epoch
 from bascule.wire.envelope import MsgType, encode
 from bascule.wire.kernels import ProducerTable, decode_records
@@ -194,7 +194,7 @@ def numbered_message(sequence: int, policy: int) -> bytes:
 
 def idempotent(isr: tuple[str, ...]) -> Leader:
     identity = Identity(origin("orders", 0), b"orders", Epoch(3), 1000, False, b"cluster.")
-    return Leader(identity, InSync("me", isr, isr, 1, 0), 0, 0, producers=ProducerTable(7, 0))
+    return Leader(identity, InSync("me", isr, isr, 1, 0), 0, 0, producers=ProducerTable(7, 0, MAX_PARTITION_PRODUCERS))
 
 
 def test_an_ack_of_a_duplicate_waits_until_what_it_repeats_is_committed() -> None:

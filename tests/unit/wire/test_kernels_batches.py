@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bascule.limits import ATOMIC_MESSAGE_BYTES, PRODUCER_WINDOW
+from bascule.limits import ATOMIC_MESSAGE_BYTES, MAX_PARTITION_PRODUCERS, PRODUCER_WINDOW
 from bascule.testing.records import split
 from bascule.wire.envelope import MsgType, encode
 from bascule.wire.grpc import frame
@@ -40,7 +40,7 @@ class Log:
 
     def __init__(self, kernels: ModuleType) -> None:
         self.kernels = kernels
-        self.table = kernels.ProducerTable(7, 1)
+        self.table = kernels.ProducerTable(7, 1, MAX_PARTITION_PRODUCERS)
         self.end = self.timestamp = self.taken = 0
         self.records = b""
 
@@ -126,7 +126,7 @@ def test_all_streams_that_listen_on_a_subject_take_a_batch_or_none_does(kernels:
     def taken(max_bytes: int, origin: bytes, end: int, known: bool) -> bool:
         own = kernels.record_tail(origin, subject, b"")
         delivered = struct.pack("<HHI", len(subject), len(reply), len(payload)) + subject + reply + payload
-        table = kernels.ProducerTable(7, 1) if known else None
+        table = kernels.ProducerTable(7, 1, MAX_PARTITION_PRODUCERS) if known else None
         _, count, *_ = kernels.encode_records(
             delivered, origin, subject, own, end, 9, 1000, 0, max_bytes, False, b"", table
         )
@@ -234,7 +234,7 @@ def test_a_follower_knows_what_its_leader_knows_of_batches(log: Log) -> None:
     log.take(
         batch(b"a", b"b", producer=of(0)), b"between", batch(b"c", b"d", producer=of(2)), batch(b"e", producer=of(0, 9))
     )
-    follower = log.kernels.ProducerTable(7, 1)
+    follower = log.kernels.ProducerTable(7, 1, MAX_PARTITION_PRODUCERS)
     log.kernels.observe_producers(follower, log.records, 0, len(log.records))
     assert (follower.snapshot(), follower.end) == (log.table.snapshot(), log.end)
 

@@ -9,7 +9,6 @@ import pytest
 from bascule.limits import (
     MAX_PARTITION_PRODUCERS,
     MAX_PRODUCER_RUNS,
-    PARTITION_PRODUCERS_DROPPED,
     PRODUCER_EXPIRY_NS,
     PRODUCER_WINDOW,
 )
@@ -20,6 +19,7 @@ from tests.harness.batches import batch
 from tests.harness.kernel_inputs import built_twins
 
 TWINS = built_twins()
+DROPPED = MAX_PARTITION_PRODUCERS // 8
 CREATION, PARTITION = 7, 1
 GAP, UNKNOWN, FENCED, DUPLICATE, OVERLAP, EMPTY, BENT, LONG = REFUSALS
 
@@ -37,7 +37,7 @@ class Log:
 
     def __init__(self, kernels: ModuleType) -> None:
         self.kernels = kernels
-        self.table = kernels.ProducerTable(CREATION, PARTITION)
+        self.table = kernels.ProducerTable(CREATION, PARTITION, MAX_PARTITION_PRODUCERS)
         self.end = self.timestamp = 0
         self.records = b""
 
@@ -101,10 +101,10 @@ def test_one_producer_alone_is_one_run_however_much_it_stores(log: Log) -> None:
 def test_a_follower_that_observes_and_one_that_restores_know_the_same(log: Log) -> None:
     for round in range(20):
         log.take(*(message(id, sequence) for id in (1, 2, 3) for sequence in range(round * 3, round * 3 + id)))
-    follower = log.kernels.ProducerTable(CREATION, PARTITION)
+    follower = log.kernels.ProducerTable(CREATION, PARTITION, MAX_PARTITION_PRODUCERS)
     log.kernels.observe_producers(follower, log.records, 0, len(log.records))
     assert (follower.snapshot(), follower.end) == (log.table.snapshot(), log.end)
-    restored = log.kernels.ProducerTable(CREATION, PARTITION)
+    restored = log.kernels.ProducerTable(CREATION, PARTITION, MAX_PARTITION_PRODUCERS)
     restored.restore(follower.snapshot())
     assert restored.snapshot() == follower.snapshot()
     for bad in (b"x", follower.snapshot()[:-1], follower.snapshot() * 2):
@@ -143,7 +143,7 @@ def test_a_record_has_what_its_producer_said_and_a_value_cannot_pretend_to_be_it
     field = b"\x8a\x7d" + bytes((len(said),)) + said
     log.take(message(0, 0, producer=b"", headers={"h": field, "": b"\x20\x01" + field}, key=field))
     assert len(log.table) == 0
-    follower = log.kernels.ProducerTable(CREATION, PARTITION)
+    follower = log.kernels.ProducerTable(CREATION, PARTITION, MAX_PARTITION_PRODUCERS)
     log.kernels.observe_producers(follower, log.records, 0, len(log.records))
     assert len(follower) == 0
     log.records = b""
@@ -164,16 +164,31 @@ def test_the_number_of_producers_is_bounded_and_the_least_recent_go_many_at_once
     log.take(message(1, 1))
     assert len(log.table) == MAX_PARTITION_PRODUCERS
     log.take(message(1 << 40, 0))
-    assert len(log.table) == MAX_PARTITION_PRODUCERS - PARTITION_PRODUCERS_DROPPED + 1
-    last = PARTITION_PRODUCERS_DROPPED + 1  # of those that are gone: the first one was used again
+    assert len(log.table) == MAX_PARTITION_PRODUCERS - DROPPED + 1
+    last = DROPPED + 1  # of those that are gone: the first one was used again
     assert log.take(message(1, 1), message(2, 1), message(last, 1), message(last + 1, 0)) == (
         [MAX_PARTITION_PRODUCERS, last],
         [UNKNOWN, UNKNOWN],
     )
     ids = range(1 << 41, (1 << 41) + 2 * MAX_PARTITION_PRODUCERS)
     assert log.take(*(message(id, 0) for id in ids))[1] == []
-    assert MAX_PARTITION_PRODUCERS - PARTITION_PRODUCERS_DROPPED < len(log.table) <= MAX_PARTITION_PRODUCERS
+    assert MAX_PARTITION_PRODUCERS - DROPPED < len(log.table) <= MAX_PARTITION_PRODUCERS
     assert log.take(message(ids[-1], 0), message(ids[0], 1)) == ([log.end - 1], [UNKNOWN])
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 8, 20])
+def test_a_table_may_have_another_bound(log: Log, most: int) -> None:
+    log.table = log.kernels.ProducerTable(CREATION, PARTITION, most)
+    log.take(*(message(id, 0) for id in range(1, most + 1)))
+    assert len(log.table) == most
+    log.take(message(most + 1, 0))
+    assert len(log.table) == most - max(1, most // 8) + 1
+    copy = log.kernels.ProducerTable(CREATION, PARTITION, most)
+    copy.restore(log.table.snapshot())
+    log.table.take(copy)
+    assert log.take(message(most + 1, 1), message(1, 1)) == ([most + 1], [UNKNOWN])
+    assert log.take(*(message(id, 0) for id in range(1, most + 1)))[1] == []
+    assert len(log.table) <= most
 
 
 def test_a_producer_that_was_not_used_for_long_is_forgotten(log: Log) -> None:

@@ -19,7 +19,12 @@ import logging
 import struct
 
 from bascule.errors import LogError
-from bascule.limits import PRODUCER_CHECKPOINT_BYTES, PRODUCER_CLOSE_BYTES, PRODUCER_REBUILD_BYTES
+from bascule.limits import (
+    MAX_PARTITION_PRODUCERS,
+    PRODUCER_CHECKPOINT_BYTES,
+    PRODUCER_CLOSE_BYTES,
+    PRODUCER_REBUILD_BYTES,
+)
 from bascule.log.checkpoint import read_checkpoint, write_checkpoint
 from bascule.log.commitlog import CommitLog
 from bascule.log.recovery import PRODUCERS_FILE
@@ -62,8 +67,8 @@ class StoredProducers:
         self, disk: Disk, log: CommitLog, creation: int, partition: int, spawn: Spawn, reading: asyncio.Semaphore
     ) -> None:
         """`reading`: how many logs are read again at a time."""
-        self.table = ProducerTable(creation, partition)
         self._scope = (creation, partition)
+        self.table = self._empty()
         self._disk = disk
         self._log = log
         self._spawn = spawn
@@ -101,7 +106,7 @@ class StoredProducers:
         if data is None or len(data) < _HEAD.size:
             return None
         version, end = _HEAD.unpack_from(data)
-        table = ProducerTable(*self._scope)
+        table = self._empty()
         try:
             if version != _VERSION:
                 return None
@@ -111,6 +116,9 @@ class StoredProducers:
             return None
         table.end = end
         return table
+
+    def _empty(self) -> ProducerTable:
+        return ProducerTable(*self._scope, MAX_PARTITION_PRODUCERS)
 
     # --- with the log ----------------------------------------------------------------------------------------
 
@@ -184,7 +192,7 @@ class StoredProducers:
         try:
             table = await self._stored()
             if table is None or table.end > log.end:
-                table = ProducerTable(*self._scope)
+                table = self._empty()
                 table.end = log.start
             reader = log.reader(table.end, uncommitted=True, heals=False)
             while truncations == self._truncations:

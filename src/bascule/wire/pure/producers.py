@@ -12,9 +12,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from bascule.limits import (
-    MAX_PARTITION_PRODUCERS,
     MAX_PRODUCER_RUNS,
-    PARTITION_PRODUCERS_DROPPED,
     PRODUCER_EXPIRY_NS,
     PRODUCER_WINDOW,
 )
@@ -103,14 +101,15 @@ class _Producer:
 
 
 class ProducerTable:
-    """The producers of one partition, of the stream with this creation index."""
+    """The producers of one partition, of the stream with this creation index, at most so many."""
 
-    def __init__(self, creation: int, partition: int) -> None:
+    def __init__(self, creation: int, partition: int, most: int) -> None:
         self.ready = True
         """Whether it is known what they have stored."""
         self.end = 0
         """The offset after the last record that is taken in."""
         self._scope = (creation, partition)
+        self._most = most
         self._producers: dict[int, _Producer] = {}
         self._duplicates = 0
         self._counted = self._added = 0
@@ -201,7 +200,7 @@ class ProducerTable:
         id, epoch, _, _, sequence = numbered
         known = self._producers.get(id)
         if known is None:
-            if len(self._producers) >= MAX_PARTITION_PRODUCERS:
+            if len(self._producers) >= self._most:
                 self._drop_oldest()
             known = self._producers[id] = _Producer(epoch, sequence, timestamp)
         goes_on = known.epoch == epoch and known.next <= sequence and timestamp - known.timestamp <= PRODUCER_EXPIRY_NS
@@ -225,7 +224,7 @@ class ProducerTable:
     def _drop_oldest(self) -> None:
         """Those that were not used for longest. Many at once: to look for one costs as much, and a sender who uses a
         new id for each message makes that happen each time."""
-        last = sorted(each.timestamp for each in self._producers.values())[PARTITION_PRODUCERS_DROPPED - 1]
+        last = sorted(each.timestamp for each in self._producers.values())[max(self._most // 8 - 1, 0)]
         for id in [id for id, each in self._producers.items() if each.timestamp <= last]:
             del self._producers[id]
 
@@ -249,7 +248,7 @@ class ProducerTable:
         while len(data) - position >= _PRODUCER.size:
             id, epoch, following, timestamp, count = _PRODUCER.unpack_from(data, position)
             end = position + _PRODUCER.size + count * _RUN.size
-            if id <= last or len(producers) >= MAX_PARTITION_PRODUCERS or end > len(data):
+            if id <= last or len(producers) >= self._most or end > len(data):
                 break
             last = id
             known = producers[id] = _Producer(epoch, following, timestamp)

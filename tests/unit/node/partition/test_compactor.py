@@ -14,6 +14,7 @@ import pytest
 from bascule.core.metadata.streams import CURSORS
 from bascule.core.partition.epochs import EpochHistory
 from bascule.errors import Status
+from bascule.limits import MAX_PARTITION_PRODUCERS
 from bascule.node.api.bulk import compacted_end
 from bascule.node.config.broker import CursorSettings
 from bascule.node.partition import compactor
@@ -411,7 +412,7 @@ def test_what_is_committed_while_a_pass_waits_is_protected_too() -> None:
 
     async def main() -> None:
         bench = await open_bench(MemoryDisk(), 200, replicated=True)
-        log, table = bench.log, ProducerTable(1, 0)
+        log, table = bench.log, ProducerTable(1, 0, MAX_PARTITION_PRODUCERS)
         tail = kernels.record_tail(origin("test", 0), SUBJECT, b"")
 
         def append(key: bytes, sequence: int = -1) -> None:
@@ -442,7 +443,7 @@ def test_what_is_committed_while_a_pass_waits_is_protected_too() -> None:
         reader, found = log.reader(0), b""
         while (records := await reader.read()) is not None:
             found += records
-        fed = ProducerTable(1, 0)
+        fed = ProducerTable(1, 0, MAX_PARTITION_PRODUCERS)
         observe_producers(fed, found, 0, len(found))
         assert fed.expected(7, 7, 1000) == table.expected(7, 7, 1000) == 2
 
