@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from bascule.sim.history import History, Outcome, Sent
 from bascule.sim.keys import Keys, Snapshot
+from bascule.sim.sequences import Forgotten, Sequences
 from bascule.sim.trace import Part, Trace, Violation
 from bascule.wire.kernels import decode_records, scan_records
 from bascule.wire.pb import api_pb2 as api
@@ -57,11 +58,14 @@ class Checker:
         """Whether the bus keeps the order of messages: not in harsh conditions."""
         self.repeats = False
         """Whether the bus may repeat messages."""
+        self.producers_kept = 0
+        """A partition knows a producer as long as fewer others than this were used since; 0: always."""
         self._trace = trace
         self.compacted: dict[Part, Keys] = {}
         """Partitions from which compaction removes records."""
         self._known: dict[Part, Known] = {}
         self._committers: dict[tuple[Part, int], str] = {}
+        self._forgotten: list[Forgotten] = []
 
     def known(self, part: Part) -> Known:
         return self._known.setdefault(part, Known())
@@ -115,6 +119,10 @@ class Checker:
         if sent.outcome is Outcome.PENDING:
             sent.outcome = Outcome.UNKNOWN
 
+    def forgotten(self, sent: Sent, acked: int) -> None:
+        """Its producer is told that its partition does not know it, though a record of it was acked, at this offset."""
+        self._forgotten.append(Forgotten(sent, acked, len(self.history.sent)))
+
     # --- what an offset names -----------------------------------------------------------------------------------
 
     def _name(self, part: Part, offset: int, sent: Sent) -> None:
@@ -128,7 +136,7 @@ class Checker:
         known.names[offset] = sent
         known.top = max(known.top, offset + 1)
         first = sent.stored.setdefault(part, offset)
-        if sent.producer:
+        if sent.producer is not None:
             self._once(part, offset, sent)
         elif first != offset and not self.repeats:
             self.violate("I7", f"{sent.token!r} is stored here and at {first}", part, offset)
@@ -147,10 +155,11 @@ class Checker:
                 self.violate("I7", f"{sent.token!r} was refused and is stored", part, offset)
 
     def _once(self, part: Part, offset: int, sent: Sent) -> None:
-        """A producer sends it again, and a stream that stores a copy of everything stores it again."""
+        """A producer sends it again, and a stream that stores a copy of everything stores it again. Whether a partition
+        may have forgotten the producer is known in the end (`Sequences`)."""
         known = self.known(part)
         first = sent.stored[part]
-        if part == sent.target and first != offset and not (known.damaged or known.torn):
+        if part == sent.target and first != offset and not (self.producers_kept or known.damaged or known.torn):
             self.violate("once", f"{sent.token!r}, of {sent.producer}, is stored here and at {first}", part, offset)
 
     def was_read(self, part: Part, record: Record) -> None:
@@ -190,7 +199,7 @@ class Checker:
     def check_order(self) -> None:
         for part, known in self._known.items():
             last: dict[str, Sent] = {}
-            sequences: dict[str, int] = {}
+            sequences = Sequences(self.producers_kept, gaps=part in self.compacted or self.history.is_gone(part))
             time = -1
             for offset in sorted(known.names):
                 sent = known.names[offset]
@@ -199,25 +208,33 @@ class Checker:
                     self.violate("order", "its timestamp is not above the one before it", part, offset)
                 time = timestamp
                 self._check_sequence(part, offset, sent, sequences)
-                if not self.keeps_order or not sent.session or sent.producer:
+                if not self.keeps_order or not sent.session or sent.producer is not None:
                     continue
                 before = last.get(sent.session)
                 if before is not None and before.serial > sent.serial:
                     text = f"{sent.token!r} was sent before {before.token!r} on the same connection"
                     self.violate("I6", text, part, offset)
                 last[sent.session] = sent
+        self._check_forgotten()
 
-    def _check_sequence(self, part: Part, offset: int, sent: Sent, sequences: dict[str, int]) -> None:
-        """What a producer has stored is in its order, and nothing is left out; but for what compaction removed before a
-        client saw it."""
+    def _check_forgotten(self) -> None:
+        for told in self._forgotten:
+            part, known = told.sent.target, self.known(told.sent.target)
+            if known.damaged or known.torn or part in self.compacted or self.history.is_gone(part):
+                continue
+            others = told.others(known.names, self.history.sent.values())
+            if others < self.producers_kept:
+                text = f"{told.sent.producer} is unknown, and only {others} others were used since {told.acked}"
+                self.violate("once", text, part, told.acked)
+
+    def _check_sequence(self, part: Part, offset: int, sent: Sent, sequences: Sequences) -> None:
+        """What a producer has stored is in its order, and nothing is left out; but for what compaction removed, or its
+        stream was deleted with, before a client saw it."""
         known = self.known(part)
-        if not sent.producer or part != sent.target or known.damaged or known.torn:
+        if sent.producer is None or part != sent.target or known.damaged or known.torn:
             return
-        expected = sequences.get(sent.producer, 0)
-        if sent.sequence < expected or (sent.sequence > expected and part not in self.compacted):
-            text = f"sequence {sent.sequence} of {sent.producer} is stored here, where {expected} was to be"
-            self.violate("once", text, part, offset)
-        sequences[sent.producer] = sent.sequence + 1
+        if wrong := sequences.take(sent.producer, sent.sequence):
+            self.violate("once", wrong, part, offset)
 
 
 class View:

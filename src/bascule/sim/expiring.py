@@ -4,15 +4,18 @@ records or deletes some. Nothing below a partition's start returns, whoever lead
 In half of the seeds the partition is paused whenever it is idle for a moment, mostly before the cleaner's interval is
 over.
 
-The limit is a number of messages, of bytes, or an age. By age nothing goes early, unless clocks are wrong; and in the
-end, when nobody publishes any more, nothing is left that is over the limit, and no file of what is gone.
+The limit is a number of messages, of bytes, or an age. Nothing goes early: by age unless clocks are wrong, by a number
+unless some log had more. In the end, when nobody publishes any more, nothing is left that is over the limit, and no
+file of what is gone.
 """
 
 import asyncio
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from bascule.errors import Status
 from bascule.sim.history import StreamInfo
+from bascule.sim.inspection import left_file
 from bascule.sim.publishers import UnaryPublisher
 from bascule.sim.readers import read_all, read_back
 from bascule.sim.trace import Part
@@ -24,6 +27,8 @@ SEGMENT_BYTES = 600
 RETAINED_MESSAGES = 12
 RETAINED_BYTES = 2_000
 RETAINED_MS = 1_500
+RECORD_BYTES = 300
+"""More than a record has besides its key and value."""
 SEGMENT_MS = 500
 REMOVED_BOUND_S = 40.0
 """When nobody publishes any more."""
@@ -31,6 +36,13 @@ CLOCKS = ("clock", "drift")
 CLEANED_EVERY_MS = 400
 CALL_S = 3.0
 HOLD = "archive"
+
+
+class Held(NamedTuple):
+    """What is in the segments of a log, at most."""
+
+    messages: int = 0
+    nbytes: int = 0
 
 
 class Expiring:
@@ -47,6 +59,10 @@ class Expiring:
         """Below may be removed, however young it is."""
         self._held: int | None = None
         """Nothing at or above is removed: a hold is there, at this offset or below."""
+        self._logs: dict[str, Held] = {}
+        """By broker, what its log had when it was looked at last, and what was sent since if it is not open."""
+        self._start = 0
+        self._sent = Held()
 
     async def run(self) -> None:
         world, chance = self._world, self._chance
@@ -56,7 +72,9 @@ class Expiring:
         while world.publishing:
             for _ in range(chance.randint(1, 8)):
                 await publisher.round(part)
+                self._check_number(part)
                 await world.pause(chance, 0.05)
+                self._check_number(part)
             if chance.random() < 0.4:
                 await self._hold(part)
             if chance.random() < 0.2:
@@ -67,6 +85,7 @@ class Expiring:
             if self._pauses_ms and self._idle_chance.random() < 0.5:
                 await world.pause(self._idle_chance, 2 * self._pauses_ms / 1000)
             self._check_age(part)
+            self._check_number(part)
         if self._pauses_ms:
             await self._stay_open(part, publisher)
         await self._check_removed(part)
@@ -146,6 +165,31 @@ class Expiring:
             text = f"it is younger than {RETAINED_MS} ms, and everything below {start} has expired"
             world.checker.violate("retention", text, part, young[0])
 
+    def _check_number(self, part: Part) -> None:
+        """If the partition begins later than when this looked last, the limit was exceeded in between."""
+        world = self._world
+        if self._limit == "age" or world.checker.repeats:
+            return
+        sent = Held(*world.history.sent_to(part))
+        new = Held(sent.messages - self._sent.messages, sent.nbytes - self._sent.nbytes)
+        new = Held(new.messages, new.nbytes + RECORD_BYTES * new.messages)
+        start = world.newest_start(part)
+        most = Held(*(max((log[field] for log in self._logs.values()), default=0) + new[field] for field in (0, 1)))
+        early = most.messages <= RETAINED_MESSAGES if self._limit == "messages" else most.nbytes <= RETAINED_BYTES
+        if early and start > max(self._start, self._deleted):
+            text = f"everything below {start} has expired, and no log had more than {most.messages} messages"
+            world.checker.violate("retention", f"{text} with {most.nbytes} bytes", part, start - 1)
+        for host in world.cluster.hosts.values():
+            replica, before = host.replica(part), self._logs.get(host.name, Held())
+            if replica is None:
+                self._logs[host.name] = Held(before.messages + new.messages, before.nbytes + new.nbytes)
+            else:
+                segments = replica.log.segments
+                self._logs[host.name] = Held(
+                    sum(each.records for each in segments), sum(each.appended.size for each in segments)
+                )
+        self._start, self._sent = max(self._start, start), sent
+
     async def _check_removed(self, part: Part) -> None:
         world, stream = self._world, self._stream
         self._held = None
@@ -172,9 +216,8 @@ class Expiring:
                 yield f"{host.name} has more than {RETAINED_BYTES} bytes"
             if self._limit == "age" and self._clocks_agree and log.segments.floor < log.end:
                 yield f"{host.name} has records from {log.segments.floor} to {log.end}"
-            files = {path for path in host.disk.paths() if path.startswith(f"{log.folder}/") and path.endswith(".log")}
-            if extra := sorted(files - {each.path for each in log.segments}):
-                yield f"{host.name} has {extra[0]}, which is no segment any more"
+            if left := left_file(host, log):
+                yield left
 
     async def _create(self) -> None:
         stream = self._stream

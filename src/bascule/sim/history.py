@@ -8,7 +8,7 @@ such a message may appear at any time later.
 import random
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from bascule.sim.trace import Part
 from bascule.testing.bus import matches
@@ -31,6 +31,17 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
+class Producer(NamedTuple):
+    """An idempotent producer in one of its epochs."""
+
+    name: str
+    id: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.name} in epoch {self.epoch}"
+
+
 @dataclass(slots=True)
 class Sent:
     """One message that was sent; a second try with the same content is another one."""
@@ -47,8 +58,8 @@ class Sent:
     outcome: Outcome = Outcome.PENDING
     stored: dict[Part, int] = field(default_factory=dict)
     """By partition, the offset where it was seen first."""
-    producer: str = ""
-    """The idempotent producer that sent it, perhaps several times, with its epoch; "" = none."""
+    producer: Producer | None = None
+    """The one that sent it, perhaps several times."""
     sequence: int = 0
     batch: "list[Sent]" = field(default_factory=list, repr=False, compare=False)
     """The messages of its atomic batch, in order; none if it is in none."""
@@ -109,6 +120,7 @@ class History:
         acked then by the policy LEADER."""
         self._chance = chance
         self._value_bytes = value_bytes
+        self._sent_to: dict[Part, tuple[int, int]] = {}
 
     def send(
         self, target: Part, floor: int, session: str = "", expected_offset: int | None = None, keyed: bool = True
@@ -122,7 +134,13 @@ class History:
         if keyed and stream is not None and stream.keys:
             self._give_key(sent, stream.keys)
         self.sent[token] = sent
+        messages, nbytes = self.sent_to(target)
+        self._sent_to[target] = messages + 1, nbytes + len(sent.key) + len(sent.value)
         return sent
+
+    def sent_to(self, target: Part) -> tuple[int, int]:
+        """How many messages, and the bytes of their keys and values."""
+        return self._sent_to.get(target, (0, 0))
 
     def _give_key(self, sent: Sent, keys: int) -> None:
         """Some keys are written more often than others; a few records have none."""
@@ -137,6 +155,11 @@ class History:
             return True
         one, other = self.streams.get(stream), self.streams.get(asked)
         return one is not None and other is not None and bool(one.group) and one.group == other.group
+
+    def is_gone(self, part: Part) -> bool:
+        """Its stream was deleted."""
+        stream = self.streams.get(part.stream)
+        return stream is not None and stream.incarnation > part.incarnation
 
     def replication(self, part: Part) -> int:
         least = 2 if self.replicas_move else 1

@@ -5,6 +5,7 @@ import asyncio
 from bascule.errors import LogError
 from bascule.log.commitlog import CommitLog
 from bascule.sim.history import TOMBSTONE
+from bascule.sim.host import Host
 from bascule.sim.trace import Part
 from bascule.sim.world import World
 from bascule.testing.records import split
@@ -81,6 +82,23 @@ async def content(log: CommitLog, end: int) -> bytes:
     except LogError as error:
         found.append(str(error).encode())
     return b"".join(found)
+
+
+def left_files(world: World) -> str:
+    """Of any log; "" if there are none."""
+    for host in world.cluster.serving():
+        for replica in host.broker.replicas.values() if host.broker is not None else ():
+            if left := left_file(host, replica.log):
+                return left
+    return ""
+
+
+def left_file(host: Host, log: CommitLog) -> str:
+    """A file in the folder of this log that is no segment any more."""
+    segments = {each.path for each in log.segments}
+    paths = [path for path in host.disk.stored(log.folder, durable=False) if path.endswith(".log")]
+    left = next((path for path in paths if path not in segments), "")
+    return f"{host.name} has {left}, which is no segment any more" if left else ""
 
 
 def same_index(world: World) -> bool:

@@ -144,6 +144,8 @@ KNOBS = {
         _limit("CACHED_CURSORS", 1, 2),
         _limit("EXPIRED_AT_ONCE", 1, 2),
         _limit("RAISED_STARTS", 1),
+        # producers, again
+        _limit("MAX_PARTITION_PRODUCERS", 2, 4, 6),
     )
 }
 
@@ -182,6 +184,13 @@ def draw(chance: random.Random, some: bool = True, hundreds: bool = False) -> tu
         if drawn.items() >= together.items():
             del drawn[next(reversed(together))]
     return tuple((name, value) for name, value in drawn.items() if not (hundreds and name in TOO_SLOW_WITH_HUNDREDS))
+
+
+def producers_kept(settings: tuple[tuple[str, float], ...]) -> int:
+    """A partition knows a producer as long as fewer others than this were used since; 0: always, by all that a run
+    does."""
+    most = int(dict(settings).get("limits.MAX_PARTITION_PRODUCERS", 0))
+    return most - max(1, most // 8) if most else 0
 
 
 @contextmanager

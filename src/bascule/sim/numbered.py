@@ -7,6 +7,9 @@ once there is a message of the new epoch, and what it has stored by then stays.
 
 Some send atomic batches, over NATS, by a call and in bulk: sent again, a batch is stored once as a whole. Now and then
 another batch begins with sequences that are in use: nothing of it is ever stored.
+
+In some runs a partition remembers few producers. Who is forgotten begins again, as our client does, and is never told
+what became of the messages that had no ack.
 """
 
 import asyncio
@@ -14,7 +17,7 @@ from dataclasses import dataclass, field
 
 from bascule.errors import AckError, BusUnavailable, Status
 from bascule.sim.bulkwriters import WRITE
-from bascule.sim.history import Outcome, Sent, StreamInfo
+from bascule.sim.history import Outcome, Producer, Sent, StreamInfo
 from bascule.sim.host import messages_of
 from bascule.sim.publishers import Publisher
 from bascule.sim.trace import Part
@@ -30,11 +33,15 @@ from bascule.wire.producers import REFUSALS, numbered, producer_prefix
 
 STORED_BEFORE = (REFUSALS[AckError.DUPLICATE], REFUSALS[AckError.OVERLAP])
 WAIT_S = 1.0
+ANEW = 0.03
+"""How often one begins again."""
 PATIENCE_S = 40.0
 """After the last fault every message is acked within this time."""
 MOST_UNACKED = 30
 STUCK_ROUNDS = 20
 """A producer of a partition that has lost records begins again after so many rounds without an ack."""
+FORGOTTEN_ROUNDS = 3
+"""The same, of one that remembers few producers."""
 
 
 @dataclass(slots=True)
@@ -52,17 +59,24 @@ class Epoch:
 
 
 class NumberedProducer(Publisher):
-    def __init__(self, world: World, name: str, stream: StreamInfo, mean_pause_s: float) -> None:
+    def __init__(
+        self, world: World, name: str, stream: StreamInfo, mean_pause_s: float, passes_by: bool = False
+    ) -> None:
+        """`passes_by`: it is another producer each time."""
         super().__init__(world, name, stream.parts(), mean_pause_s)
-        self._named = name if self.chance.random() < 0.7 else ""
+        self._named = name if self.chance.random() < 0.7 and not passes_by else ""
+        self._anew = 1.0 if passes_by else ANEW
         self._stream = stream
         self._bus = world.nats.connect(name, name)
         self._inbox = f"inbox.{name}"
         self._epochs: dict[Part, Epoch] = {}
         self._former: list[tuple[Part, Epoch]] = []
         self._epoch = 0
-        self._after_ack: dict[bytes, None] = {}
-        """Messages that were sent when one of the same producer had been acked: from then on the partition knows it."""
+        self._creation = self._deleted = 0
+        """Of the stream, by its creation index; and of the last one of the name that was deleted."""
+        self._after_ack: dict[bytes, int] = {}
+        """Messages that were sent when one of the same producer had been acked: from then on the partition knows it.
+        The offset of the last one that was."""
         self._acked = asyncio.Event()
         self._together = self.chance.random() < 0.5
         """Some of its messages are atomic batches. Nothing writes a part of one again, so it does not write in bulk as
@@ -79,7 +93,7 @@ class NumberedProducer(Publisher):
     async def _finish(self) -> None:
         deadline_s = asyncio.get_running_loop().time() + PATIENCE_S
         for part, epoch in list(self._epochs.items()):
-            while epoch.unacked() and not self._has_lost(part):
+            while epoch.unacked() and not self._has_lost(part) and not self._may_be_forgotten(epoch):
                 if asyncio.get_running_loop().time() > deadline_s:
                     text = f"{epoch.unacked()[0].token!r} of {self.name} is sent again and again, and never acked"
                     self.checker.violate("I9", text, part)
@@ -87,17 +101,17 @@ class NumberedProducer(Publisher):
                 await self._send_again(part, epoch)
 
     async def round(self, part: Part) -> None:
-        if self._epoch == 0 or self.chance.random() < 0.03:
+        if self._epoch == 0 or self.chance.random() < self._anew:
             await self._begin()
         epoch = self._epochs.get(part)
         if epoch is None:
             return
-        if epoch.rounds > STUCK_ROUNDS and self._has_lost(part):
+        if (epoch.rounds > STUCK_ROUNDS and self._has_lost(part)) or self._may_be_forgotten(epoch):
             self._epoch = 0
             return
         if len(epoch.unacked()) < MOST_UNACKED:
-            known = any(each.outcome is Outcome.ACKED for each in epoch.sent)
-            new = [self._new(part, epoch, known) for _ in range(self.chance.randint(1, 6))]
+            acked = [each.stored.get(part, 0) for each in epoch.sent if each.outcome is Outcome.ACKED]
+            new = [self._new(part, epoch, max(acked, default=-1)) for _ in range(self.chance.randint(1, 6))]
             if self._together and self.chance.random() < 0.6 and self._fits(new):
                 for sent in new:
                     sent.batch = new
@@ -106,11 +120,12 @@ class NumberedProducer(Publisher):
             was, former = self.chance.choice(self._former)
             self._publish(was, former, self.chance.choice(former.sent))
 
-    def _new(self, part: Part, epoch: Epoch, known: bool) -> Sent:
+    def _new(self, part: Part, epoch: Epoch, acked: int) -> Sent:
         sent = self.send(part, self.name)
-        if known:
-            self._after_ack[sent.token] = None
-        sent.producer, sent.sequence = f"{self.name} in epoch {self._epoch}", len(epoch.sent)
+        if acked >= 0:
+            self._after_ack[sent.token] = acked
+        sent.producer = Producer(self.name, epoch.producer.id, epoch.producer.epoch)
+        sent.sequence = len(epoch.sent)
         epoch.sent.append(sent)
         return sent
 
@@ -126,6 +141,9 @@ class NumberedProducer(Publisher):
         answer = pb.InitProducerResponse.FromString(answers[0])
         if answer.epoch <= self._epoch:
             self.checker.violate("once", f"{self.name} began in epoch {answer.epoch} after {self._epoch}")
+        if answer.creation <= self._deleted:
+            self.checker.violate("once", f"{self.name} began in stream {answer.creation}, which was deleted")
+        self._creation = answer.creation
         if self._named:
             self._former += [(part, epoch) for part, epoch in self._epochs.items() if epoch.sent]
         self._epoch = answer.epoch
@@ -141,6 +159,9 @@ class NumberedProducer(Publisher):
         """Records of this partition were damaged or lost, by all that the simulator knows."""
         known = self.checker.known(part)
         return bool(known.damaged or known.torn) or self.world.scenario.sync.relaxed
+
+    def _may_be_forgotten(self, epoch: Epoch) -> bool:
+        return bool(self.checker.producers_kept) and epoch.rounds > FORGOTTEN_ROUNDS
 
     async def _send_again(self, part: Part, epoch: Epoch) -> None:
         """Everything without an ack, in order, and now and then something that has one."""
@@ -369,11 +390,13 @@ class NumberedProducer(Publisher):
         for each in sent.batch or [sent]:
             self.checker.unknown(each, text)
         part = sent.target
-        current = sent.producer.endswith(f"in epoch {self._epoch}")
+        current = sent.producer is not None and sent.producer.epoch == self._epoch
         if text == REFUSALS[AckError.FENCED] and current:
             self.checker.violate("once", f"{sent.producer} is fenced, and nobody has begun after it", part)
         forgotten = text == REFUSALS[AckError.UNKNOWN_PRODUCER] and sent.token in self._after_ack
-        if (forgotten or text in STORED_BEFORE) and not self._has_lost(part):
+        if forgotten and self.checker.producers_kept:
+            self.checker.forgotten(sent, self._after_ack[sent.token])
+        elif (forgotten or text in STORED_BEFORE) and not self._has_lost(part):
             self.checker.violate("once", f"{sent.producer}, {sent.token!r}: {text}", part)
 
 

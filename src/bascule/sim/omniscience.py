@@ -96,6 +96,12 @@ class Copy:
             if len(data) > seen.size:
                 self._read(seen, bytes(data))
 
+    @property
+    def damaged(self) -> bool:
+        """Of a record that is there twice, while segments are merged, the one that stays may be the one that is not
+        whole."""
+        return any(seen.good_size < seen.size for seen in self._seen.values())
+
     def forget_all(self) -> None:
         self.records, self._seen, self.verified_end, self.checked_end = {}, {}, 0, 0
         self.keys = {}
@@ -301,7 +307,7 @@ class Omniscience:
         """Whether this broker has everything below `hw_end` on its disk, as the log that is exposed has it."""
         folder = log.folder
         copy = self._copy(host, folder)
-        exposed = self._exposed.setdefault(folder, {})
+        exposed, destroyed = self._exposed.setdefault(folder, {}), self._destroyed.get((host.name, folder), {})
         for offset in range(max(copy.verified_end, self.start_of(folder)), hw_end):
             found = copy.records.get(offset)
             if found is None:
@@ -318,7 +324,8 @@ class Omniscience:
             if found != expected:
                 self._violate("I8", f"{host.name} has another record than was exposed", folder, offset)
                 return
-            self._destroyed.get((host.name, folder), {}).pop(offset, None)
+            if offset in destroyed and not copy.damaged:
+                del destroyed[offset]
         self._check_deleted(host, folder, copy, hw_end, partition, now_s)
         if not self._destroyed.get((host.name, folder)):
             copy.verified_end = max(copy.verified_end, hw_end)

@@ -26,7 +26,7 @@ from bascule.sim.faults.hanging import hang, hanging_at_peace
 from bascule.sim.faults.strikes import Faults
 from bascule.sim.groups import Groups
 from bascule.sim.history import StreamInfo
-from bascule.sim.inspection import compare_metadata, compare_replicas, same_index
+from bascule.sim.inspection import compare_metadata, compare_replicas, left_files, same_index
 from bascule.sim.keyed import create_keyed, start_keyed
 from bascule.sim.numbered import NumberedProducer
 from bascule.sim.omniscience import watching
@@ -198,6 +198,8 @@ class Simulation:
         self._start_publishers(parts, races)
         for number in range(3):
             world.start(NumberedProducer(world, f"numbered{number}", numbered, 0.4).run())
+        if world.checker.producers_kept:
+            world.start(NumberedProducer(world, "passer-by", numbered, 0.2, passes_by=True).run())
         if self.plan.keyed is not None:
             start_keyed(world)
         self._start_readers([part for part in world.parts() if part.number < USED])
@@ -340,7 +342,7 @@ class Simulation:
         """I9: every replica comes back in sync. I8: then all have the same bytes, and brokers the same metadata."""
         world = self._world
         deadline_s = asyncio.get_running_loop().time() + RESUME_BOUND_S
-        while missing := world.missing or self._led_by_nobody():
+        while missing := world.missing or self._led_by_nobody() or left_files(world):
             if asyncio.get_running_loop().time() > deadline_s:
                 world.checker.violate("I9", f"{when}, {RESUME_BOUND_S} s after the last fault: {missing}")
                 return

@@ -10,6 +10,7 @@ from typing import Any
 from bascule.core.metadata.state import Metadata
 from bascule.core.metadata.streams import ACTIVITY, Partition
 from bascule.errors import Status
+from bascule.sim import knobs
 from bascule.sim.checkers import Checker
 from bascule.sim.cluster import Cluster
 from bascule.sim.history import History, StreamInfo
@@ -39,6 +40,7 @@ class World:
         self.checker = Checker(self.history, trace)
         self.checker.keeps_order = not scenario.harsh
         self.checker.repeats = scenario.harsh
+        self.checker.producers_kept = knobs.producers_kept(scenario.knobs)
         self.nats = MemoryNats(scenario.max_payload, scenario.conditions())
         self.cluster = Cluster(scenario, self.nats, trace)
         self.omniscience = Omniscience(self.cluster, self.checker, scenario.sync.relaxed)

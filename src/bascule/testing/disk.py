@@ -11,9 +11,9 @@ middle, none, or only the new length of the file with zeros in it; and so may ch
 the process alone: the page cache stays, but writes under way may be torn.
 
 Faults: every step that could fail is counted in `steps`; `fail_at` says which of them do, or `injected_error` is asked
-at each. `capacity_bytes` bounds the device. `sync_delay_s` makes syncs slow, in the event loop's time, and `latency_s`
-everything; `hanging` makes commits wait until they are released. `flip` changes a bit of a file at rest, `shorten`
-truncates it.
+at each. `capacity_bytes` bounds the device, and what is `unremovable` stays. `sync_delay_s` makes syncs slow, in the
+event loop's time, and `latency_s` everything; `hanging` makes commits wait until they are released. `flip` changes a
+bit of a file at rest, `shorten` truncates it.
 """
 
 import asyncio
@@ -124,6 +124,8 @@ class MemoryDisk:
         """Asked before every operation that may take time."""
         self.injected_error: Callable[[str], int | None] | None = None
         """Asked at every step, with the path: the number of an error, or None."""
+        self.unremovable: Callable[[str], bool] | None = None
+        """Asked when a file is to be removed: whether that fails."""
         self.misread: Callable[[str, bytes], bytes] | None = None
         """Asked at every read, with the path and the bytes: what is read instead."""
         self._faults: dict[int, int] = {}
@@ -159,7 +161,7 @@ class MemoryDisk:
     def heal(self) -> None:
         """No more injected faults."""
         self._faults = {}
-        self.injected_error = self.misread = None
+        self.injected_error = self.misread = self.unremovable = None
         self.capacity_bytes = None
 
     def kill(self, chance: random.Random | None = None) -> None:
@@ -440,6 +442,8 @@ class MemoryDisk:
     async def remove(self, path: str) -> None:
         await self._take_time()
         self._step(path)
+        if self.unremovable is not None and self.unremovable(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         self._files.get(_parent(path), {}).pop(path, None)
         self._reserved.pop(path, None)
         self._open = {name: file for name, file in self._open.items() if not _inside(name, path)}

@@ -1,4 +1,4 @@
-"""Disks that are slow, full or failing."""
+"""Disks that are slow, full or failing, or remove no files."""
 
 import asyncio
 import errno
@@ -10,6 +10,7 @@ from bascule.sim.host import Host
 
 DISK = Family("disk", likely=0.4)
 MISREAD = Family("misread", likely=0.2)
+UNLINK = Family("unlink", likely=0.12, drawn_apart=True)
 
 
 @fault(DISK)
@@ -55,3 +56,14 @@ async def full(faults: Faults, host: Host) -> None:
     host.disk.capacity_bytes = host.disk.used_bytes + faults.chance.randint(0, 2000)
     await asyncio.sleep(faults.chance.uniform(0.2, 2.0))
     host.disk.capacity_bytes = None
+
+
+@fault(UNLINK, weight=8)
+async def unlink(faults: Faults, host: Host) -> None:
+    """Files of segments cannot be removed; everything else of the disk works."""
+    rate = faults.chance.choice((0.3, 1.0))
+    faults.note("unlink", f"the disk of {host.name} fails {rate:.0%} of the removals of segments")
+    chance = random.Random(faults.chance.random())
+    host.disk.unremovable = lambda path: path.endswith((".log", ".index")) and chance.random() < rate
+    await faults.last(faults.chance.uniform(0.3, 4.0))
+    host.disk.unremovable = None
