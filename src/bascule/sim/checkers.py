@@ -58,7 +58,7 @@ class Checker:
         """Whether the bus keeps the order of messages: not in harsh conditions."""
         self.repeats = False
         """Whether the bus may repeat messages."""
-        self.producers_kept = 0
+        self.producers_known = 0
         """A partition knows a producer as long as fewer others than this were used since; 0: always."""
         self._trace = trace
         self.compacted: dict[Part, Keys] = {}
@@ -159,7 +159,7 @@ class Checker:
         may have forgotten the producer is known in the end (`Sequences`)."""
         known = self.known(part)
         first = sent.stored[part]
-        if part == sent.target and first != offset and not (self.producers_kept or known.damaged or known.torn):
+        if part == sent.target and first != offset and not (self.producers_known or known.damaged or known.torn):
             self.violate("once", f"{sent.token!r}, of {sent.producer}, is stored here and at {first}", part, offset)
 
     def was_read(self, part: Part, record: Record) -> None:
@@ -199,7 +199,7 @@ class Checker:
     def check_order(self) -> None:
         for part, known in self._known.items():
             last: dict[str, Sent] = {}
-            sequences = Sequences(self.producers_kept, gaps=part in self.compacted or self.history.is_gone(part))
+            sequences = Sequences(self.producers_known, gaps=part in self.compacted or self.history.is_gone(part))
             time = -1
             for offset in sorted(known.names):
                 sent = known.names[offset]
@@ -223,7 +223,7 @@ class Checker:
             if known.damaged or known.torn or part in self.compacted or self.history.is_gone(part):
                 continue
             others = told.others(known.names, self.history.sent.values())
-            if others < self.producers_kept:
+            if others < self.producers_known:
                 text = f"{told.sent.producer} is unknown, and only {others} others were used since {told.acked}"
                 self.violate("once", text, part, told.acked)
 

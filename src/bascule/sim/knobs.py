@@ -186,7 +186,7 @@ def draw(chance: random.Random, some: bool = True, hundreds: bool = False) -> tu
     return tuple((name, value) for name, value in drawn.items() if not (hundreds and name in TOO_SLOW_WITH_HUNDREDS))
 
 
-def producers_kept(settings: tuple[tuple[str, float], ...]) -> int:
+def producers_known(settings: tuple[tuple[str, float], ...]) -> int:
     """A partition knows a producer as long as fewer others than this were used since; 0: always, by all that a run
     does."""
     most = int(dict(settings).get("limits.MAX_PARTITION_PRODUCERS", 0))

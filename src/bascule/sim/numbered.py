@@ -161,7 +161,7 @@ class NumberedProducer(Publisher):
         return bool(known.damaged or known.torn) or self.world.scenario.sync.relaxed
 
     def _may_be_forgotten(self, epoch: Epoch) -> bool:
-        return bool(self.checker.producers_kept) and epoch.rounds > FORGOTTEN_ROUNDS
+        return bool(self.checker.producers_known) and epoch.rounds > FORGOTTEN_ROUNDS
 
     async def _send_again(self, part: Part, epoch: Epoch) -> None:
         """Everything without an ack, in order, and now and then something that has one."""
@@ -394,7 +394,7 @@ class NumberedProducer(Publisher):
         if text == REFUSALS[AckError.FENCED] and current:
             self.checker.violate("once", f"{sent.producer} is fenced, and nobody has begun after it", part)
         forgotten = text == REFUSALS[AckError.UNKNOWN_PRODUCER] and sent.token in self._after_ack
-        if forgotten and self.checker.producers_kept:
+        if forgotten and self.checker.producers_known:
             self.checker.forgotten(sent, self._after_ack[sent.token])
         elif (forgotten or text in STORED_BEFORE) and not self._has_lost(part):
             self.checker.violate("once", f"{sent.producer}, {sent.token!r}: {text}", part)

@@ -198,7 +198,7 @@ class Simulation:
         self._start_publishers(parts, races)
         for number in range(3):
             world.start(NumberedProducer(world, f"numbered{number}", numbered, 0.4).run())
-        if world.checker.producers_kept:
+        if world.checker.producers_known:
             world.start(NumberedProducer(world, "passer-by", numbered, 0.2, passes_by=True).run())
         if self.plan.keyed is not None:
             start_keyed(world)

@@ -40,7 +40,7 @@ class World:
         self.checker = Checker(self.history, trace)
         self.checker.keeps_order = not scenario.harsh
         self.checker.repeats = scenario.harsh
-        self.checker.producers_kept = knobs.producers_kept(scenario.knobs)
+        self.checker.producers_known = knobs.producers_known(scenario.knobs)
         self.nats = MemoryNats(scenario.max_payload, scenario.conditions())
         self.cluster = Cluster(scenario, self.nats, trace)
         self.omniscience = Omniscience(self.cluster, self.checker, scenario.sync.relaxed)
