@@ -11,10 +11,10 @@ from bascule.sim.history import Producer, Sent
 
 
 class Sequences:
-    def __init__(self, kept: int = 0, gaps: bool = False) -> None:
-        """`kept`: a producer is known as long as fewer others than this were used since; 0: always. With `gaps` some of
+    def __init__(self, known: int = 0, gaps: bool = False) -> None:
+        """`known`: a producer is known as long as fewer others than this were used since; 0: always. With `gaps` some of
         the records are not known."""
-        self._kept = kept
+        self._known = known
         self._gaps = gaps
         self._next: dict[int, tuple[int, int]] = {}
         """By id the epoch and the next sequence, in the order of their last records."""
@@ -36,10 +36,10 @@ class Sequences:
         return ""
 
     def _may_be_forgotten(self, id: int) -> bool:
-        if not self._kept or id not in self._next:
+        if not self._known or id not in self._next:
             return False
         since = len(self._next) - 1 - list(self._next).index(id)
-        return self._gaps or since >= self._kept
+        return self._gaps or since >= self._known
 
 
 class Forgotten(NamedTuple):
