@@ -32,7 +32,7 @@ def test_an_epoch_begins_at_0_and_fences_those_before() -> None:
 def test_where_records_are_missing_only_their_order_counts() -> None:
     assert wrong(Sequences(gaps=True), (A, 2), (A, 5)) == []
     assert wrong(Sequences(gaps=True), (A, 2), (A, 1)) == [1]
-    assert wrong(Sequences(kept=1, gaps=True), (A, 2), (A, 1)) == []
+    assert wrong(Sequences(known=1, gaps=True), (A, 2), (A, 1)) == []
 
 
 @pytest.mark.parametrize(("others", "may"), [([], False), ([B], False), ([B, B], False), ([B, C], True)])
@@ -40,14 +40,14 @@ def test_who_is_forgotten_begins_at_0_again(others: list[Producer], may: bool) -
     """Two others are used before a partition may forget a producer."""
     between = [(each, sequence) for sequence, each in enumerate(others) if each is B]
     between += [(each, 0) for each in others if each is C]
-    sequences = Sequences(kept=2)
+    sequences = Sequences(known=2)
     assert wrong(sequences, (A, 0), (A, 1), *between) == []
     assert bool(sequences.take(A, 0)) != may
     assert not sequences.take(A, 1)
 
 
 def test_who_is_forgotten_may_be_known_still() -> None:
-    assert wrong(Sequences(kept=1), (A, 0), (B, 0), (A, 1), (B, 2)) == [3]
+    assert wrong(Sequences(known=1), (A, 0), (B, 0), (A, 1), (B, 2)) == [3]
 
 
 def sent(serial: int, producer: Producer, offset: int = -1) -> Sent:
