@@ -3,6 +3,7 @@ follows is written down. The diagrams must show that, no more and no less.
 """
 
 import random
+from functools import cache
 from unittest import mock
 
 from bascule.core.liveness import Liveness
@@ -95,6 +96,7 @@ class RaftWalk:
                 return rm.Heartbeat(*ends, 0, 0, 0)
 
 
+@cache
 def raft_edges(walks: int = 500, length: int = 60) -> set[Edge]:
     seen: set[Edge] = set()
     walk: RaftWalk | None = None
@@ -173,6 +175,7 @@ class LeaderWalk:
         return "asked in" if joining else "out" if not inside else "asked out" if leaving else "in"
 
 
+@cache
 def leader_walks(walks: int = 600, length: int = 80) -> tuple[set[Edge], set[Edge]]:
     """Events to effects; and how a replica's place in the in-sync set changes."""
     seen: set[Edge] = set()

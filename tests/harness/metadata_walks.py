@@ -4,6 +4,7 @@ fields each kind of command has ever changed.
 
 import random
 from dataclasses import fields
+from functools import cache
 
 from bascule.core.metadata import codec
 from bascule.core.metadata import commands as c
@@ -133,6 +134,7 @@ def state_of(metadata: Metadata) -> dict[str, object]:
     return state | {field.name: getattr(metadata.brokers, field.name) for field in fields(Brokers)}
 
 
+@cache
 def changed_fields(walks: int = 800, length: int = 80) -> dict[str, set[str]]:
     """By command. A stream that comes or goes takes its partitions along: only `streams` is noted then."""
     seen: dict[str, set[str]] = {}
