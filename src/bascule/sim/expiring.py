@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bascule.errors import Status
-from bascule.sim.history import Outcome, Sent, StreamInfo
+from bascule.sim.history import StreamInfo
 from bascule.sim.inspection import left_file
 from bascule.sim.publishers import UnaryPublisher
 from bascule.sim.readers import read_all, read_back
@@ -62,10 +62,7 @@ class Expiring:
         self._logs: dict[str, Held] = {}
         """By broker, what its log had when it was looked at last, and what was sent since if it is not open."""
         self._start = 0
-        self._looked_at = 0
-        """So many messages had been sent when this looked last."""
-        self._floating: list[Sent] = []
-        """Those of which it was not known then whether they were stored: they may have come since."""
+        self._sent = Held()
 
     async def run(self) -> None:
         world, chance = self._world, self._chance
@@ -173,10 +170,9 @@ class Expiring:
         world = self._world
         if self._limit == "age" or world.checker.repeats:
             return
-        sent = world.history.sent_to(part)
-        may_have_come = [*self._floating, *sent[self._looked_at :]]
-        nbytes = sum(RECORD_BYTES + len(each.key) + len(each.value) for each in may_have_come)
-        new = Held(len(may_have_come), nbytes)
+        sent = Held(*world.history.sent_to(part))
+        new = Held(sent.messages - self._sent.messages, sent.nbytes - self._sent.nbytes)
+        new = Held(new.messages, new.nbytes + RECORD_BYTES * new.messages)
         start = world.newest_start(part)
         most = Held(*(max((log[field] for log in self._logs.values()), default=0) + new[field] for field in (0, 1)))
         early = most.messages <= RETAINED_MESSAGES if self._limit == "messages" else most.nbytes <= RETAINED_BYTES
@@ -192,12 +188,7 @@ class Expiring:
                 self._logs[host.name] = Held(
                     sum(each.records for each in segments), sum(each.appended.size for each in segments)
                 )
-        self._start, self._looked_at = max(self._start, start), len(sent)
-        self._floating = [
-            each
-            for each in may_have_come
-            if each.outcome in (Outcome.PENDING, Outcome.UNKNOWN) and part not in each.stored
-        ]
+        self._start, self._sent = max(self._start, start), sent
 
     async def _check_removed(self, part: Part) -> None:
         world, stream = self._world, self._stream
