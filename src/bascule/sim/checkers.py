@@ -222,7 +222,7 @@ class Checker:
             part, known = told.sent.target, self.known(told.sent.target)
             if known.damaged or known.torn or part in self.compacted or self.history.is_gone(part):
                 continue
-            others = told.others(known.names, self.history.sent.values())
+            others = told.others(known.names, self.history.sent_to(part))
             if others < self.producers_known:
                 text = f"{told.sent.producer} is unknown, and only {others} others were used since {told.acked}"
                 self.violate("once", text, part, told.acked)

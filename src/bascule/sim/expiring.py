@@ -11,13 +11,13 @@ file of what is gone.
 
 import asyncio
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from bascule.errors import Status
 from bascule.sim.history import StreamInfo
 from bascule.sim.inspection import left_file
 from bascule.sim.publishers import UnaryPublisher
 from bascule.sim.readers import read_all, read_back
+from bascule.sim.retained import LogSizes
 from bascule.sim.trace import Part
 from bascule.sim.world import World
 from bascule.wire.pb import admin_pb2 as admin
@@ -27,8 +27,6 @@ SEGMENT_BYTES = 600
 RETAINED_MESSAGES = 12
 RETAINED_BYTES = 2_000
 RETAINED_MS = 1_500
-RECORD_BYTES = 300
-"""More than a record has besides its key and value."""
 SEGMENT_MS = 500
 REMOVED_BOUND_S = 40.0
 """When nobody publishes any more."""
@@ -36,13 +34,6 @@ CLOCKS = ("clock", "drift")
 CLEANED_EVERY_MS = 400
 CALL_S = 3.0
 HOLD = "archive"
-
-
-class Held(NamedTuple):
-    """What is in the segments of a log, at most."""
-
-    messages: int = 0
-    nbytes: int = 0
 
 
 class Expiring:
@@ -59,10 +50,9 @@ class Expiring:
         """Below may be removed, however young it is."""
         self._held: int | None = None
         """Nothing at or above is removed: a hold is there, at this offset or below."""
-        self._logs: dict[str, Held] = {}
-        """By broker, what its log had when it was looked at last, and what was sent since if it is not open."""
         self._start = 0
-        self._sent = Held()
+        """Where the partition began when that was looked at last."""
+        self._sizes = LogSizes(world, self._stream.parts()[0])
 
     async def run(self) -> None:
         world, chance = self._world, self._chance
@@ -170,25 +160,12 @@ class Expiring:
         world = self._world
         if self._limit == "age" or world.checker.repeats:
             return
-        sent = Held(*world.history.sent_to(part))
-        new = Held(sent.messages - self._sent.messages, sent.nbytes - self._sent.nbytes)
-        new = Held(new.messages, new.nbytes + RECORD_BYTES * new.messages)
-        start = world.newest_start(part)
-        most = Held(*(max((log[field] for log in self._logs.values()), default=0) + new[field] for field in (0, 1)))
+        start, most = world.newest_start(part), self._sizes.look()
         early = most.messages <= RETAINED_MESSAGES if self._limit == "messages" else most.nbytes <= RETAINED_BYTES
         if early and start > max(self._start, self._deleted):
             text = f"everything below {start} has expired, and no log had more than {most.messages} messages"
             world.checker.violate("retention", f"{text} with {most.nbytes} bytes", part, start - 1)
-        for host in world.cluster.hosts.values():
-            replica, before = host.replica(part), self._logs.get(host.name, Held())
-            if replica is None:
-                self._logs[host.name] = Held(before.messages + new.messages, before.nbytes + new.nbytes)
-            else:
-                segments = replica.log.segments
-                self._logs[host.name] = Held(
-                    sum(each.records for each in segments), sum(each.appended.size for each in segments)
-                )
-        self._start, self._sent = max(self._start, start), sent
+        self._start = max(self._start, start)
 
     async def _check_removed(self, part: Part) -> None:
         world, stream = self._world, self._stream

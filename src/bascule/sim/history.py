@@ -120,7 +120,7 @@ class History:
         acked then by the policy LEADER."""
         self._chance = chance
         self._value_bytes = value_bytes
-        self._sent_to: dict[Part, tuple[int, int]] = {}
+        self._sent_to: dict[Part, list[Sent]] = {}
 
     def send(
         self, target: Part, floor: int, session: str = "", expected_offset: int | None = None, keyed: bool = True
@@ -134,13 +134,12 @@ class History:
         if keyed and stream is not None and stream.keys:
             self._give_key(sent, stream.keys)
         self.sent[token] = sent
-        messages, nbytes = self.sent_to(target)
-        self._sent_to[target] = messages + 1, nbytes + len(sent.key) + len(sent.value)
+        self._sent_to.setdefault(target, []).append(sent)
         return sent
 
-    def sent_to(self, target: Part) -> tuple[int, int]:
-        """How many messages, and the bytes of their keys and values."""
-        return self._sent_to.get(target, (0, 0))
+    def sent_to(self, target: Part) -> list[Sent]:
+        """In their order."""
+        return self._sent_to.get(target, [])
 
     def _give_key(self, sent: Sent, keys: int) -> None:
         """Some keys are written more often than others; a few records have none."""

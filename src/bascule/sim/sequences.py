@@ -13,7 +13,7 @@ from bascule.sim.history import Producer, Sent
 class Sequences:
     def __init__(self, known: int = 0, gaps: bool = False) -> None:
         """`known`: a producer is known as long as fewer others than this were used since; 0: always. With `gaps` some
-        of the records are not known."""
+        of the records are not seen."""
         self._known = known
         self._gaps = gaps
         self._next: dict[int, tuple[int, int]] = {}
