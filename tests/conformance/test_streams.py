@@ -122,7 +122,8 @@ def test_partitions_of_a_stream_on_everything_are_refused(server: Server) -> Non
 
 @pytest.mark.differs("a stream on the cluster's own subjects (`<namespace>.…`)")
 def test_a_stream_on_the_subjects_of_the_cluster_is_refused(server: Server) -> None:
-    """3.4: the cluster's own subjects. Also where only another partition than the first would have one."""
+    """3.4: the cluster's own subjects."""
+    # Also where only another partition than the first would have one.
     code, text = creation(server, name=unique("n"), subject="liftbridge-default.ack.>")
     assert (code, text.partition(":")[0]) == (INVALID, "Subject is invalid")
     code, text = creation(server, name=unique("n"), subject="liftbridge-default", partitions=2)

@@ -20,8 +20,13 @@ def bascule(*args: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Until an interrupt ends it in good order, if it has not ended by itself."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    """Until an interrupt ends it in good order, if it has not ended by itself. A hangup ends it, too, also where the
+    tests themselves are run under nohup."""
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as the child has it
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
     try:
         yield process
         if process.poll() is None:

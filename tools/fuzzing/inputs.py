@@ -159,6 +159,20 @@ def ack(chance: Chance) -> bytes:
     return made.SerializeToString()
 
 
+def response(chance: Chance) -> bytes:
+    """Of a publish: mostly an ack whose correlation id is a number."""
+    made = api_pb2.PublishResponse()
+    if not chance.one_in(8):
+        made.ack.ParseFromString(ack(chance))
+        if not chance.one_in(4):
+            made.ack.correlationId = str(chance.choice((0, 7, 1 << 40, 10**17, 10**18, 10**30)))
+    if chance.one_in(2):
+        made.correlationId = made.ack.correlationId if chance.one_in(2) else text(chance)
+    if chance.one_in(8):
+        made.asyncError.message = text(chance)
+    return made.SerializeToString()
+
+
 # --- NATS -------------------------------------------------------------------------------------------------
 
 

@@ -155,6 +155,29 @@ def check_acks(data: bytes, chance: Chance) -> None:
     ask("ack_responses", data)
 
 
+def check_responses(data: bytes, chance: Chance) -> None:
+    """A plain ack is what upb reads; what is none is left as it is."""
+    most = chance.choice((20, 10_000))
+    ask_within("decode_responses", data, chance, most)
+    consumed, answers, others, _ = ask("decode_responses", data, 0, len(data), most)
+    require(others == sum(isinstance(answer, bytes) for answer in answers), "decode_responses: a wrong count")
+    position = 0
+    for answer in answers:
+        body = data[position + 5 : position + 5 + int.from_bytes(data[position + 1 : position + 5], "big")]
+        position += 5 + len(body)
+        if isinstance(answer, bytes):
+            require(answer == body, "decode_responses: what is no plain ack was changed")
+            continue
+        made = judge.parsed(api_pb2.PublishResponse, body)
+        require(made is not None, "decode_responses: took what upb refuses")
+        assert made is not None
+        ack = made.ack
+        read = (int(ack.correlationId), ack.stream, ack.offset, ack.msgSubject, ack.ackPolicy)
+        require(answer == (*read, ack.receptionTimestamp, ack.commitTimestamp), "decode_responses: a wrong ack")
+        require(not ack.ackError and not made.HasField("asyncError"), "decode_responses: an error is no plain ack")
+    require(position == consumed, "decode_responses: it did not take what it says")
+
+
 def check_pending(data: bytes, chance: Chance) -> None:
     prefix = chance.choice((b"", b"own.", b"a", b"own.s1"))
     ask("encode_acks", data, PREFIX, SUBJECT, chance.number(), prefix, chance.choice((0, 90, 1_000, LIMIT)))
@@ -231,8 +254,8 @@ def check_crc(data: bytes, chance: Chance) -> None:
                 COMPILED._crc_by_table_only(False)
 
 
-def _framed(chance: Chance) -> bytes:
-    bodies = [inputs.protobuf(chance, inputs.message) for _ in range(chance.randrange(5))]
+def _framed(chance: Chance, make: inputs.Make = inputs.message) -> bytes:
+    bodies = [inputs.protobuf(chance, make) for _ in range(chance.randrange(5))]
     return b"".join(struct.pack(">BI", 0, len(body)) + body for body in bodies)
 
 
@@ -300,6 +323,7 @@ TARGETS = (
     Target("producers", lambda c: inputs.batch(c, inputs.numbered), check_producers, WORDS, True),
     Target("compaction", lambda c: inputs.batch(c, inputs.published), check_compaction, WORDS, True),
     Target("ack_responses", lambda c: inputs.batch(c, inputs.acked), check_acks, WORDS, True),
+    Target("decode_responses", lambda c: _framed(c, inputs.response), check_responses, WORDS, True),
     Target("encode_acks", inputs.pending, check_pending, WORDS, True),
     Target("drop_gone", inputs.pending, check_retained, WORDS, True),
     Target("records", inputs.records, check_stored, WORDS, True),

@@ -21,7 +21,7 @@ from bascule.cli.input import Lines, Unreadable, progress
 from bascule.cli.output import console, one_line, say
 from bascule.client import AckPolicy, Client, Outgoing
 from bascule.client.pipeline import OnAcks
-from bascule.errors import AlreadyExists, BasculeError, Unconfirmed
+from bascule.errors import AckTimeout, AlreadyExists, BasculeError, Unconfirmed
 
 COMMANDLINE = ParameterSource.COMMANDLINE
 
@@ -113,8 +113,8 @@ def pub(
         except KeyboardInterrupt:
             click.echo(f"interrupted: {_outcome(stream, ack, confirmed)}", err=True)
             raise SystemExit(130) from None
-        except (OSError, Unreadable):  # stdin cannot be read, or nobody reads stdout
-            if confirmed.began:
+        except (OSError, Unreadable) as error:  # stdin cannot be read, or nobody reads stdout
+            if confirmed.began and not isinstance(error, AckTimeout):  # that one has its own numbers
                 click.echo(f"stopped: {_outcome(stream, ack, confirmed)}", err=True)
             raise
     if ack == "none":
