@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from bascule.limits import KEY_SLOT_BYTES, MAX_CORRELATION_ID_BYTES
+from bascule.limits import KEY_SLOT_BYTES, MAX_CORRELATION_ID_BYTES, MAX_PARTITION_PRODUCERS
 from bascule.wire.pb import api_pb2
 from bascule.wire.record import ack_prefix
 from bascule.wire.subjects import usable_subject
@@ -262,7 +262,10 @@ def _framed(chance: Chance, make: inputs.Make = inputs.message) -> bytes:
 def check_producers(data: bytes, chance: Chance) -> None:
     """Each sequence is stored once; a replica that observes the records knows the same, and so does one that restores
     what is stored of them."""
-    leading, observing = make("ProducerTable", 7, 1), make("ProducerTable", 7, 1)
+    leading, observing = (
+        make("ProducerTable", 7, 1, MAX_PARTITION_PRODUCERS),
+        make("ProducerTable", 7, 1, MAX_PARTITION_PRODUCERS),
+    )
     end, timestamp, stored = 5, 0, b""
     cuts = sorted(chance.randint(0, len(data)) for _ in range(2))
     for now, batch in enumerate((data[: cuts[0]], data[cuts[0] : cuts[1]], data[cuts[1] :], data)):
@@ -281,7 +284,7 @@ def check_producers(data: bytes, chance: Chance) -> None:
     numbers = [api_pb2.Message.FromString(message).producer for _, message in messages]
     numbers = [each for each in numbers if each]
     require(len(numbers) == len(set(numbers)), "a sequence is stored twice")
-    again = make("ProducerTable", 7, 1)
+    again = make("ProducerTable", 7, 1, MAX_PARTITION_PRODUCERS)
     again.same(lambda table: table.restore(known))
     require(again.same(lambda table: table.snapshot()) == known, "what is restored is not what was stored")
     damaged = bent(chance, known)
