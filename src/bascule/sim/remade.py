@@ -2,7 +2,8 @@
 
 Numbers name the stream that they are of. So the producer begins again in each one; and whoever goes on by the numbers
 of the stream that was deleted is refused, by every call, before the stream is made again and after that. Over NATS such
-a message would be one like any other, for who else listens on the subject must take it.
+a message would be one like any other, for who else listens on the subject must take it; so is one that is sent to a
+broker that has not heard of the deletion yet.
 """
 
 import asyncio
@@ -70,7 +71,7 @@ class RemadeProducer(NumberedProducer):
 
     async def send_late(self, part: Part) -> None:
         """By a call, as if nobody had said that the stream was deleted."""
-        if not self._gone:
+        if not self._gone or self._is_routed_somewhere():
             return
         epoch = self.chance.choice(self._gone)
         batch = [self.send(part) for _ in range(self.chance.randint(1, 3))]
@@ -88,6 +89,13 @@ class RemadeProducer(NumberedProducer):
             sent.batch = batch
         if self._fits(batch):
             await (self._call_batch if way == 2 else self._write_batch)(part, epoch, batch)
+
+    def _is_routed_somewhere(self) -> bool:
+        """Some broker would still send messages to the stream that was deleted: to who listens there now."""
+        name = self._stream.name.encode()
+        brokers = [host.broker for host in self.world.cluster.hosts.values() if host.broker is not None]
+        routes = [route for broker in brokers for route in broker.environment.routes.table.get(name, ())]
+        return any(route is not None and route[3] <= self._deleted for route in routes)
 
     async def _call_async(self, part: Part, epoch: Epoch, sent: Sent) -> None:
         call = MemoryCall(None)
