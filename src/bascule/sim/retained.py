@@ -9,7 +9,7 @@ from bascule.sim.history import Outcome, Sent
 from bascule.sim.trace import Part
 from bascule.sim.world import World
 
-RECORD_BYTES = 300
+RECORD_BYTES = 150
 """More than a record has besides its key and value."""
 UNDER_WAY = 20
 """More than there are messages under way: their client waits for each, or for a while."""
@@ -39,7 +39,7 @@ class LogSizes:
         """What any of the logs may have had since the last look."""
         sent = self._world.history.sent_to(self._part)
         new = [*self._under_way, *sent[self._looked :]]
-        most = _most(list(self._sizes.values())).and_sent(new)
+        most = largest(list(self._sizes.values())).and_sent(new)
         for host in self._world.cluster.hosts.values():
             replica = host.replica(self._part)
             if replica is None:
@@ -49,14 +49,17 @@ class LogSizes:
             messages = sum(each.records for each in log.segments)
             self._sizes[host.name] = Size(messages, sum(each.appended.size for each in log.segments), log.end)
         self._looked = len(sent)
-        self._under_way = [each for each in sent[-UNDER_WAY:] if self._may_come(each)]
+        end = max(each.end for each in self._sizes.values())
+        late = [each for each in sent[-UNDER_WAY:] if self._may_come(each)]
+        late.sort(key=lambda each: len(each.key) + len(each.value), reverse=True)
+        self._under_way = late[: max(0, len(sent) - end)]  # each that is stored has an offset
         return most
 
     def _may_come(self, sent: Sent) -> bool:
         return sent.outcome not in (Outcome.ACKED, Outcome.REFUSED) and self._part not in sent.stored
 
 
-def _most(sizes: list[Size]) -> Size:
+def largest(sizes: list[Size]) -> Size:
     """Of the largest log, when all have caught up."""
     end = max((each.end for each in sizes), default=0)
     whole = max((each.nbytes for each in sizes if each.end == end), default=0)
