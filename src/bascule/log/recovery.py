@@ -174,6 +174,8 @@ class Recovery:
         self._judge_end(segments)
         end = max(self._known.promised, self._known.exposed)
         if not self._replicated and end > self._end_of(segments):
+            if segments and segments[-1].empty and not segments[-1].holes:
+                await self._remove_empty(segments.pop())
             segments.append(await self._make_empty(end))
         self._note_gaps(segments)
         await self._make_durable(segments)
@@ -534,7 +536,8 @@ class Recovery:
     async def _remove_empty(self, segment: Segment) -> None:
         _log.warning("%s: holds no record; removing it", segment.path)
         self._unsynced = [write for write in self._unsynced if write.path != segment.path]
-        await self._disk.remove(segment.path)
+        await self._remove_segment(segment.base)
+        self._removed = True
 
     async def _make_durable(self, segments: list[Segment]) -> None:
         """Bytes and folder entries that a killed process wrote may be in the page cache only."""

@@ -3,10 +3,13 @@
 import asyncio
 import random
 
+import pytest
+
 from bascule.log.commitlog import CommitLog
+from bascule.log.segment import segment_path
 from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
-from bascule.testing.logs import Bench, open_bench, start_ends
+from bascule.testing.logs import FOLDER, Bench, open_bench, start_ends
 from bascule.testing.loop import run
 from tests.harness.ended_logs import segments
 
@@ -66,5 +69,35 @@ def test_a_failed_write_does_not_take_the_marks_of_missing_records_along() -> No
         assert (log.end, await missing(log)) == (COUNT - 1, [3, 4])
         await bench.store([b"next" * 10])
         assert [offset for offset, _ in await bench.read_all()] == [0, 1, 2, 5]
+
+    run(scenario())
+
+
+def test_an_only_copy_without_a_record_begins_again_behind_what_is_lost_and_leaves_no_files(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await open_bench(disk, SEGMENT_BYTES * 3)
+        for number in range(COUNT):
+            await bench.store([b"%d" % number * 30])
+        await bench.close()
+        first, *others = segments(disk)
+        for path in others:
+            await disk.remove(path)
+        end = 4  # of the last segment that has an index: it shows how far the log was promised
+        disk.put(first, b"damage" * 8)
+        bench = await open_bench(disk)
+        assert (bench.log.end, segments(disk)) == (end, [segment_path(FOLDER, end)])
+        await bench.store([b"one more"])
+        await bench.close()
+        files = disk.paths()
+        for _ in range(2):
+            caplog.clear()
+            again = await open_bench(disk)
+            assert [offset for offset, _ in await again.read_all()] == [end]
+            await again.close()
+            assert not [record for record in caplog.records if record.levelname == "ERROR"]
+            assert disk.paths() == files
 
     run(scenario())
