@@ -231,3 +231,28 @@ def test_what_a_peer_sends_is_verified() -> None:
         assert log_bytes(own) == damaged
 
     run(scenario())
+
+
+def test_nothing_is_taken_of_a_log_that_becomes_another_one_meanwhile() -> None:
+    """The peer truncates its log, and follows another leader, between the record that shows that it is the same one and
+    the records that are missing."""
+
+    async def scenario() -> None:
+        own, same, parted = await ten_records(1), await ten_records(1), await ten_records(2)
+        (path,) = (path for path in own.paths() if path.startswith(FOLDER) and path.endswith(".log"))
+        own.flip(path, len(log_bytes(own)) * 5 // 10 + 8, 3)
+        damaged = log_bytes(own)
+        own_log, peer = (await open_replica(own)).log, (await open_replica(same)).log
+        later = (await open_replica(parted)).log
+
+        async def fetch(start: int, end: int) -> bytes:
+            nonlocal peer
+            if start == 5:
+                peer = later
+            return await peer.reader(start, uncommitted=True).read(500, end) or b""
+
+        (segment,) = own_log.damaged
+        assert not await refill(own_log, segment, fetch)
+        assert log_bytes(own) == damaged
+
+    run(scenario())

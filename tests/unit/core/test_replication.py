@@ -139,8 +139,10 @@ def test_into_the_set_comes_only_who_has_promised_what_the_leader_had_when_it_wa
     machine.promised(10)
     machine.fetched("b", 10, 9, 10, 1)
     assert machine.recovered(1, LAG) == []
-    machine.fetched("b", 10, 10, 10, 2)
-    assert machine.recovered(2, LAG) == ["b"]
+    machine.fetched("b", 9, 9, 9, 2)
+    assert machine.recovered(2, LAG) == [], "that our own log has become shorter makes none of it less committed"
+    machine.fetched("b", 10, 10, 10, 3)
+    assert machine.recovered(3, LAG) == ["b"]
 
 
 def test_a_replica_that_is_refused_is_asked_in_again_after_pauses_that_grow() -> None:
@@ -233,11 +235,14 @@ def test_a_replica_comes_back_in_when_it_has_everything_committed_and_counts_fro
     machine.fetched("b", 10, 9, 10, 2)
     assert machine.recovered(2, LAG) == []
     machine.fetched("b", 10, 10, 10, 3)
-    assert machine.recovered(3, LAG) == ["b"]
-    assert machine.recovered(3, LAG) == []
-    assert not machine.promised(11)
+    machine.promised(11)
+    assert machine.recovered(3, LAG) == [], "more was committed since its report"
+    machine.fetched("b", 11, 11, 11, 4)
+    assert machine.recovered(4, LAG) == ["b"]
+    assert machine.recovered(4, LAG) == []
+    assert not machine.promised(12)
     assert machine.changed(("me",)), "it is out for sure"
-    assert machine.promised(12)
+    assert machine.promised(13)
 
 
 def test_replicas_that_come_and_go_count_only_while_they_are_in_sync() -> None:
