@@ -32,6 +32,8 @@ ALONE_TICK_S = 1.0
 ELECTION_TICKS = 5
 HEARTBEAT_TICKS = 2
 RETRY_PERSIST_S = 1.0
+SNAPSHOT_TRIES = 8
+"""Of a snapshot that cannot be stored, while as many changes are made as there are between two."""
 RAFT_FAILED = "Raft has failed on this broker, which ends; ask another broker"
 
 
@@ -54,6 +56,8 @@ class RaftDriver:
         self._calls = calls
         self._store = store
         self._snapshot_threshold = snapshot_threshold
+        self._no_snapshot_before = 0
+        """The last one could not be stored: the next try is for this index."""
         self._wake = asyncio.Event()
         self._proposals: dict[int, tuple[int, asyncio.Future[None]]] = {}
         self._reads: dict[int, asyncio.Future[int]] = {}
@@ -267,7 +271,7 @@ class RaftDriver:
 
     async def _compact(self) -> None:
         log = self.raft.log
-        if log.applied - log.snapshot.index < self._snapshot_threshold:
+        if log.applied < max(log.snapshot.index + self._snapshot_threshold, self._no_snapshot_before):
             return
         index, data = log.applied, await in_slices(self._store.metadata.snapshotting())
         if log.snapshot.index >= index or log.pending_snapshot is not None:
@@ -276,7 +280,11 @@ class RaftDriver:
         try:
             await self.storage.compact(snapshot)
         except (OSError, LogError) as error:
-            logger.warning("the metadata snapshot failed, and the log is not compacted this time: %s", error)
+            patience = self._snapshot_threshold // SNAPSHOT_TRIES + 1
+            self._no_snapshot_before = log.applied + patience
+            logger.warning(
+                "the metadata snapshot failed, and the log is not compacted before %d more changes: %s", patience, error
+            )
             return
         self.raft.compacted(snapshot)
 

@@ -1,6 +1,7 @@
 """What is to be done for many partitions at once is done some at a time: by turns of the event loop, not by time."""
 
 import asyncio
+import errno
 from collections import Counter
 from collections.abc import Generator, Sequence
 from typing import Any, TypeVar, cast
@@ -315,5 +316,35 @@ def test_a_snapshot_that_comes_while_one_is_taken_is_not_overtaken() -> None:
         await compacting
         assert log.snapshot is before
         log.pending_snapshot = None
+
+    run(main())
+
+
+def test_a_snapshot_that_cannot_be_stored_is_not_taken_again_for_each_change(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        members = await three(MemoryNats())
+        driver = next(m.broker.cluster.raft for m in members.values() if m.broker.cluster.raft.is_leader)
+        driver._snapshot_threshold = 8
+
+        async def full(snapshot: Snapshot) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(driver.storage, "compact", full)
+            before, snapshot = driver.raft.log.applied, driver.raft.log.snapshot.index
+            for number in range(24):
+                name = f"s{number}"
+                request = api.CreateStreamRequest(name=name, subject=name, replicationFactor=3)
+                assert (await members["a"].call("CreateStream", request))[0] is Status.OK
+            made = driver.raft.log.applied - before
+            tries = len([each for each in caplog.records if "snapshot failed" in each.getMessage()])
+            assert 2 <= tries <= made // 2 + 1
+            assert driver.raft.log.snapshot.index == snapshot
+        for number in range(2):
+            request = api.CreateStreamRequest(name=f"t{number}", subject=f"t{number}", replicationFactor=3)
+            assert (await members["a"].call("CreateStream", request))[0] is Status.OK
+        assert driver.raft.log.snapshot.index > snapshot
 
     run(main())
