@@ -13,6 +13,8 @@ import asyncio
 from collections.abc import Iterator
 
 from bascule.errors import Status
+from bascule.node.membership.controllerclient import DEFAULT_TIMEOUT_S
+from bascule.node.membership.lease import LEASE_WAIT_S
 from bascule.sim.history import StreamInfo
 from bascule.sim.inspection import left_file
 from bascule.sim.publishers import UnaryPublisher
@@ -81,12 +83,13 @@ class Expiring:
         await self._check_removed(part)
 
     async def _stay_open(self, part: Part, publisher: UnaryPublisher) -> None:
-        """What is compared in the end is open."""
+        """What is compared in the end is open, also if its leader had asked for another pause before it knew."""
         world = self._world
         request = admin.AlterStreamRequest(stream=part.stream, settings=admin.StreamSettings(autoPauseTime=0))
         await world.change("/bascule.v1.Admin/AlterStream", request, self._stream, (Status.OK,))
-        while (item := world.newest_partition(part)) is not None and item.paused:
-            await publisher.round(part)
+        until = world.now_s() + DEFAULT_TIMEOUT_S + LEASE_WAIT_S
+        while (item := world.newest_partition(part)) is not None and (item.paused or world.now_s() < until):
+            await (publisher.round(part) if item.paused else asyncio.sleep(0.5))
 
     # --- holds ------------------------------------------------------------------------------------------------------
 
