@@ -41,7 +41,7 @@ def hanging_at_peace(faults: Faults) -> Iterator[list[Part]]:
             part
             for stream in world.history.streams.values()
             for part in stream.parts()[:TRIED]
-            if _spares(controller.broker, host, part, stream.min_isr)
+            if _spares(controller.broker, host, part, stream.min_isr, world.scenario.sync.relaxed)
         ]
 
 
@@ -57,9 +57,10 @@ def _hanging(faults: Faults, host: Host) -> Iterator[None]:
         faults.world.trace.note("fault", f"the disk of {host.name} goes on")
 
 
-def _spares(controller: Broker, host: Host, part: Part, min_isr: int) -> bool:
-    """Whether the partition needs nothing of this broker."""
+def _spares(controller: Broker, host: Host, part: Part, min_isr: int, relaxed: bool) -> bool:
+    """Whether the partition needs nothing of this broker. A paused one may: nobody has compared its logs since their
+    brokers lost power, and under relaxed sync only this one may be whole."""
     item = controller.cluster.metadata.partition(part.stream, part.number)
-    if item is None or part.stream in _NOT_TRIED:
+    if item is None or part.stream in _NOT_TRIED or (relaxed and item.paused):
         return False
     return len([each for each in item.isr if each != host.name]) >= min_isr
