@@ -38,8 +38,8 @@ def yielding(read: Read) -> Read:
 
 async def floor_position(segments: SegmentList, segment: Segment, field: int, target: int) -> int:
     """Where to start looking for `target` in this segment."""
-    if segment.missing:
-        return 0
+    if segment.missing or segment.appended.size <= limits.INDEX_INTERVAL_BYTES:
+        return 0  # one read has all of it, and an index none of it
     try:
         await _verify_index(segments, segment)
     except OSError as error:
