@@ -151,7 +151,7 @@ async def deleted_beside(broker: BrokerProcess, stream: str) -> tuple[list[float
     """Acks before and during the deletion, and how long it took."""
     folder = next(broker.data_dir.rglob(f"{STREAM}*/0"))
     last = max(name for name in folder.glob("*.log") if int(name.stem) < DELETED)
-    """The oldest go first. To list ten thousand names again and again would take this process the time that it measures."""
+    """The oldest go first. To list ten thousand names again and again would take the time that is measured here."""
 
     async with await Client.connect(broker.address) as client, await Client.connect(broker.address) as admin:
         until = time.perf_counter() + BEFORE_S
