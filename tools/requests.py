@@ -55,8 +55,8 @@ MOST_MORE_TASKS = 12
 RETAINED = Path("build") / "requests"
 _ERROR = re.compile(r" (?:ERROR|CRITICAL) .*|^Traceback.*|^\w*(?:Error|Exception): .*", re.MULTILINE)
 _EXPECTED = ("below min ISR", "events are missing in the activity stream")
-"""Errors that requests may bring about: a stream that needs more replicas than it has; the activity stream read-only for
-longer than its events are held."""
+"""Errors that requests may bring about: a stream that needs more replicas than it has; the activity stream read-only
+for longer than its events are held."""
 _NUMBERS = re.compile(r"\d+")
 
 
