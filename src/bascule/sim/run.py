@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bascule.errors import Status
+from bascule.node.membership.controllerclient import ISR_TIMEOUT_S
 from bascule.sim import knobs
 from bascule.sim.activity import check_activity
 from bascule.sim.bugs import BUGS
@@ -263,10 +264,15 @@ class Simulation:
                 await task
 
     async def _complete(self) -> bool:
-        """Every replica is in sync, within the bound. If not, the final checks say so."""
-        deadline_s = asyncio.get_running_loop().time() + RESUME_BOUND_S
-        while self._world.missing and asyncio.get_running_loop().time() < deadline_s:
+        """Every replica is in sync, within the bound, and has been for so long that nobody still asks for one to leave.
+        If not, the final checks say so."""
+        now_s = asyncio.get_running_loop().time
+        deadline_s = now_s() + RESUME_BOUND_S
+        since_s = now_s()
+        while now_s() < deadline_s and now_s() - since_s < 2 * ISR_TIMEOUT_S:
             await asyncio.sleep(0.1)
+            if self._world.missing:
+                since_s = now_s()
         return not self._world.missing
 
     async def _resume(self) -> None:
