@@ -6,7 +6,8 @@ import random
 import pytest
 
 from bascule.log.commitlog import CommitLog
-from bascule.log.segment import segment_path
+from bascule.log.index import Footer, encode_footer
+from bascule.log.segment import index_path, segment_path
 from bascule.log.tail import Tail
 from bascule.testing.disk import MemoryDisk
 from bascule.testing.logs import FOLDER, Bench, open_bench, start_ends
@@ -99,5 +100,28 @@ def test_an_only_copy_without_a_record_begins_again_behind_what_is_lost_and_leav
             await again.close()
             assert not [record for record in caplog.records if record.levelname == "ERROR"]
             assert disk.paths() == files
+
+    run(scenario())
+
+
+def test_an_empty_file_before_others_goes_with_its_index() -> None:
+    """As earlier releases left them. An index alone is a sign of a lost segment."""
+
+    async def scenario() -> None:
+        disk = MemoryDisk()
+        bench = await open_bench(disk)
+        await bench.store([b"one", b"two"])
+        await bench.close()
+        (path,) = segments(disk)
+        later = segment_path(FOLDER, 2)
+        disk.put(later, b"")
+        bench = await open_bench(disk)
+        await bench.store([b"three"])
+        await bench.close()
+        disk.put(path, b"")
+        disk.put(index_path(FOLDER, 0), encode_footer(Footer(0, -1, 0, 0, -1, 0, 0, 0), b""))
+        again = await open_bench(disk)
+        assert [offset for offset, _ in await again.read_all()] == [2]
+        assert [each for each in disk.paths() if each in (path, index_path(FOLDER, 0))] == []
 
     run(scenario())
